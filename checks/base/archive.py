@@ -49,7 +49,7 @@ def read_archive(path: str) -> Archive:
     import zlib
 
     try:
-        found = _members(_unpacked(path))
+        archive = _members(_unpacked(path))
     except _RefusedError as error:
         raise ArchiveError(f"{path}: more than a host's facts: {error}") from None
     except ArchiveError as error:
@@ -63,9 +63,9 @@ def read_archive(path: str) -> Archive:
         raise ArchiveError(f"{path}: not a whole tar archive: {why}") from None
     except tarfile.TarError as error:
         raise ArchiveError(f"{path}: not a whole tar archive: {error}") from None
-    if not found.files:
+    if not archive.files:
         raise ArchiveError(f"{path}: an archive without files")
-    return _without_top(found)
+    return _without_top(archive)
 
 
 def _unpacked(path: str) -> bytes:
@@ -110,16 +110,18 @@ class _Bounds:
     def __init__(self) -> None:
         self.entries = self.name_bytes = self.header_bytes = 0
 
-    def header(self, found: tarfile.TarInfo) -> None:
+    def header(self, member: tarfile.TarInfo) -> None:
         """Take a header. Raises ArchiveError for one that no recorded host has."""
-        if found.size < 0:
-            raise ArchiveError(f"not a whole tar archive: {found.name} has a size of {found.size}")
-        if found.type == tarfile.GNUTYPE_SPARSE:
+        if member.size < 0:
+            raise ArchiveError(
+                f"not a whole tar archive: {member.name} has a size of {member.size}"
+            )
+        if member.type == tarfile.GNUTYPE_SPARSE:
             raise _RefusedError("a sparse file")
-        if found.type in _BESIDE:
+        if member.type in _BESIDE:
             # Those of the whole archive are copied for each member.
-            self.header_bytes += found.size * (64 if found.type == tarfile.XGLTYPE else 1)
-            if found.size > LONGEST_HEADER_BYTES or self.header_bytes > MOST_HEADER_BYTES:
+            self.header_bytes += member.size * (64 if member.type == tarfile.XGLTYPE else 1)
+            if member.size > LONGEST_HEADER_BYTES or self.header_bytes > MOST_HEADER_BYTES:
                 raise _RefusedError(f"a header of over {LONGEST_HEADER_BYTES >> 10} KiB, or many")
 
     def member(self, name: str) -> None:
@@ -133,7 +135,8 @@ class _Bounds:
 
 
 def _members(content: bytes) -> Archive:
-    found = Archive({}, {}, {}, frozenset())
+    """Read the members of a tar into memory, within the bounds."""
+    archive = Archive({}, {}, {}, frozenset())
     folders: set[str] = set()
     bounds = _Bounds()
 
@@ -158,46 +161,46 @@ def _members(content: bytes) -> Archive:
             name = _absolute(member.name)
             if member.isdir():
                 folders.add(name)
-                found.modes[name] = stat.S_IFDIR | stat.S_IMODE(member.mode)
+                archive.modes[name] = stat.S_IFDIR | stat.S_IMODE(member.mode)
             elif member.issym():
-                found.links[name] = member.linkname
+                archive.links[name] = member.linkname
             elif member.islnk():
-                found.files[name] = found.files.get(_absolute(member.linkname), b"")
+                archive.files[name] = archive.files.get(_absolute(member.linkname), b"")
             elif member.isreg():
                 file = tar.extractfile(member)
-                found.files[name] = b"" if file is None else file.read()
-                found.modes[name] = stat.S_IFREG | stat.S_IMODE(member.mode)
+                archive.files[name] = b"" if file is None else file.read()
+                archive.modes[name] = stat.S_IFREG | stat.S_IMODE(member.mode)
         # A header that is damaged ends an archive, as tarfile reads it.
         if content[tar.offset :].strip(b"\0"):
             raise ArchiveError(f"not a whole tar archive: no header at byte {tar.offset}")
-    return found._replace(folders=frozenset(folders - {"/"}))
+    return archive._replace(folders=frozenset(folders - {"/"}))
 
 
 def _absolute(name: str) -> str:
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def _without_top(found: Archive) -> Archive:
+def _without_top(archive: Archive) -> Archive:
     """Return ``found`` without the one folder that all its names are in.
 
     hwloc's archives have it, called as the host; ours and plain ones do not.
     """
-    names = {*found.files, *found.links, *found.folders}
+    names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:
-        return found
+        return archive
     top = f"/{tops.pop()}"
-    if top in found.files:
-        return found
+    if top in archive.files:
+        return archive
 
     def cut(name: str) -> str:
         return name[len(top) :] or "/"
 
     return Archive(
-        {cut(name): content for name, content in found.files.items()},
-        {cut(name): target for name, target in found.links.items()},
-        {cut(name): mode for name, mode in found.modes.items()},
-        frozenset(cut(name) for name in found.folders) - {"/"},
+        {cut(name): content for name, content in archive.files.items()},
+        {cut(name): target for name, target in archive.links.items()},
+        {cut(name): mode for name, mode in archive.modes.items()},
+        frozenset(cut(name) for name in archive.folders) - {"/"},
     )
 
 
@@ -218,9 +221,9 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file completely, or not at all. Raises OSError.
 
-    mode: of a file that was not there; one that was keeps its own, and its owner where that may be.
-    A pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
-    stays one, and what it leads to is the file.
+    mode: of a new file; a file that exists keeps its mode, and its owner if that is permitted. A
+    pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
+    stays a link, and the file that it leads to is written.
     """
     import tempfile
 
@@ -296,6 +299,9 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
+        """Add a name to the entries of its folder, and each folder above to the entries of its
+        own parent.
+        """
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"
@@ -334,6 +340,7 @@ class TreeRoot(Root):
         return self._modes.get(real, plain)
 
     def link(self, name: str) -> str | Unknown:
+        """Follow links as realpath does, "..", chains and limits included."""
         parts = [part for part in reversed(name.split("/")) if part]
         real: list[str] = []
         followed = 0

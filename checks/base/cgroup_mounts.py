@@ -38,7 +38,7 @@ class CgroupMount(NamedTuple):
 
 
 def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
-    """Return where the controller's limits on this process are; None where no cgroup limits it."""
+    """Return where the controller's limits on this process are; None if no cgroup limits it."""
     memberships = read_memberships(root)
     if isinstance(memberships, Unknown):
         return None if memberships.absent else memberships
@@ -47,9 +47,9 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup; Unknown where a line of it names no cgroup.
+    """Read /proc/self/cgroup; Unknown if a line names no cgroup.
 
-    It is empty where nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
+    The file is empty if nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
     """
     content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
@@ -59,7 +59,7 @@ def read_memberships(root: Root) -> str | Unknown:
 
 
 def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """Return the controller's mount for the text of /proc/self/cgroup; None where it has none."""
+    """Return the controller's mount for the text of /proc/self/cgroup; None if it has none."""
     paths = paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)
@@ -101,7 +101,7 @@ def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
 
 
 def no_limit(name: str) -> str:
-    """Return what a limit's file takes for none: version 1 answers ``max`` with EINVAL (seen)."""
+    """Return the text that removes a limit: version 1 answers ``max`` with EINVAL (seen)."""
     return "-1" if name.endswith("limit_in_bytes") else "max"
 
 
@@ -127,25 +127,25 @@ def paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 
 def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
-    """Read a mountinfo line as the mount of one of ``paths``; None where it is none of them."""
+    """Read a mountinfo line as the mount of one of ``paths``; None if it is none of them."""
     before, dash, after = line.partition(" - ")
-    fields, kind = before.split(), after.split()
-    if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in paths:
+    fields, filesystem = before.split(), after.split()
+    if not dash or len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in paths:
         return None
-    if kind[0] == "cgroup" and controller not in kind[2].split(","):
+    if filesystem[0] == "cgroup" and controller not in filesystem[2].split(","):
         return None
     top, point = _parts(_unescape(fields[3])), _unescape(fields[4]).rstrip("/")
-    own = _parts(paths[kind[0]])
+    membership = _parts(paths[filesystem[0]])
     # In a cgroup namespace the membership is relative to its root, while mountinfo may still name
     # the host's subtree.
-    shown = own[: len(top)] == top
-    below = own[len(top) :] if shown else own
+    shown = membership[: len(top)] == top
+    below = membership[len(top) :] if shown else membership
     if ".." in top and not shown:
         # Mounted from above the namespace, whose root has a name there that nothing here tells.
         return Unknown(f"{MOUNTS}: {point} begins above the cgroup namespace of this process")
     if ".." in below:
-        return Unknown(f"{MEMBERSHIPS}: {paths[kind[0]]} is outside what is mounted here")
-    return CgroupMount(kind[0], point, below)
+        return Unknown(f"{MEMBERSHIPS}: {paths[filesystem[0]]} is outside what is mounted here")
+    return CgroupMount(filesystem[0], point, below)
 
 
 def usual_mount(paths: Mapping[str, str], controller: str) -> CgroupMount:

@@ -57,12 +57,12 @@ class Page(NamedTuple):
 
 
 class PageError(Exception):
-    """A page that is not there, or not as pages are: which file, and what to write there."""
+    """A page that does not exist, or lacks a part: names the file, and what to write into it."""
 
 
 @cache
 def read_page(folder: str, check: str) -> Page:
-    """Return the page of ``check``, all of it. Raises PageError."""
+    """Read the whole page of ``check``. Raises PageError."""
     head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
     path = os.path.join(folder, f"{check}.md")
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
@@ -87,13 +87,14 @@ def read_page(folder: str, check: str) -> Page:
 
 @cache
 def read_consequence(folder: str, check: str) -> Consequence:
-    """Return what follows where ``check`` fails: of the page's sections this alone is looked at."""
+    """Read the consequence of a failure of ``check``, without the rest of its page."""
     behind = _page_text(folder, check).partition("\n## What follows\n")[2]
     path = os.path.join(folder, f"{check}.md")
     return _consequences(path, " ".join(behind.partition("\n## ")[0].split()))[0]
 
 
 def _page_text(folder: str, check: str) -> str:
+    """Read the page's file. Raises PageError if the file does not exist."""
     path = os.path.join(folder, f"{check}.md")
     try:
         with open(path, encoding="utf-8") as file:
@@ -103,15 +104,14 @@ def _page_text(folder: str, check: str) -> str:
 
 
 def _consequences(path: str, text: str) -> list[Consequence]:
-    words = text.split(", or ")
-    return [_one_of(Consequence, word, f"{path}: ## What follows") for word in words]
+    return [_one_of(Consequence, word, f"{path}: ## What follows") for word in text.split(", or ")]
 
 
-def _one_of(kind: type[Kind], word: str, where: str) -> Kind:
+def _one_of(enumeration: type[Kind], word: str, where: str) -> Kind:
     try:
-        return kind(word)
+        return enumeration(word)
     except ValueError:
-        known = ", ".join(each.value for each in kind)
+        known = ", ".join(each.value for each in enumeration)
         raise PageError(f"{where}: {word!r} is none: write one of {known}") from None
 
 
@@ -161,7 +161,7 @@ class Check(NamedTuple):
 
     @property
     def consequence(self) -> Consequence:
-        """Its page's, which most answers need of it alone."""
+        """The consequence that the page names first."""
         if isinstance(self.at, Page):
             return self.at.consequence
         return read_consequence(self.at, self.id)
@@ -190,8 +190,9 @@ class CheckSet:
     ) -> Callable[[JudgeByName], JudgeByName]:
         """Register a function that judges; its page is beside its module.
 
-        Its first parameter is what ``takes`` makes of the launch's needs (none where ``takes`` is
-        None), the others are topics, by name. What it yields has no id yet.
+        The function's first parameter is the launch's needs after ``takes`` (no such parameter
+        if ``takes`` is None), the others are topics, by name. The findings that it yields have
+        no id yet.
         """
 
         def add(function: JudgeByName) -> JudgeByName:
@@ -200,14 +201,17 @@ class CheckSet:
 
             def run(facts: Topics, needs: LaunchNeeds | None) -> Iterable[Finding]:
                 part = () if takes is None else (takes(needs),)
-                return function(*part, *(_record(facts.topic(name)) for name in topics))
+                read = (facts.topic(name) for name in topics)
+                return function(
+                    *part, *(UnreadTopic(t) if isinstance(t, Unknown) else t for t in read)
+                )
 
             def judge(facts: Topics, needs: LaunchNeeds | None) -> list[Finding]:
                 try:
-                    found = _caught(lambda: run(facts, needs))
+                    findings = _caught(lambda: run(facts, needs))
                 except (UnknownFactError, UnreadTopicError) as error:
-                    found = [unknown("host", error.fact)]
-                return [one if one.check else one._replace(check=id_) for one in found]
+                    findings = [unknown("host", error.fact)]
+                return [each if each.check else each._replace(check=id_) for each in findings]
 
             folder = os.path.dirname(function.__globals__["__file__"])
             self.checks.append((Check(id_, topics, folder, _judges_hosts(takes)), judge))
@@ -217,6 +221,7 @@ class CheckSet:
 
 
 def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
+    """Tell whether a check also judges a host without a launch: ``takes`` accepts None."""
     try:
         if takes is not None:
             takes(None)
@@ -225,15 +230,11 @@ def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
     return True
 
 
-def _record(topic: Any | Unknown) -> Any:
-    return UnreadTopic(topic) if isinstance(topic, Unknown) else topic
-
-
 def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Return the findings of ``run``; where it could not judge on, the last one says why."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found.extend(run())  # what a generator yields before it breaks off stays
+        findings.extend(run())  # what a generator yields before it breaks off stays
     except UnjudgedError as error:
-        found.append(error.args[0])
-    return found
+        findings.append(error.args[0])
+    return findings

@@ -18,7 +18,7 @@ NVIDIA = "0x10de"
 
 @or_unknown
 def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
-    """Return the NUMA node of every RDMA device; None where its PCI function names none.
+    """Return the NUMA node of every RDMA device; None if its PCI function names none.
 
     Soft-RoCE and some VMs name none. Empty where the kernel has no device, which is no error.
     """
@@ -31,7 +31,7 @@ def device_names(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def device_node(root: Root, name: str) -> int | Unknown | None:
-    """Return the node that Mooncake takes a device to sit on; None where it finds none.
+    """Return the node that Mooncake takes a device to sit on; None if it finds none.
 
     It reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that the link
     "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp, listInfiniBandDevices.
@@ -65,8 +65,8 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):
         folder = f"{PCI_DEVICES}/{address}"
-        vendor, kind = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
-        shown = vendor == NVIDIA and kind is not None and kind[:6] in DISPLAY_CLASSES
+        vendor, code = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
+        shown = vendor == NVIDIA and code is not None and code[:6] in DISPLAY_CLASSES
         if shown or address in driven:
             node = _if_there(root.integer(f"{folder}/numa_node"))
             nodes.append(node if node is not None and node >= 0 else None)
@@ -74,5 +74,5 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
 
 
 def _if_there(fact: T | Unknown) -> T | None:
-    """Return a file's content, None where there is no file. Raises UnknownFactError else."""
+    """Return a file's content, None if there is no file. Raises UnknownFactError else."""
     return None if isinstance(fact, Unknown) and fact.absent else known(fact)

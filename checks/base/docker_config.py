@@ -1,4 +1,4 @@
-"""What Docker's own configuration says, for every topic that asks for some of it."""
+"""Docker's own configuration (daemon.json), for every topic that asks for a part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
 
 
 def docker_text(config: dict[str, Any] | Unknown, name: str) -> str | Unknown:
-    """Return a text of it, "" where it is not set."""
+    """Return a text of the configuration, "" if it is not set."""
     if isinstance(config, Unknown):
         return config
     value = config.get(name, "")

@@ -70,11 +70,11 @@ class Fill(Enum):
 class Setting(NamedTuple):
     """One thing to change: ``name`` from ``now`` (as read, "" if not set) to ``wanted``.
 
-    described_by: who describes the container that it is about (docker, compose, kubernetes), where
-    the launch does. unit: of systemd, whose limit it is that others inherit; "" for the launch's
-    own. words, as_root: the command of ``Kind.COMMAND``, and whether it is root's to run; of a
-    device that is not there, what makes it on the machine itself. file: of
-    ``Kind.BOOT_SYSCTL``, where to add the line; origin: what that file is made of first, or "".
+    described_by: docker, compose or kubernetes, if the launch describes the container. unit: the
+    systemd unit whose limit is changed, "" for the launch's own limit. words, as_root: the
+    command of ``Kind.COMMAND``, and whether root has to run it; of a device: the command that
+    makes it. file: of ``Kind.BOOT_SYSCTL``, the file to add the line to; origin: the file to
+    copy there first, or "".
     """
 
     kind: Kind
@@ -96,14 +96,14 @@ class Setting(NamedTuple):
 
 def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = False) -> Setting:
     """Return a command to run. name: what it sets; by default the command itself."""
-    said = name or " ".join(word if isinstance(word, str) else word.value for word in words)
-    return Setting(Kind.COMMAND, said, "", now, words=words, as_root=as_root)
+    label = name or " ".join(word if isinstance(word, str) else word.value for word in words)
+    return Setting(Kind.COMMAND, label, "", now, words=words, as_root=as_root)
 
 
 class Subject(str):
     """What a finding is about: a text for a person that carries its kind.
 
-    kind: process, device, ...; "" where the check's own subjects say it. ranks: of the launch.
+    kind: process, device, ...; "" if the check's own subjects say it. ranks: of the launch.
     """
 
     def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> "Subject":
@@ -117,7 +117,7 @@ class Subject(str):
 
 
 class Evidence(NamedTuple):
-    """Where a fact was seen and what stood there: a path or call, and its raw value."""
+    """The source of a fact, a path or call, and its raw value."""
 
     source: str
     value: str
@@ -127,12 +127,12 @@ class Finding(NamedTuple):
     """One subject judged.
 
     check: the id of its declaration. subject: what was looked at ("mlx5_0 port 1", "rank 3").
-    have, need: what was seen and what the launch takes, with units, as a person reads them.
-    formula: how ``need`` comes about. text: what follows here, one sentence, when not a pass; for a
-    skip or unknown, why. advice: what to do about it, one sentence. settings: the same, as data.
-    consequence: where it is not the one that the check declares first. cause: of an unknown, the
-    reason alone, which others may share. asks: the command of this program that says, of the same
-    launch, what would do. sets: the variables that have to be set, where the advice asks for that.
+    have, need: what was seen and what the launch takes, with units. formula: how ``need`` is
+    computed. text: what follows on this host, one sentence; of a skip or unknown, why. advice:
+    what to do, one sentence; settings: the same, as data. consequence: None for the first one of
+    the check's page. cause: of an unknown, the reason alone, which other findings may share.
+    asks: the command of this program that finds what would do. sets: the variables that the
+    advice asks to set.
     """
 
     check: str
@@ -186,7 +186,7 @@ class Finding(NamedTuple):
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact; raise UnjudgedError where it could not be read.
+        """Return the fact; raise UnjudgedError if it could not be read.
 
         why: in front of the reason.
         """
@@ -202,7 +202,9 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: it returns what ``Finding.known`` raises."""
+    """Decorate a function that judges one subject: the finding that ``Finding.known`` raises is
+    returned.
+    """
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":
@@ -230,6 +232,5 @@ def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
 def unknown(
     subject: str, why: str | Unknown, have: str = "", need: str = "", *, check: str = ""
 ) -> Finding:
-    """Return that a subject could not be judged, and what stood in the way. check: its id, where
-    no runner writes it."""
+    """Return that a subject could not be judged, and why. check: its id, if no runner writes it."""
     return Finding(check, Status.PASS, subject, have, need).unknown(why)

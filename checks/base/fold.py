@@ -51,19 +51,21 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
     Others: the first ``most``, and how many more there are.
     """
-    one = one_of(names)
-    if one is not None:
-        return one
+    folded_names = one_of(names)
+    if folded_names is not None:
+        return folded_names
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def one_of(names: Sequence[str]) -> str | None:
-    """Return names that differ in one number as one; None where they do not."""
+    """Return names that differ in one number as one; None if they do not."""
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
-        varying = [at for at in range(1, len(split[0]), 2) if len({one[at] for one in split}) > 1]
+        varying = [
+            at for at in range(1, len(split[0]), 2) if len({parts[at] for parts in split}) > 1
+        ]
         written = {parts[at] for parts in split for at in varying}
         if len(varying) == 1 and all(digits == str(int(digits)) for digits in written):
             at = varying[0]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 class Installed(NamedTuple):
     """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version.
 
-    interpreter: for which they are installed, "" where that is not told (a capture). in_image: what
+    interpreter: for which they are installed, "" if that is not told (a capture). in_image: what
     runs comes with an image, which nobody looks into: then nothing else is known. others: name and
     version of each engine beside SGLang.
     """
@@ -32,17 +32,17 @@ def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[
 
 
 def installed_sglang(search_path: Iterable[str] | None = None) -> str | None:
-    """Return the version of the SGLang on the import path; None where there is none."""
-    found = _installed(lambda name: name == "sglang", search_path)
-    return found[0][1] if found else None
+    """Return the version of the SGLang on the import path; None if there is none."""
+    installed = _installed(lambda name: name == "sglang", search_path)
+    return installed[0][1] if installed else None
 
 
 def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
     """Return name and version of each engine beside SGLang on the import path."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name, version in _installed(OTHER_ENGINES.__contains__, search_path):
-        found.setdefault(name, version)
-    return tuple(found.items())
+        versions.setdefault(name, version)
+    return tuple(versions.items())
 
 
 def _installed(
@@ -52,7 +52,7 @@ def _installed(
 
     importlib.metadata would cost a third of a command's start.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
             names = sorted(os.listdir(folder or "."))
@@ -62,8 +62,8 @@ def _installed(
         for name in names:
             distribution = distribution_of(name, editable)
             if distribution is not None and wanted(distribution[0]):
-                found.setdefault(*distribution)
-    return tuple(found.items())
+                versions.setdefault(*distribution)
+    return tuple(versions.items())
 
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
@@ -73,14 +73,14 @@ def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | 
     ``0.5.12+editable``: its code lies elsewhere, and has changed since. Source: setuptools' and
     hatchling's editable installs.
     """
-    stem, dot, kind = name.rpartition(".")
+    stem, dot, suffix = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")
-    if not dot or kind != "dist-info" or not distribution:
+    if not dot or suffix != "dist-info" or not distribution:
         return None
-    near = [one for one in beside if distribution.lower() in one.lower()]
+    near = [entry for entry in beside if distribution.lower() in entry.lower()]
     if near and "+" not in version:
         mark = rf"_+editable_.*{re.escape(distribution)}([-.]|_\d).*p(th|y)"
-        if any(re.fullmatch(mark, one, re.I) for one in near):
+        if any(re.fullmatch(mark, entry, re.I) for entry in near):
             version += "+editable"
     return distribution.lower().replace("_", "-"), version
 

@@ -17,7 +17,7 @@ class RdmaUse(NamedTuple):
 
     devices: named ones, each as Mooncake will look it up; () for its own discovery.
     origin: where the names were written (flag, variable, file:line). written_as: the flag or the
-    variable alone; "" where a file has them, or nobody. by_engine: SGLang's own engine takes them,
+    variable alone; "" if a file has them, or nobody. by_engine: SGLang's own engine takes them,
     which reads no variable of the store's client (MC_MS_AUTO_DISC, MC_MS_FILTERS).
     """
 
@@ -39,7 +39,7 @@ class RunAs(NamedTuple):
     """Who runs a process, as its launch says: ``User=``, ``sudo -u``, ``setpriv``.
 
     user: a name or a number, "" for whoever starts the launch. gained: of CAPABILITIES, those
-    that a user has who is not root. origin: where it is written, "" where nothing of it is.
+    that a user has who is not root. origin: where it is written, "" if nothing of it is.
     """
 
     user: str | Unknown = ""
@@ -105,7 +105,7 @@ class NamedNodes(NamedTuple):
 class GpuShare(NamedTuple):
     """What a process takes of the memory of its GPUs.
 
-    indices: those GPUs, among the ones that CUDA shows it. fraction: of each, None where nobody
+    indices: those GPUs, among the ones that CUDA shows it. fraction: of each, None if nobody
     says. of_total: of the whole GPU, which has to be free when it starts (vLLM); else of what is
     free then (SGLang). fills: whether it certainly takes all of that. elsewhere_below: with fewer
     GPUs than this it may look for others on other hosts; 0 for never.
@@ -137,7 +137,7 @@ class GivenGpus(NamedTuple):
 
 
 class ContainerLimits(NamedTuple):
-    """The limits that the launch's container settings give a process; None where not set.
+    """The limits that the launch's container settings give a process; None if not set.
 
     own_users: whether it has a user namespace of its own. verbs_nodes: paths of the host through
     which it can open RDMA devices, a folder for all in it; () where nothing gives it any.
@@ -176,7 +176,7 @@ T = TypeVar("T", bound=Started)
 
 def running_with_last(started: Sequence[T]) -> list[T]:
     """Return the last of what is started in this order, with what still runs beside it."""
-    return [*(one for one in started[:-1] if not one.waited), *started[-1:]]
+    return [*(command for command in started[:-1] if not command.waited), *started[-1:]]
 
 
 def is_root(user: str) -> bool:
@@ -201,12 +201,12 @@ class ProcessNeeds(NamedTuple):
     io_uring pins besides all that is registered, once at start and once more for each later I/O
     thread. waited: what follows in the launch runs only once it has ended. turn: how often the
     launch has ended all that ran before it. gpu_share: what it takes of its GPUs,
-    None where that is not known. limits: what the launch itself sets, upon those that its container
+    None if that is not known. limits: what the launch itself sets, upon those that its container
     or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
     which a wrapper or its container binds it. looked_up: devices that its program looks up as
     it starts, and ends where one is missing. limit_bytes: of a memory limit, what its program
     itself asks for before it starts, for all its processes here.
-    accelerator: what it computes on in place of a GPU, "" where that is none: ``npu``.
+    accelerator: what it computes on in place of a GPU, "" if that is none: ``npu``.
     transport: by which it moves memory where that is neither RDMA nor TCP: ``ascend``, ``efa``.
     """
 
@@ -243,12 +243,12 @@ class ProcessNeeds(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        """Return who describes its container in the launch, "" where nobody does."""
+        """Return who describes its container in the launch, "" if nobody does."""
         return "" if self.container is None else self.container.runtime
 
     @property
     def registered_bytes(self) -> int | Unknown:
-        """Host memory registered with each NIC; Unknown where the launch's sizes are."""
+        """Host memory registered with each NIC; Unknown if the launch's sizes are."""
         if isinstance(self.regions, Unknown):
             return self.regions
         return sum(region.bytes for region in self.regions)
@@ -263,7 +263,9 @@ def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
 
     huge: those of its memory on huge pages, else on regular ones.
     """
-    sizes = ((one.program, one.hugetlb_bytes if huge else one.regular_bytes) for one in processes)
+    sizes = (
+        (each.program, each.hugetlb_bytes if huge else each.regular_bytes) for each in processes
+    )
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]
     if any(program in _SIZED for program in taking):
@@ -280,7 +282,7 @@ class Service(NamedTuple):
     client (mooncake_client), worker (a router's SGLang server), dist-init (rank 0's rendezvous),
     advertised (no service: the name under which a store of the launch registers itself).
     own: the launch itself starts it on this host, so it need not answer yet. name: the host as it
-    is written, where what it stands for is unknown here; "" where that is not known either.
+    is written, where what it stands for is unknown here; "" if that is not known either.
     binds: of an advertised name: its store's process listens there itself.
     """
 

@@ -26,8 +26,7 @@ class Spot(NamedTuple):
 
     def gives(self, other: "Spot") -> bool:
         """Return whether pages of ``other`` are this spot's: all of their size, or of its nodes."""
-        alike = other.page_size_bytes == self.page_size_bytes
-        return alike and self.nodes in ((), other.nodes)
+        return (other.page_size_bytes == self.page_size_bytes) and self.nodes in ((), other.nodes)
 
     @property
     def where(self) -> str:
@@ -60,7 +59,7 @@ class Usage(NamedTuple):
 
 
 def own_allocator(process: str) -> str:
-    """Return the name of the usage that a process' own allocator of SGLang has beside its own."""
+    """Name the usage of SGLang's second allocator in a process."""
     return f"{process}, own allocator"
 
 

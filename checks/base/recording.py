@@ -87,14 +87,14 @@ class RecordingRoot(Root):
         return _once(self.answers.calls, key, lambda _: self._inner.call(name, *arguments))
 
     def _told(self, name: str, ask: Callable[[str], Answer | Unknown]) -> Answer | Unknown:
-        """Return the answer; "absent" becomes Unknown where files lack the whole part it is in."""
+        """Return the answer; "absent" becomes Unknown if files lack the whole part it is in."""
         answer = ask(name)
         if self.live or not isinstance(answer, Unknown) or not answer.absent:
             return answer
         part = next((part for part in _SIGNS if f"{name}/".startswith(f"{part}/")), "")
         sign = _SIGNS.get(part) or "/" + name.split("/")[1]
-        for one in (name, name.rpartition("/")[2]):
-            sign = (_ONES[one] or name) if one in _ONES else sign
+        for key in (name, name.rpartition("/")[2]):
+            sign = (_ONES[key] or name) if key in _ONES else sign
         there = self._inner.link(sign)
         if isinstance(there, Unknown) and there.absent:
             return Unknown(f"{name}: not recorded" + f", nor is {sign}" * (sign != name))
@@ -104,8 +104,6 @@ class RecordingRoot(Root):
 def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> Answer:
     """Return the known answer for ``key``, or ask for it.
 
-    Two threads that ask at the same time both get the answer that was there first.
+    Two threads that ask at the same time both get the answer that came first.
     """
-    if key in known:
-        return known[key]
-    return known.setdefault(key, ask(key))
+    return known[key] if key in known else known.setdefault(key, ask(key))

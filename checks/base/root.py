@@ -96,12 +96,12 @@ class Root:
             return unreadable(name, error)
 
     def entries(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the entries of a folder, sorted; none where there is no such folder."""
+        """Return the entries of a folder, sorted; none if there is no such folder."""
         names = self.names(name)
         return () if isinstance(names, Unknown) and names.absent else names
 
     def listed(self, name: str) -> tuple[str, ...]:
-        """Return the entries of a folder, sorted; none where it is not there or cannot be read."""
+        """Return the entries of a folder, sorted; () if the folder is missing or cannot be read."""
         names = self.names(name)
         return () if isinstance(names, Unknown) else names
 
@@ -124,7 +124,7 @@ class Root:
             return unreadable(name, error)
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
-        """Return what the call ``topic.function`` answers, as plain data."""
+        """Call ``topic.function`` on the machine, or return its recorded answer, as plain data."""
         if self.live:
             return live_call(name, *arguments)
         key = call_key(name, *arguments)
@@ -135,6 +135,7 @@ class Root:
         return answer_of(self._calls, key)
 
     def _load_calls(self) -> dict[str, Any] | Unknown:
+        """Read the recorded answers."""
         import json
 
         content = self.text(f"/{CALLS_FILE}")
@@ -158,7 +159,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
-    """Return a recorded answer, or Unknown where nothing was recorded.
+    """Return a recorded answer, or Unknown if nothing was recorded.
 
     An object with the key ``unknown`` and others of ``_OF_UNKNOWN`` alone is an Unknown.
     """
@@ -193,10 +194,10 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
-    """Return what ``attempt`` returns (plain data) in a forked child, killed after a while.
+    """Run ``attempt`` in a forked child, killed after a while, and return its plain data.
 
-    For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when the
-    child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
+    For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when
+    the child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
     """
     import json
     import select

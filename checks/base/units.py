@@ -42,28 +42,28 @@ def or_more(amount: str) -> str:
     return Quantity(f"{amount} or more", amount.value, amount.unit, least=True)
 
 
-def format_bytes(size_bytes: int, said: str = "{}") -> Quantity:
+def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
     """Return a size in the largest binary unit in which it is at least one, as ``"264.06 GiB"``.
 
-    said: the text around it, as ``"{} free"``.
+    template: the text around it, as ``"{} free"``.
     """
     text = f"{size_bytes} B"
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size_bytes >= scale:
             text = f"{size_bytes / scale:.2f} {unit}"
             break
-    return Quantity(said.replace("{}", text), size_bytes, "bytes")
+    return Quantity(template.replace("{}", text), size_bytes, "bytes")
 
 
-def format_need(need_bytes: int, have_bytes: int, said: str = "{}") -> Quantity:
+def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quantity:
     """Return a need, with the bytes that are missing where the digits of both are the same.
 
-    As ``"50.00 GiB (3.20 MiB more)"``. said: the text around it, as ``"{} in one region"``.
+    As ``"50.00 GiB (3.20 MiB more)"``. template: the text around it, ``"{} in one region"``.
     """
     need = format_bytes(need_bytes)
     if need_bytes > have_bytes and need == format_bytes(have_bytes):
-        said = said.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
-    return format_bytes(need_bytes, said)
+        template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
+    return format_bytes(need_bytes, template)
 
 
 def format_page_size(page_size_bytes: int) -> Quantity:
@@ -84,12 +84,12 @@ def kernel_size(page_size_bytes: int) -> str:
     return f"{page_size_bytes // KIB}K"
 
 
-def counted(number: int, unit: str, said: str = "{}") -> Quantity:
+def counted(number: int, unit: str, template: str = "{}") -> Quantity:
     """Return a number with its unit, which is a plural, as ``"120000 pages"``.
 
-    said: the text around it, as ``"{} left"``.
+    template: the text around it, as ``"{} left"``.
     """
-    return Quantity(said.replace("{}", f"{number} {unit}"), number, unit)
+    return Quantity(template.replace("{}", f"{number} {unit}"), number, unit)
 
 
 def round_up(size: int, step: int) -> int:

@@ -11,12 +11,13 @@ from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 
 class Inside(NamedTuple):
-    """Where alone something is known that a text leaves open: no variable of the caller gives it.
+    """The only place that can give a value that a text leaves open: no variable of the caller
+    does.
 
-    kind: of a shell the ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``:
-    what ssh or ``docker exec`` runs; ``operator``: variables that the operator of a pod sets;
-    ``cluster``: those that Kubernetes gives a container when its pod starts, ``valueFrom``;
-    ``program``: a name that a program itself computes. what: which of them.
+    kind: ``run``: a container's shell; ``service`` of Compose; ``pod``; ``remote``: what ssh or
+    ``docker exec`` runs; ``operator``: variables that a pod's operator sets; ``cluster``: those
+    that Kubernetes gives a container when its pod starts, ``valueFrom``; ``program``: a name
+    that a program itself computes. what: which of them.
     """
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
@@ -40,9 +41,8 @@ T = TypeVar("T")
 class Unknown:
     """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable.
 
-    cause: the reason alone, where ``reason`` begins with what it is that is not known for it.
-    advice: what makes it known, one sentence, "" for nothing that could be said. sets: the
-    variables that have to be set for it, where that is what the advice asks for.
+    cause: the reason alone, if ``reason`` begins with the name of the fact. advice: what makes
+    the fact known, one sentence, or "". sets: the variables that the advice asks to set.
     """
 
     __slots__ = ("absent", "advice", "cause", "reason", "sets")
@@ -64,8 +64,7 @@ class Unknown:
 
     def of(self, what: str) -> "Unknown":
         """Return another Unknown for the same reason, with ``what`` in front of it."""
-        whole = f"{what}{self.reason}"
-        return Unknown(whole, cause=self.cause, advice=self.advice, sets=self.sets)
+        return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
         return f"Unknown({self.reason!r}, absent={self.absent})"
@@ -89,7 +88,7 @@ class UnknownFactError(Exception):
 
 
 def known(fact: T | Unknown) -> T:
-    """Return the fact; raise UnknownFactError where it could not be read."""
+    """Return the fact; raise UnknownFactError if it could not be read."""
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact)
     return fact
@@ -127,12 +126,14 @@ class UnreadTopic:
 
 
 def must_be_read(topic: object) -> None:
-    """Raise UnreadTopicError at once where a topic was not read, whatever is asked of it later."""
+    """Raise UnreadTopicError at once if a topic was not read, whichever field is asked for
+    later.
+    """
     why = unread(topic)
     if why is not None:
         raise UnreadTopicError(why)
 
 
 def unread(topic: object) -> Unknown | None:
-    """Return why a topic was not read, None where it was read."""
+    """Return why a topic was not read, None if it was read."""
     return topic.__dict__["why"] if isinstance(topic, UnreadTopic) else None

@@ -10,7 +10,7 @@ from checks.base.regex import regex
 def leading_integer(text: str) -> int | None:
     """Return the integer that ``text`` starts with, after blanks, as ``atoi`` and ``std::stoi`` do.
 
-    None where there is none: ``atoi`` makes 0 of that, ``stoi`` throws.
+    None if there is none: ``atoi`` makes 0 of that, ``stoi`` throws.
     """
     match = re.match(r"[ \t\n\v\f\r]*([+-]?\d{1,18})", text, re.ASCII)
     return int(match.group(1)) if match else None

@@ -63,16 +63,17 @@ class Ipv4Names:
                 network = (_PUBLIC >> _HOST_BITS) + public.index(address >> _HOST_BITS)
             else:
                 network = self._network(address, kept, prefixes, known)
-            last = address & ((1 << _HOST_BITS) - 1)
-            self._known[address] = network << _HOST_BITS | last
+            self._known[address] = network << _HOST_BITS | (address & ((1 << _HOST_BITS) - 1))
 
     @staticmethod
     def _network(address: int, kept: int, prefixes: set[int], known: list[int]) -> int:
+        """Return the network that replaces an address's own; branches that both exist stay
+        apart.
+        """
         network = address >> (32 - kept)
         for shift in range(31 - kept, _HOST_BITS - 1, -1):
             prefix = address >> shift
-            both = prefix ^ 1 in prefixes
-            network = network << 1 | (prefix & 1 if both else 0)
+            network = network << 1 | (prefix & 1 if (prefix ^ 1 in prefixes) else 0)
         return network
 
     def replace(self, address: int) -> int:
@@ -170,6 +171,7 @@ class PrivateNames:
     # Replacing ------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        """Give every learned name and address its replacement."""
         self._ipv4_names = Ipv4Names(self._ipv4)
         self._mac_of = {mac: 0x0200_0000_0000 + n for n, mac in enumerate(sorted(self._macs), 1)}
         self._identifier_of = {
@@ -184,16 +186,16 @@ class PrivateNames:
             known: f"00000000-0000-4000-8000-{number:012x}"
             for number, known in enumerate(sorted(self._uuids), 1)
         }
-        words = {name: f"user{n}" for n, name in enumerate(sorted(self._users), 1)}
+        replacements = {name: f"user{n}" for n, name in enumerate(sorted(self._users), 1)}
         shorts = sorted({host.partition(".")[0] for host in self._hosts})
         domains = sorted({host.partition(".")[2] for host in self._hosts})
         for host in sorted(self._hosts):
             short, dot, domain = host.partition(".")
-            words[host] = f"host{shorts.index(short) + 1}"
+            replacements[host] = f"host{shorts.index(short) + 1}"
             if dot:
-                words[host] += f".domain{domains.index(domain) + 1}.example"
-        self._words = words
-        longest = sorted(words, key=lambda word: (-len(word), word))
+                replacements[host] += f".domain{domains.index(domain) + 1}.example"
+        self._words = replacements
+        longest = sorted(replacements, key=lambda word: (-len(word), word))
         pattern = "|".join(re.escape(word) for word in longest)
         self._word = re.compile(rf"(?<!\w)(?:{pattern})(?!\w)") if pattern else None
         self._ready = True
@@ -209,6 +211,7 @@ class PrivateNames:
         return self._ipv4_names.replace(address)
 
     def ipv6(self, address: int) -> int:
+        """Replace an IPv6 address; multicast, loopback and IPv4-mapped forms stay such."""
         upper, lower = address >> 64, address & (2**64 - 1)
         if upper == 0 and lower >> 32 in (0, 0xFFFF):  # ::, ::1, and IPv4-mapped ones
             return (lower >> 32 << 32) + self.ipv4(lower & 0xFFFFFFFF) if lower > 1 else address
@@ -219,10 +222,11 @@ class PrivateNames:
         return (upper << 64) + self.identifier(lower)
 
     def identifier(self, value: int) -> int:
-        """Return what replaces a GUID, or the lower half of an IPv6 address or GID."""
+        """Return the replacement of a GUID, or of the lower half of an IPv6 address or GID."""
         return self._identifier_of.get(value, value)
 
     def _walk(self, text: str, visit: _Learner | _Replacer) -> str:
+        """Hand each address of a text to ``visit``; a release number is no address."""
         text = _UUID.sub(lambda m: visit.uuid(m[0]), text)
         text = _MAC.sub(lambda m: visit.mac(m[0]), text)
         text = _GUID.sub(lambda m: visit.guid(m[0]), text)
@@ -236,7 +240,7 @@ class PrivateNames:
 
 
 class _Learner:
-    """Collects what it finds, and leaves nothing of it for the pattern behind."""
+    """Collects addresses, and takes each out of the text so that no later pattern matches it."""
 
     def __init__(self, names: PrivateNames) -> None:
         self.names = names
@@ -254,6 +258,7 @@ class _Learner:
         return " "
 
     def ipv6_text(self, text: str) -> str:
+        """Learn an IPv6 address."""
         address = _ipv6(text)
         if address is None:
             return text
@@ -297,6 +302,7 @@ class _Replacer:
         return self.names.identifier(mac_number(text)).to_bytes(8, "big").hex(":", 2)
 
     def ipv6_text(self, text: str) -> str:
+        """Replace an IPv6 address, written as the text had it."""
         address = _ipv6(text)
         if address is None:
             return text
@@ -307,9 +313,9 @@ class _Replacer:
 
         if "." in text:  # ::ffff:10.0.0.1
             return text[: text.rindex(":") + 1] + str(ipaddress.IPv4Address(replaced & 0xFFFFFFFF))
-        found = ipaddress.IPv6Address(replaced)
+        written = ipaddress.IPv6Address(replaced)
         # All 8 groups, as a file of GIDs has them: ``exploded`` ends in an IPv4 address since 3.13.
-        return found.packed.hex(":", 2) if len(text) == 39 else found.compressed
+        return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
     def ipv4_text(self, text: str) -> str:
         return ".".join(map(str, self.names.ipv4(_ipv4(text)).to_bytes(4, "big")))
@@ -325,6 +331,7 @@ def _ipv4(text: str) -> int:
 
 
 def _ipv6(text: str) -> int | None:
+    """Parse an IPv6 address; None if ``text`` is no such address."""
     import ipaddress
 
     try:
@@ -336,7 +343,7 @@ def _ipv6(text: str) -> int | None:
 def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
-    """Return what a capture holds, with names (also these) and addresses replaced."""
+    """Replace names (also these) and addresses in the answers and extras of a capture."""
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):
@@ -349,12 +356,12 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Return what was recorded of a host, without the secrets in its files, calls and paths."""
+    """Remove the secrets from the files, calls and paths of recorded answers."""
     texts = {
         name: text if isinstance(text, Unknown) else _settings_alone(name, text)
         for name, text in answers.texts.items()
     }
-    return Answers(*(_map(clean_text, found) for found in answers._replace(texts=texts)))
+    return Answers(*(_map(clean_text, part) for part in answers._replace(texts=texts)))
 
 
 def _settings_alone(name: str, text: str) -> str:
@@ -370,6 +377,7 @@ _MENU_PASSWORD = regex(r"(?m)^([ \t]*password(?:_pbkdf2)?[ \t]+\S+)[ \t].*$")
 
 
 def _strings(value: Any) -> Iterable[str]:
+    """Yield every text in plain data, keys and reasons included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Unknown):

@@ -81,8 +81,7 @@ class Capture(Root):
         """Return whether a folder above it was listed without it, or is known to be missing."""
         parts = name.strip("/").split("/")
         for depth, part in enumerate(parts):
-            above = "/" + "/".join(parts[:depth])
-            entries = self.answers.folders.get(above)
+            entries = self.answers.folders.get("/" + "/".join(parts[:depth]))
             if isinstance(entries, Unknown):
                 if entries.absent:
                     return True
@@ -122,18 +121,18 @@ def open_root(path: str) -> Root:
     from checks.base.archive import ArchiveError, read_archive
 
     try:
-        found = read_archive(path)
+        archive = read_archive(path)
     except ArchiveError as error:
         raise CaptureError(f"--root {error}") from None
-    content = found.files.get(f"/{CAPTURE_FILE}")
+    content = archive.files.get(f"/{CAPTURE_FILE}")
     if content is not None:
-        return _capture(path, content, found.files)
-    names = (*found.files, *found.folders)
+        return _capture(path, content, archive.files)
+    names = (*archive.files, *archive.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
         raise _no_host(path)
     from checks.base.archive import TreeRoot
 
-    return TreeRoot(*found)
+    return TreeRoot(*archive)
 
 
 def _demo(path: str) -> Root:
@@ -188,6 +187,7 @@ def _known(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
+    """Return the answers that are Unknown, as JSON."""
     return {
         name: {
             "unknown": answer.reason,
@@ -234,7 +234,7 @@ def _from_folder(path: str) -> Capture:
 
 
 def _loaded(content: bytes) -> Any:
-    """Return what JSON says. Raises ValueError for more than a capture has."""
+    """Parse JSON. Raises ValueError for more than a capture has."""
     import json
 
     if len(content) > MOST_JSON_BYTES:
@@ -243,6 +243,7 @@ def _loaded(content: bytes) -> Any:
 
 
 def _object(path: str, content: bytes) -> Json:
+    """Read the manifest of a capture. Raises CaptureError."""
     try:
         about = _loaded(content)
     except (ValueError, RecursionError) as error:
@@ -257,6 +258,7 @@ def _object(path: str, content: bytes) -> Json:
 
 
 def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
+    """Read the answers of a capture. Raises CaptureError."""
     about = _object(path, content)
     answers = no_answers()
     missing = [name for name in about.get("files", ()) if f"/{name}" not in files]

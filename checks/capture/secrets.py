@@ -57,8 +57,8 @@ _QUERY = regex(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?:(?!,\w+://)[^\s\"'])*")
 @lru_cache(maxsize=4096)  # a launch of many servers asks of the same names
 def is_secret(name: str) -> bool:
     """Return whether the value of a variable, flag or key of this name is a secret."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[.\-]", "_", name).strip("_").lower()
-    return _SECRET.search(words) is not None and _NO_SECRET.search(words) is None
+    snake_case = re.sub(r"(?<=[a-z])(?=[A-Z])|[.\-]", "_", name).strip("_").lower()
+    return _SECRET.search(snake_case) is not None and _NO_SECRET.search(snake_case) is None
 
 
 def clean_address(text: str) -> str:
@@ -80,6 +80,7 @@ def clean_words(words: Iterable[str]) -> list[str]:
 
 
 def _clean_words(words: Iterable[str]) -> Iterator[str]:
+    """Yield the words, with REMOVED in place of each secret value."""
     before = ""
     for word in words:
         name, _, value = word.partition("=")
@@ -124,11 +125,11 @@ def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) ->
     for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):
             continue
-        found = value.match(text, match.end())
-        if found is None or _REFERENCE.fullmatch(found[0].strip("\"'\\")):
+        secret = value.match(text, match.end())
+        if secret is None or _REFERENCE.fullmatch(secret[0].strip("\"'\\")):
             continue
-        given = found[0]
-        quote = '\\"' if given.startswith('\\"') else given[0] if given[0] in "\"'" else '"'
-        parts += [text[done : found.start()], f"{quote}{REMOVED}{quote}"]
-        done = found.end()
+        written = secret[0]
+        quote = '\\"' if written.startswith('\\"') else written[0] if written[0] in "\"'" else '"'
+        parts += [text[done : secret.start()], f"{quote}{REMOVED}{quote}"]
+        done = secret.end()
     return "".join([*parts, text[done:]])

@@ -13,7 +13,7 @@ DMA_BUF_SUPPORTED = 124
 
 
 def visible_devices() -> str | None:
-    """Return CUDA_VISIBLE_DEVICES of this process, None where it is not set."""
+    """Return CUDA_VISIBLE_DEVICES of this process, None if it is not set."""
     import os
 
     return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -43,6 +43,7 @@ def nvml() -> dict[str, Any]:
 
 
 def _device(index: int) -> dict[str, Any]:
+    """Ask NVML for one GPU."""
     pynvml = _library()
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -77,7 +78,7 @@ def _library() -> Any:
 
 
 def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """Return NVML's answer, None where this GPU, driver or version of pynvml has none."""
+    """Return NVML's answer, None if this GPU, driver or version of pynvml has none."""
     pynvml = _library()
 
     try:
@@ -104,6 +105,7 @@ def cuda_attributes() -> list[dict[str, int | None]]:
 
 
 def _cuda_attributes() -> list[dict[str, int | None]]:
+    """Ask CUDA which GPUs can register their memory, by peer memory or dma-buf."""
     import ctypes
 
     library = ctypes.CDLL("libcuda.so.1")
@@ -117,9 +119,9 @@ def _cuda_attributes() -> list[dict[str, int | None]]:
         failed = library.cuDeviceGetAttribute(ctypes.byref(value), number, device)
         return None if failed else value.value
 
-    found: list[dict[str, int | None]] = []
+    gpus: list[dict[str, int | None]] = []
     for index in range(count.value):
         library.cuDeviceGet(ctypes.byref(device), index)
         rdma, dma_buf = map(attribute, (GPU_DIRECT_RDMA_SUPPORTED, DMA_BUF_SUPPORTED))
-        found.append({"rdma": rdma, "dma_buf": dma_buf})
-    return found
+        gpus.append({"rdma": rdma, "dma_buf": dma_buf})
+    return gpus

@@ -134,29 +134,32 @@ def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
-    """Return a folder's entries, none where there is no such folder."""
+    """Return a folder's entries, none if there is no such folder."""
     names = root.names(folder)
     return () if isinstance(names, Unknown) and names.absent else names
 
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
+    """Return the loaded modules that let a NIC reach GPU memory."""
     content = root.text("/proc/modules")
     rows = [] if isinstance(content, Unknown) else content.split("\n")
     loaded = {row.split(" ")[0] for row in rows}
     # A module shows in /sys/module when it is loaded or built in.
-    shown = [not isinstance(root.mode(f"/sys/module/{one}"), Unknown) for one in PEER_MODULES]
-    found = tuple(m for m, there in zip(PEER_MODULES, shown, strict=True) if there or m in loaded)
-    return content if isinstance(content, Unknown) and not content.absent and not found else found
+    shown = [not isinstance(root.mode(f"/sys/module/{name}"), Unknown) for name in PEER_MODULES]
+    modules = tuple(m for m, there in zip(PEER_MODULES, shown, strict=True) if there or m in loaded)
+    return (
+        content if isinstance(content, Unknown) and not content.absent and not modules else modules
+    )
 
 
 def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
-    """Return which NVIDIA module is loaded, and its version, from /proc/driver/nvidia/version."""
+    """Read the type and version of NVIDIA's loaded module from /proc/driver/nvidia/version."""
     if isinstance(content, Unknown):
         return ("", "") if content.absent else (content, content)
     first = content.partition("\n")[0]
-    found = re.search(r"\b(\d{3,4}\.\d+(?:\.\d+)?)\b", first, re.ASCII)
+    number = re.search(r"\b(\d{3,4}\.\d+(?:\.\d+)?)\b", first, re.ASCII)
     version: str | Unknown = (
-        found[1] if found else Unknown(f"{DRIVER_VERSION}: names no version: {first[:60]!r}")
+        number[1] if number else Unknown(f"{DRIVER_VERSION}: names no version: {first[:60]!r}")
     )
     if "Open Kernel Module" in first:
         return "open", version
@@ -167,6 +170,7 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
 
 @or_unknown
 def _nvml(root: Root) -> Nvml | Unknown:
+    """Read the recorded or live answer of NVML."""
     answer = known(root.call("gpus.nvml"))
     wrong = Unknown("gpus.nvml: not a record of GPUs")
     if not isinstance(answer, dict):
@@ -181,6 +185,7 @@ def _nvml(root: Root) -> Nvml | Unknown:
 
 
 def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
+    """Read one GPU of NVML's answer."""
     address = _text(device.get("address"))
     return NvmlGpu(
         _text(device.get("name")),

@@ -35,7 +35,7 @@ def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 
 def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
-    """Return the NUMA node of an RDMA device, as Mooncake reads it; None where it names none."""
+    """Return the NUMA node of an RDMA device, as Mooncake reads it; None if it names none."""
     if isinstance(rdma.nics, Unknown):
         return rdma.nics
     nic = next((nic for nic in rdma.nics if nic.name == name), None)
@@ -75,8 +75,8 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
     """Return CUDA_VISIBLE_DEVICES as the process will have it: its own, or inherited from here."""
-    own = process.environment.get("CUDA_VISIBLE_DEVICES")
-    return gpus.visible_devices if own is None and process.container is None else own
+    setting = process.environment.get("CUDA_VISIBLE_DEVICES")
+    return gpus.visible_devices if setting is None and process.container is None else setting
 
 
 @or_unknown
@@ -87,17 +87,17 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
     a pod is given is not known: they are taken as the first.
     """
     physical = known(physical_gpus(gpus))
-    given = known(given_gpus(gpus, process))
+    container_gpus = known(given_gpus(gpus, process))
     setting = visible_setting(gpus, process)
     if setting is None or isinstance(setting, Unknown):
-        return given if setting is None else setting
+        return container_gpus if setting is None else setting
     chosen: list[str] = []
     for entry in setting.split(",") if setting.strip() else ():
         if entry.strip().isdecimal():
-            address = _numbered(entry.strip(), given)
+            address = _numbered(entry.strip(), container_gpus)
         else:
             address = known(_named_gpu(entry.strip(), physical, gpus))
-        if address is None or address not in given:
+        if address is None or address not in container_gpus:
             break
         chosen.append(address)
     return tuple(chosen)
@@ -106,26 +106,26 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 @or_unknown
 def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order."""
-    given = known(asked_gpus(process))
-    if given is not None and lacks_resource(gpus, given):
+    asked = known(asked_gpus(process))
+    if asked is not None and lacks_resource(gpus, asked):
         return ()
     physical = known(physical_gpus(gpus))
-    if given is None or not given.names:
-        return physical[: given.number] if given is not None else physical
-    found = [known(_named_gpu(name, physical, gpus)) for name in given.names]
-    return tuple(address for address in physical if address in found)
+    if asked is None or not asked.names:
+        return physical[: asked.number] if asked is not None else physical
+    named = [known(_named_gpu(name, physical, gpus)) for name in asked.names]
+    return tuple(address for address in physical if address in named)
 
 
-def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> str:
+def lacks_resource(gpus: GpuFacts, asked: GivenGpus) -> str:
     """Return a resource that is asked for and whose maker has no GPU here, or ""."""
     if isinstance(gpus.accelerators, Unknown) or not gpus.accelerators:
         return ""
-    here = {one.vendor for one in gpus.accelerators}
-    return next((name for name in given.resources if GPU_RESOURCES[name] not in here), "")
+    here = {gpu.vendor for gpu in gpus.accelerators}
+    return next((name for name in asked.resources if GPU_RESOURCES[name] not in here), "")
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
-    """Return the GPUs given to its container or Slurm job; None where the launch does not say."""
+    """Return the GPUs given to its container or Slurm job; None if the launch does not say."""
     if process.container is not None:
         return process.container.gpus
     number = process.environment.get("SLURM_GPUS_ON_NODE", "")
@@ -143,7 +143,7 @@ def _numbered(entry: str, places: tuple[str, ...]) -> str | None:
 
 
 def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | Unknown | None:
-    """Return the GPU that an entry names, None for none; Unknown for an MIG instance."""
+    """Return the GPU that an entry names, None if it names none; Unknown for an MIG instance."""
     if entry.startswith("MIG-"):
         return Unknown(f"CUDA_VISIBLE_DEVICES names the MIG instance {entry}")
     if entry.startswith("GPU-"):
@@ -155,35 +155,36 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
 
 
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
-    """Return which GPU of the host ``process`` takes as its GPU ``index``.
+    """Name the GPU of the host that ``process`` takes as its GPU ``index``.
 
-    Its PCI address, ``GPU 2`` where the host's GPUs are not seen, "" where CUDA shows it none.
+    By PCI address, or ``GPU 2`` if the host's GPUs are not seen; "" if CUDA shows it no such
+    GPU.
     """
     setting = visible_setting(gpus, process)
     container = process.container
-    given = GivenGpus()
+    asked = GivenGpus()
     if container is not None:
         if not isinstance(container.gpus, GivenGpus) or container.runtime == "kubernetes":
             return Unknown("which GPUs its container is given")
-        given = container.gpus
-        if len(given.names) > 1 and not all(name.isdecimal() for name in given.names):
+        asked = container.gpus
+        if len(asked.names) > 1 and not all(name.isdecimal() for name in asked.names):
             return Unknown("which of its container's GPUs is which")
     if isinstance(setting, Unknown):  # all inherit the same one
         return f"GPU {index} of those that are visible"
     entry = str(index)
     listed = None if setting is None else [name.strip() for name in setting.split(",")]
-    for names in (listed, given.names or None):
+    for names in (listed, asked.names or None):
         if names is not None and entry.isdecimal():
             if int(entry) >= len(names):
                 return ""
             entry = names[int(entry)]
-    if given.number is not None and entry.isdecimal() and int(entry) >= given.number:
+    if asked.number is not None and entry.isdecimal() and int(entry) >= asked.number:
         return ""
     physical = physical_gpus(gpus)
     named = f"GPU {entry}"
     if not isinstance(physical, Unknown) and physical:
-        found = _named_gpu(entry, physical, gpus)
-        return named if isinstance(found, Unknown) else found or ""
+        gpu = _named_gpu(entry, physical, gpus)
+        return named if isinstance(gpu, Unknown) else gpu or ""
     return named
 
 
@@ -194,13 +195,13 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
 
 @or_unknown
 def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
-    """Return the PCI function of the process's GPU; None where CUDA shows it no such GPU."""
+    """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU."""
     visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None
     address = visible[process.gpu]
-    found = next((gpu for gpu in gpus.on_pci if gpu.address == address), None)
-    return found or Unknown(f"{address}: sysfs shows no such GPU")
+    function = next((gpu for gpu in gpus.on_pci if gpu.address == address), None)
+    return function or Unknown(f"{address}: sysfs shows no such GPU")
 
 
 def probes_numactl(sglang_version: str) -> bool | Unknown:

@@ -45,22 +45,22 @@ NVML_ERRORS = {
 
 @CHECKS.check("gpu.driver")
 def driver(gpus: GpuFacts) -> Iterable[Finding]:
+    """Judge whether NVIDIA's driver answers."""
     finding = passed("NVIDIA driver", need="an answer of NVML")
     if gpus.kernel_module == "" and not finding.known(gpus.nvidia):
         return [skip("no NVIDIA GPU is visible here")]
     nvml = finding.known(gpus.nvml)
     if not nvml.error:
-        kind = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
-        words = [nvml.driver, f"{kind} kernel module" if kind else ""]
-        return [finding._replace(have=", ".join(filter(None, words)))]
+        module_type = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
+        parts = [nvml.driver, f"{module_type} kernel module" if module_type else ""]
+        return [finding._replace(have=", ".join(filter(None, parts)))]
     text = NVML_ERRORS.get(nvml.code, nvml.error)
     evidence = [Evidence("nvmlInit", f"{nvml.code}: {nvml.error}")]
     if isinstance(gpus.kernel_module_version, str) and gpus.kernel_module_version:
         evidence.append(Evidence(DRIVER_VERSION, gpus.kernel_module_version))
     finding = finding._replace(have=text, evidence=tuple(evidence))
     if nvml.code not in NVML_ERRORS:
-        text = f"NVML gives no answer ({text}), so nothing is known of the GPUs"
-        return [finding.unknown(text)]
+        return [finding.unknown(f"NVML gives no answer ({text}), so nothing is known of the GPUs")]
     advice = {
         VERSION_MISMATCH: "reboot, or unload and load the nvidia modules, so that module and "
         "library are of one version",
@@ -82,6 +82,9 @@ _MOST_NAMES = 4  # of processes in one sentence
 
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
+    """Judge whether the host has as many GPUs as the launch takes, and no two programs share
+    one.
+    """
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
@@ -100,17 +103,18 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             place = "" if process.container is None else process.container.origin
             container = place, asked if isinstance(asked, GivenGpus) else None
         groups.setdefault((setting, container), []).append(process)
-    found = []
+    findings = []
     for (setting, container), group in groups.items():
-        one = _count_of(group, setting, gpus)
+        finding = _count_of(group, setting, gpus)
         if container is not None and container[0] and len(groups) > 1:
-            where = f" of {one.subject}" if setting is not None else ""
-            one = one._replace(subject=f"container at {container[0]}{where}")
-        found.append(one)
-    return [*found, *shared]
+            where = f" of {finding.subject}" if setting is not None else ""
+            finding = finding._replace(subject=f"container at {container[0]}{where}")
+        findings.append(finding)
+    return [*findings, *shared]
 
 
 def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
+    """Name the ranks on other accelerators, which are not counted on the host."""
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -121,20 +125,20 @@ def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
 
 
 def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge the workers of each vLLM server, where GPUs are seen: it runs without them too."""
+    """Judge the workers of each vLLM server, if GPUs are seen: vLLM runs without them too."""
     servers: dict[int, list[ProcessNeeds]] = {}
     for process in needs.processes:
         if process.gpu_share is not None and process.gpu_share.of_total:
             servers.setdefault(process.id.command, []).append(process)
     for workers in servers.values():
-        shares = [one.gpu_share for one in workers if one.gpu_share is not None]
+        shares = [worker.gpu_share for worker in workers if worker.gpu_share is not None]
         wanted = 1 + max((index for share in shares for index in share.indices), default=-1)
         visible = visible_gpus(gpus, workers[0])
         if isinstance(visible, Unknown) or not visible or not wanted:
             continue
         count, below = len(visible), shares[0].elsewhere_below
-        names = [one.name for one in workers]
-        found = passed(
+        names = [worker.name for worker in workers]
+        finding = passed(
             fold_names(names) if len(names) > 1 else names[0],
             Quantity(f"{count} visible", count, "GPUs"),
             Quantity(f"{wanted} GPU{'s' * (wanted > 1)}", wanted, "GPUs"),
@@ -143,15 +147,15 @@ def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
         if count >= wanted:
             unsaid = workers[0].container is not None and asked_gpus(workers[0]) is None
             if not unsaid:
-                yield found
+                yield finding
         elif count < below:
-            yield found.warned(
+            yield finding.warned(
                 f"one engine has {below} workers: vLLM before 0.11.1 takes Ray then, and waits for "
                 "other hosts of its cluster; newer ones end with an error",
                 SPAN_HOSTS,
             )
         else:
-            yield found.failed(
+            yield finding.failed(
                 "vLLM ends: World size is larger than the number of available GPUs, or CUDA error: "
                 "invalid device ordinal",
                 SPAN_HOSTS,
@@ -173,16 +177,16 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             place = taken_gpu(gpus, process, index)
             if not isinstance(place, Unknown) and place:
                 taken.setdefault(place, []).append(process)
-    found = (_of_turns(place, there) for place, there in taken.items())
-    return fold(one for one in found if one is not None)
+    findings = (_of_turns(place, there) for place, there in taken.items())
+    return fold(finding for finding in findings if finding is not None)
 
 
 def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
     """Judge programs on one GPU turn by turn, then all: unknown, as turns may end others too."""
-    for turn in dict.fromkeys(one.turn for one in there):
-        found = _together(place, [one for one in there if one.turn == turn])
-        if found is not None:
-            return found
+    for turn in dict.fromkeys(process.turn for process in there):
+        finding = _together(place, [process for process in there if process.turn == turn])
+        if finding is not None:
+            return finding
     whole = _together(place, there)
     return whole and whole.unknown(
         "the launch ends processes between them: which of them take it at one time is not known"
@@ -190,51 +194,54 @@ def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
 
 
 def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
+    """Judge the programs that run on one GPU at the same time."""
     together = running_with_last(there)
-    shares = [one.gpu_share for one in together if one.gpu_share is not None]
+    shares = [each.gpu_share for each in together if each.gpu_share is not None]
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
-    if len({one.id.command for one in together}) < 2 or whole <= 1 + ROUNDING:
+    if len({each.id.command for each in together}) < 2 or whole <= 1 + ROUNDING:
         return None
-    each = tuple(dict.fromkeys(one.name for one in together))  # of one line they have one name
+    each = tuple(dict.fromkeys(each.name for each in together))  # of one line they have one name
     names = " and ".join(each) if len(each) <= _MOST_NAMES else fold_alike(each, _MOST_NAMES)
-    found = passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1")
+    finding = passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1")
     if any(share.of_total for share in shares):
         parts = (
-            f"{'its own' if share.fraction is None else f'{share.fraction:g}'} of {one.name}"
-            for one, share in zip(together, shares, strict=True)
+            f"{'its own' if share.fraction is None else f'{share.fraction:g}'} of {each.name}"
+            for each, share in zip(together, shares, strict=True)
         )
-        found = found._replace(have=f"shares of {' and '.join(parts)}", need="1 in all")
-    if any(_refuses(one, other) for one, other in combinations(together, 2)):
-        return found.failed(
+        finding = finding._replace(have=f"shares of {' and '.join(parts)}", need="1 in all")
+    if any(_refuses(each, other) for each, other in combinations(together, 2)):
+        return finding.failed(
             "vLLM wants its share of the whole GPU free when it starts, and the later one ends: "
             "Free memory on device ... on startup is less than desired GPU memory utilization",
             ADD_UP,
         )
     if any(share.of_total for share in shares):
-        return found.warned(
+        return finding.warned(
             "vLLM wants its share of the whole GPU free when it starts, and may find less: then it "
             "ends, or another one's weights do not fit",
             ADD_UP,
         )
-    return found.warned(
+    return finding.warned(
         "each takes a share of what is free when it starts: a later one has that of "
         "the rest, and ends where its weights do not fit there",
         "give each its own GPUs: --base-gpu-id, or CUDA_VISIBLE_DEVICES",
     )
 
 
-def _refuses(one: ProcessNeeds, other: ProcessNeeds) -> bool:
-    """Return whether vLLM refuses to start as ``other`` while ``one`` runs, or the reverse."""
-    if one.id.command == other.id.command:
+def _refuses(running: ProcessNeeds, other: ProcessNeeds) -> bool:
+    """Tell whether vLLM refuses to start as ``other`` while ``running`` holds its share of the
+    GPU.
+    """
+    if running.id.command == other.id.command:
         return False
-    first, later = one.gpu_share, other.gpu_share
-    if first is None or later is None or first.fraction is None or later.fraction is None:
+    share, wanted = running.gpu_share, other.gpu_share
+    if share is None or wanted is None or share.fraction is None or wanted.fraction is None:
         return False
-    if first.fraction + later.fraction <= 1 + ROUNDING or not (first.fills and later.fills):
+    if share.fraction + wanted.fraction <= 1 + ROUNDING or not (share.fills and wanted.fills):
         return False
     # Compose starts its services in no order: vLLM that runs first leaves SGLang some memory.
-    ordered = "compose" not in (one.runtime, other.runtime)
-    return later.of_total and (first.of_total or ordered)
+    ordered = "compose" not in (running.runtime, other.runtime)
+    return wanted.of_total and (share.of_total or ordered)
 
 
 # How the one who describes a container gives it more GPUs.
@@ -261,6 +268,7 @@ def _give_more(runtime: str, resource: str = "") -> str:
 
 
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
+    """Hold the highest GPU index of a group of ranks against the GPUs that the group sees."""
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
     finding = passed(
@@ -277,18 +285,18 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
             f"{' and '.join(asked.resources)} {'are' if len(asked.resources) > 1 else 'is'}",
         )
     if isinstance(asked, GivenGpus):
-        given = len(asked.names) or asked.number
-        if given is not None and given <= highest:
+        number = len(asked.names) or asked.number
+        if number is not None and number <= highest:
             where = _give_more(processes[0].runtime, *asked.resources[:1])
             whose = "job of Slurm" if container is None else "container"
             place = "" if container is None else f" at {container.origin}"
             return finding._replace(
-                have=Quantity(f"{given or 'none'} given", given, "GPUs")
+                have=Quantity(f"{number or 'none'} given", number, "GPUs")
             ).failed(
-                f"its {whose} is given {given}, whatever the host has: ranks without a GPU end "
+                f"its {whose} is given {number}, whatever the host has: ranks without a GPU end "
                 "with CUDA error: invalid device ordinal",
                 f"give it {highest + 1}{place}: {where}",
-                evidence=(Evidence(f"GPUs of {whose}", str(given)),),
+                evidence=(Evidence(f"GPUs of {whose}", str(number)),),
             )
     visible, here = visible_gpus(gpus, processes[0]), given_gpus(gpus, processes[0])
     if isinstance(visible, Unknown):

@@ -56,7 +56,7 @@ def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGp
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge one by one. Raises UnjudgedError where there is none."""
+    """Return the GPUs to judge one by one. Raises UnjudgedError if there is none."""
     if not passed("GPUs").known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
     used = passed("GPUs").known(_of_launch(gpus, needs))
@@ -67,6 +67,7 @@ def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, Nvml
 
 @CHECKS.check("gpu.mig", any_launch)
 def mig(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
+    """Judge whether MIG is off on each GPU in use."""
     return fold(
         passed(f"GPU {address}", "MIG off", "MIG off")
         if gpu.mig != MIG_ON
@@ -90,6 +91,7 @@ def memory_busy(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _busy(subject: str, gpu: NvmlGpu) -> Finding:
+    """Judge whether something else uses a GPU."""
     finding = passed(subject, need=format_bytes(IDLE_BYTES, "at most {} used"))
     if gpu.used_bytes is None or gpu.memory_bytes is None:
         return finding.unknown("NVML does not say what is used")
@@ -113,27 +115,27 @@ MULTI_NODE_NVLINK = ("GB200", "GB300")
 
 @CHECKS.check("gpu.imex", the_launch)
 def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether a launch over NVLink between hosts has an IMEX channel."""
     forced = any("MC_FORCE_MNNVL" in process.environment for process in needs.processes)
     names = [] if isinstance(gpus.nvml, Unknown) else [gpu.name or "" for gpu in gpus.nvml.gpus]
     rack_scale = any(word in name for name in names for word in MULTI_NODE_NVLINK)
     silent = needs.rdma_processes and rack_scale and rdma.nics == ()
     if not forced and not silent:
-        text = "the launch moves nothing over NVLink between hosts"
-        return [skip(text, "launch")]
+        return [skip("the launch moves nothing over NVLink between hosts", "launch")]
     channels = gpus.imex_channels
     finding = passed("IMEX channels", need="1 channel")
     if isinstance(channels, Unknown):
         return [finding.unknown(channels)]
     if channels:
         return [finding._replace(have=", ".join(channels))]
-    node = f"{IMEX_CHANNELS}/channel0"
+    channel_file = f"{IMEX_CHANNELS}/channel0"
     return [
         finding.warned(
             "MC_FORCE_MNNVL asks for NVLink, and without an IMEX channel no transfer succeeds"
             if forced
             else "without an RDMA device Mooncake uses NVLink, which needs an IMEX channel",
             "start nvidia-imex and map the channel into the container",
-            (Setting(Kind.DEVICE, node, node),),
+            (Setting(Kind.DEVICE, channel_file, channel_file),),
             have="none",
             evidence=(Evidence(IMEX_CHANNELS, "absent or empty"),),
         )
@@ -151,6 +153,7 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 def peer_memory(
     needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
+    """Judge whether a NIC can register GPU memory where the launch asks for it."""
     # How much of it there is, is known once it runs.
     amounts = [(process, process.gpu_registered_bytes) for process in needs.processes]
     some = [process for process, size in amounts if isinstance(size, Unknown) or size > 0]
@@ -168,6 +171,7 @@ def peer_memory(
 
 
 def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
+    """Judge the way to an NVIDIA GPU's memory, then expandable segments."""
     finding = passed(process.name)
     value = process.environment.get("WITH_NVIDIA_PEERMEM", "")
     if value.strip().lower() not in FALSE_WORDS:
@@ -211,14 +215,14 @@ WITHOUT_PAGING = ("ionic",)
 def _reach_amd(
     process: ProcessNeeds, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
-    """Judge the way to an AMD GPU's memory: dma-buf where that is built in, else peer memory."""
+    """Judge the way to an AMD GPU's memory: dma-buf if Mooncake has that, else peer memory."""
     off = leading_integer(process.environment.get(NO_HIP_DMA_BUF, "0")) != 0
-    found = passed(process.name, need=f"{AMD_PEER} in {MEMORY_PEERS}, or dma-buf")
-    peer = AMD_PEER in found.known(gpus.memory_peers)
-    found = found._replace(have=f"{AMD_PEER} {'is there' if peer else 'is not there'}")
+    finding = passed(process.name, need=f"{AMD_PEER} in {MEMORY_PEERS}, or dma-buf")
+    peer = AMD_PEER in finding.known(gpus.memory_peers)
+    finding = finding._replace(have=f"{AMD_PEER} {'is there' if peer else 'is not there'}")
     if peer and off:
-        return found
-    names = found.known(nics_of(rdma, needs, process))
+        return finding
+    names = finding.known(nics_of(rdma, needs, process))
     taken = [nic for nic in rdma.present if nic.name in names]
     paging = {
         nic.name: False if nic.driver in WITHOUT_PAGING else nic.verbs.pages_on_demand
@@ -227,11 +231,11 @@ def _reach_amd(
     pinning = [name for name, pages in paging.items() if pages is False]
     if not pinning:
         if peer:
-            return found
+            return finding
         why = "whether this Mooncake has dma-buf for AMD's GPUs"
         if any(isinstance(pages, Unknown) for pages in paging.values()):
             why += ", and the NICs page on demand (ibv_devinfo -v: ODP_SUPPORT),"
-        return found.unknown(f"{why} is not known")
+        return finding.unknown(f"{why} is not known")
     setting = Setting(Kind.ENVIRONMENT, NO_HIP_DMA_BUF, "1")
     text = (
         f"by dma-buf {', '.join(pinning)} pin the whole KV cache and hold a second copy of it in "
@@ -239,10 +243,10 @@ def _reach_amd(
     )
     if peer:
         advice = f"set {NO_HIP_DMA_BUF}=1: peer memory takes the KV cache as it is, on every NIC"
-        return found.warned(text, advice, (setting,))
+        return finding.warned(text, advice, (setting,))
     if off:
         text = "without dma-buf and without peer memory ibv_reg_mr of GPU memory fails (EINVAL)"
-    return found.warned(
+    return finding.warned(
         text,
         "load a peer-memory module on the host, or name NICs with on-demand paging "
         "(--disaggregation-ib-device), or lower --mem-fraction-static until it fits twice",
@@ -250,6 +254,7 @@ def _reach_amd(
 
 
 def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
+    """Judge GPUDirect RDMA through nvidia_peermem."""
     finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
     modules, clients = gpus.peer_modules, gpus.memory_peers
     seen = [*_known(modules), *_known(clients)]
@@ -279,6 +284,7 @@ def _known(names: tuple[str, ...] | Unknown) -> tuple[str, ...]:
 
 
 def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
+    """Judge GPUDirect RDMA through dma-buf."""
     finding = finding._replace(
         need="dma-buf: open kernel module, Linux 5.12 (WITH_NVIDIA_PEERMEM=0)"
     )
@@ -302,7 +308,7 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
 
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
-    """Return why GPU memory cannot be exported as dma-buf; None where it can."""
+    """Return why GPU memory cannot be exported as dma-buf; None if it can."""
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

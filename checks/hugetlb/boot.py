@@ -49,7 +49,7 @@ class SysctlFile(NamedTuple):
 class DropIn(NamedTuple):
     """Where a line has to be added to have the last word.
 
-    origin: what the file there is to be made of first; "" where it is there, or may be new.
+    origin: what the file there is to be made of first; "" if it is there, or may be new.
     """
 
     path: str = DROP_IN
@@ -110,9 +110,9 @@ def acts_before_drop_in(path: str) -> bool:
 
 
 def drop_in(files: Sequence[SysctlFile], last: str = "") -> DropIn:
-    """Return where to add a line. last: the file that would overrule our own, "" for none.
+    """Return where to add a line. last: the file that would overrule our own, "" if none does.
 
-    What packages and the boot write is copied to /etc first, where it lasts.
+    A file of a package or of the boot is copied to /etc first, where it lasts.
     """
     if last == SYSCTL_CONF:
         return DropIn(SYSCTL_CONF)
@@ -149,8 +149,7 @@ def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
         saved = _grubenv(root, folder)
         entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
         return _chosen(entries, _default(menu, saved), path)
-    why = f"no menu of a boot loader is read here: {missing.reason}"
-    return Unknown(why, missing.absent)
+    return Unknown(f"no menu of a boot loader is read here: {missing.reason}", missing.absent)
 
 
 def parse_menu(text: str) -> list[BootEntry]:
@@ -190,17 +189,18 @@ def _default(menu: str, saved: dict[str, str]) -> str:
     """Return the entry that the menu takes, before any variable of grubenv is put in."""
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
-    given = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
-    default = given[-1] if given else "0"
+    defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
+    default = defaults[-1] if defaults else "0"
     return saved.get("saved_entry", "0") if "saved_entry" in default else default
 
 
 def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
+    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id)."""
     wanted = default.split(">")
-    for one in entries:
-        fits = (name in names for name, names in zip(wanted, one.names, strict=False))
-        if len(one.names) >= len(wanted) and all(fits):
-            return one.words  # of a submenu alone the first, which is its own default
+    for entry in entries:
+        fits = (name in names for name, names in zip(wanted, entry.names, strict=False))
+        if len(entry.names) >= len(wanted) and all(fits):
+            return entry.words  # of a submenu alone the first, which is its own default
     return Unknown(f"{source}: no entry is {default!r}")
 
 
@@ -212,10 +212,9 @@ def _grubenv(root: Root, folder: str) -> dict[str, str]:
 
 def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
     """Read the entries that have a file each, the newest version first, as in GRUB's blscfg."""
-    found = []
+    entries = []
     for name in root.listed(BLS_ENTRIES):
-        path = f"{BLS_ENTRIES}/{name}"
-        text = root.text(path)
+        text = root.text(f"{BLS_ENTRIES}/{name}")
         if isinstance(text, Unknown) or not name.endswith(".conf"):
             continue
         keys = dict(
@@ -223,11 +222,11 @@ def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
         )
         options = keys.get("options", "").replace("$kernelopts", saved.get("kernelopts", ""))
         order = [int(part) if part.isdecimal() else -1 for part in re.split(r"[.-]", name)]
-        found.append((order, name.removesuffix(".conf"), keys.get("title", ""), options))
-    found.sort(reverse=True)
+        entries.append((order, name.removesuffix(".conf"), keys.get("title", ""), options))
+    entries.sort(reverse=True)
     return [
         BootEntry(((str(at), stem, title),), tuple(options.split()))
-        for at, (_, stem, title, options) in enumerate(found)
+        for at, (_, stem, title, options) in enumerate(entries)
     ]
 
 
@@ -240,7 +239,7 @@ _UNIT_SCALE = {"K": KIB, "M": MIB, "G": GIB}
 class PoolWriter(NamedTuple):
     """One thing that sets a pool at boot.
 
-    page_size_bytes: None for the kernel's default size. node: None for all. pages: None where it
+    page_size_bytes: None for the kernel's default size. node: None for all. pages: None if it
     writes the pool by a script whose number is not read.
     """
 
@@ -266,7 +265,7 @@ def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWrit
 def pages_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[int, str] | None:
-    """Return ``(pages, source)`` of the last writer of a whole pool; None where nobody sets it."""
+    """Return ``(pages, source)`` of the last writer of a whole pool; None if nobody sets it."""
     last, nodes = _last_writers(writers, page_size_bytes, default_page_bytes)
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
@@ -281,9 +280,9 @@ def shares_after_boot(
     nodes: Sequence[int],
 ) -> dict[int, int]:
     """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
-    last, own = _last_writers(writers, page_size_bytes, default_page_bytes)
-    even = 0 if last is None or not nodes or own else last[0] // len(nodes)
-    return {node: own[node][0] if node in own else even for node in nodes}
+    last, by_node = _last_writers(writers, page_size_bytes, default_page_bytes)
+    even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
+    return {node: by_node[node][0] if node in by_node else even for node in nodes}
 
 
 def _last_writers(
@@ -336,7 +335,7 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
 
     As ``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``.
     """
-    found: list[PoolWriter] = []
+    writers: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():
         name, _, value = word.partition("=")
@@ -344,11 +343,12 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
             match = re.fullmatch(r"(\d{1,12})([KMG]?)", value.strip().upper())
             size = int(match[1]) * _UNIT_SCALE.get(match[2], 1) if match else None
         elif name == "hugepages":
-            found += _counts(value, size, source)
-    return tuple(found)
+            writers += _counts(value, size, source)
+    return tuple(writers)
 
 
 def _counts(value: str, size: int | None, source: str) -> Iterator[PoolWriter]:
+    """Read the pages of ``hugepages=``: one number, or ``node:pages`` each."""
     for part in value.split(","):
         node, colon, pages = part.partition(":")
         if not colon:
@@ -376,6 +376,7 @@ def _of_settings(settings: Iterable[tuple[str, str]], source: str) -> Iterator[P
 
 
 def _tuned(root: Root) -> Iterator[PoolWriter]:
+    """Read the sysctl lines of tuned's active profiles."""
     active = root.word("/etc/tuned/active_profile")
     if isinstance(active, Unknown):
         return
@@ -402,6 +403,7 @@ def _units(root: Root) -> Iterator[PoolWriter]:
 
 
 def _unit_line(line: str, source: str) -> Iterator[PoolWriter]:
+    """Read a pool's size from an Exec line of a systemd unit: a sysctl, or an echo into a file."""
     if "nr_hugepages" not in line or not line.lstrip().startswith("Exec"):
         return
     file = re.search(r"(?:node(\d+)/hugepages/)?hugepages-(\d+)kB/nr_hugepages", line)

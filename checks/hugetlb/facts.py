@@ -26,12 +26,12 @@ THP = "/sys/kernel/mm/transparent_hugepage"
 class HugetlbFacts(NamedTuple):
     """What bears on huge pages.
 
-    limits: what the hugetlb cgroup leaves, by page size; None where nothing limits. free_blocks: by
+    limits: what the hugetlb cgroup leaves, by page size; None if nothing limits. free_blocks: by
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
     node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
     in force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
-    boot_unread: why what sets the pools at boot is not known; None where it was looked at. lasting:
-    ``writers`` without the files of /run/sysctl.d, None where there are none.
+    boot_unread: why what sets the pools at boot is not known; None if it was looked at. lasting:
+    ``writers`` without the files of /run/sysctl.d, None if there are none.
     """
 
     hugetlb: HugeTlb
@@ -47,13 +47,15 @@ class HugetlbFacts(NamedTuple):
     lasting: tuple[PoolWriter, ...] | None = None
 
     def boot_writers(self, page_bytes: int) -> tuple[PoolWriter, ...]:
-        """Return who sets pools of a size at boot: ``writers`` or ``lasting``, as fewer pages come
-        of it, since a boot writes the files of /run again or does not."""
+        """Return who sets pools of a size at boot: ``writers`` or ``lasting``.
+
+        The one with fewer pages: a boot may write the files of /run again or not.
+        """
         default = self.hugetlb.default_page_size_bytes
 
         def pages(writers: tuple[PoolWriter, ...]) -> int:
-            found = pages_after_boot(writers, page_bytes, default)
-            return 0 if found is None else found[0]
+            last = pages_after_boot(writers, page_bytes, default)
+            return 0 if last is None else last[0]
 
         return min(
             (self.writers, self.writers if self.lasting is None else self.lasting), key=pages
@@ -87,15 +89,16 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
         sysctl_files,
-        next((one for one in at_boot if isinstance(one, Unknown) and not one.absent), None),
+        next((fact for fact in at_boot if isinstance(fact, Unknown) and not fact.absent), None),
         read_pool_writers(root, lasting) if of_run else None,
     )
 
 
 @or_unknown
 def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
+    """Add up the free blocks of each node by order, from /proc/buddyinfo."""
     content = known(root.text(BUDDYINFO))
-    found: dict[int, tuple[int, ...]] = {}
+    by_node: dict[int, tuple[int, ...]] = {}
     for line in content.splitlines():
         # "Node 0, zone   Normal   4381  1093 ..."
         head, comma, rest = line.partition(",")
@@ -105,14 +108,13 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
         if not all(count.isdecimal() for count in counts):
             return Unknown(f"{BUDDYINFO}: not a row of counts: {line.strip()[:40]!r}")
         node, row = int(words[1]), tuple(int(count) for count in counts)
-        before = found.get(node, (0,) * len(row))
-        found[node] = tuple(a + b for a, b in zip(before, row, strict=False))
-    return found or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
+        before = by_node.get(node, (0,) * len(row))
+        by_node[node] = tuple(a + b for a, b in zip(before, row, strict=False))
+    return by_node or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
 
 
 @or_unknown
 def _chosen(root: Root, name: str) -> str | Unknown:
-    content = known(root.text(name))
-    _, opening, rest = content.partition("[")
+    _, opening, rest = known(root.text(name)).partition("[")
     word, closing, _ = rest.partition("]")
     return word if opening and closing else Unknown(f"{name}: no choice in brackets")

@@ -35,7 +35,7 @@ class Fit(Enum):
 
 
 class Shortage(NamedTuple):
-    """One pool, or one node of it, that has fewer pages than all asked-for mappings need."""
+    """A pool, or one NUMA node, that has fewer pages than all asked-for mappings need."""
 
     spot: Spot
     available: Stock | Unknown
@@ -61,6 +61,8 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
             start[spot] = touched_pages(usages, spot) or needs[spot]
 
     def verdict(bound: Callable[[Stock], int], unknown_pages: float) -> Fit:
+        """Tell whether ``bound`` pages of each stock hold everything, or at least a start."""
+
         def enough(wanted: Pages) -> bool:
             for spot, pages in wanted.items():
                 have = available[spot]
@@ -147,7 +149,7 @@ def pool_needs(needs: Pages) -> dict[Spot, int]:
 
 
 def _spots(every: Iterable[Pages]) -> list[Spot]:
-    """Return each pool in use, and each node of it that something is bound to."""
+    """Return each pool in use, and each NUMA node that something is bound to."""
     used = {spot for pages in every for spot, count in pages.items() if count}
     pools = {Spot(spot.page_size_bytes, None) for spot in used}
     return sorted(used | pools, key=spot_order)

@@ -62,31 +62,31 @@ CHECKS = CheckSet()
 def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each page size by this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
-        pages = wanted.taken.get(spot, 0)
-        need_bytes = pages * spot.page_size_bytes
+        need_bytes = wanted.taken.get(spot, 0) * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
         pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
         unread = pool if isinstance(pool, Unknown) else None
         limit = hugetlb.limits.get(spot.page_size_bytes, unread)
         usages = wanted.needs.usages
         touched = 0 if isinstance(usages, Unknown) else touched_pages(usages, spot)
-        found = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+        finding = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
         left = limit.left_bytes if isinstance(limit, HugeTlbLimit) and not limit.refuses else 0
-        if found.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
+        if finding.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
             text = (
                 f"the arena is filled up to the cgroup's limit, and the {touched} pages before it "
                 "and used of it fit: it starts, and a bus error ends it where it uses more"
             )
-            found = found._replace(
+            finding = finding._replace(
                 status=Status.WARN, text=text, consequence=Consequence.DIES_LATER
             )
-        yield found
+        yield finding
     yield from _container_limits(wanted.needs)
 
 
 def _limit(
     subject: str, limit: HugeTlbLimit | Unknown | None, need_bytes: int, formula: str
 ) -> Finding:
+    """Hold the bytes needed against the tightest hugetlb limit of the cgroup."""
     need = format_bytes(need_bytes)
     if isinstance(limit, Unknown):
         return unknown(subject, limit, need=need)
@@ -146,6 +146,7 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
+    """Judge whether free memory can become the missing pages of one pool."""
     page = spot.page_size_bytes
     subject = f"{format_page_size(page)} pages{spot.where}"
     if target.now_pages is None:
@@ -171,10 +172,10 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
         for size, pool in pools.items():
             if size != page and not isinstance(pool, Unknown) and pool.free_pages:
                 unused = f"{pool.free_pages} pages of {format_page_size(size)}"
-                held = format_bytes(pool.free_pages * size)
-                advice += f"; the pool of {unused} ({held}) is free, and may be made smaller"
-        found = passed(subject, have, need, formula, evidence=evidence)
-        return found.failed(text, advice, asks=FIT)
+                size_shown = format_bytes(pool.free_pages * size)
+                advice += f"; the pool of {unused} ({size_shown}) is free, and may be made smaller"
+        finding = passed(subject, have, need, formula, evidence=evidence)
+        return finding.failed(text, advice, asks=FIT)
     if isinstance(blocks, Unknown):
         return unknown(subject, blocks, have, need)
     if blocks >= missing:
@@ -243,12 +244,12 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         shares = shares_after_boot(writers, page, default, nodes)
         short = [node for node in bound if node in shares and shares[node] < bound[node]]
         if later is not None and later[0] >= pages and not short:
-            found = passed(subject, have, need, evidence=evidence)
+            finding = passed(subject, have, need, evidence=evidence)
             if script:
                 text = f"{script} writes the pool after that, by a script that is not read"
                 advice = f"make sure that {script} leaves at least this number of pages"
-                found = found.warned(text, advice)
-            yield found
+                finding = finding.warned(text, advice)
+            yield finding
             continue
         if contained:
             text = "a container does not show what its host sets at boot: ask there"
@@ -270,21 +271,21 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
         mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
-        found = passed(subject, have, need, evidence=evidence)
+        finding = passed(subject, have, need, evidence=evidence)
         advice, settings = _boot_advice(page, even), tuple[Setting, ...]()
         if page == default and even:
             refused = why_refused(mine, hugetlb.memory_available_bytes, hugetlb.node_free_bytes)
             if refused:
-                yield found.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
+                yield finding.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
                 continue
             advice, settings = _in_sysctl(hugetlb, pages, later)
-        yield found.warned(text, advice, settings)
+        yield finding.warned(text, advice, settings)
 
 
 def _in_sysctl(
     facts: HugetlbFacts, pages: int, later: tuple[int, str] | None
 ) -> tuple[str, tuple[Setting, ...]]:
-    """Return what to do about the default pool; never fewer pages than are set today."""
+    """Return the advice and setting for the default pool; never fewer pages than are set today."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
     after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
@@ -303,6 +304,7 @@ def _in_sysctl(
 
 
 def _boot_advice(page: int, even: bool) -> str:
+    """Say how to set a pool at boot that vm.nr_hugepages cannot set."""
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:

@@ -21,7 +21,9 @@ CHECKS = CheckSet()
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
-    """Return what to set for one spot: its nodes; where pages are bound, all nodes of the size."""
+    """Return the targets of one spot that are not met; of a whole pool, those of its bound
+    nodes.
+    """
     every = all_targets(facts.hugetlb, wanted.everything)
     size = spot.page_size_bytes
     mine = {at: target for at, target in every.items() if at.page_size_bytes == size}
@@ -35,7 +37,7 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
 
 
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
-    """Judge one pool, or one node of it, by what the launch takes there."""
+    """Judge a pool, or one NUMA node, by the pages that the launch takes from it."""
     if spot.node is None:  # a closed node that it binds to fails by itself, and is to be opened
         facts = facts._replace(hugetlb=facts.hugetlb.once_allowed(wanted.everything))
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
@@ -51,44 +53,46 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         have = "" if isinstance(pool, Unknown) else f"{pool.total_pages} pages in the pool"
         return unknown(subject, stock, have, need)
     formula = pool_terms(wanted, spot)
-    found = passed(subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot))
+    finding = passed(
+        subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot)
+    )
     barred = tuple(_barred(facts, pool, spot))
-    found = found._replace(evidence=(*found.evidence, *barred))
+    finding = finding._replace(evidence=(*finding.evidence, *barred))
     if barred and spot.node is not None:
         text = f"pages of node {spot.node} are closed to this process: {_consequence(spot)}"
-        return found.failed(text, "allow the process this node, or bind no memory there")
+        return finding.failed(text, "allow the process this node, or bind no memory there")
     if stock.least_pages >= everything:
-        return found
+        return finding
     targets = _targets(facts, wanted, spot)
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
     advice = _advice(bool(targets), refused, pool)
-    found = found._replace(asks=FIT if refused else "")
+    finding = finding._replace(asks=FIT if refused else "")
     short = everything - stock.least_pages
     if stock.least_pages >= start:
         text = (
             f"{short} pages are missing: the arena, or another mapping that can do without them, "
             "falls back, and the launch starts"
         )
-        return found.warned(text, advice, settings)
+        return finding.warned(text, advice, settings)
     if stock.most_pages < start:
         follows = _consequence(spot)
         if spot.node is None and stock.most_pages >= taken:
             follows = "a node has fewer than its share, and no other node stands in for it"
             if not _a_node_is_short(spot, facts, wanted):
                 text = f"{taken} pages are in use at most, and where they come to lie is not known"
-                return found.unknown(text, advice=advice, settings=settings)
+                return finding.unknown(text, advice=advice, settings=settings)
         text = f"{start - stock.most_pages} pages are missing: {follows}"
-        return found.failed(text, advice, settings)
+        return finding.failed(text, advice, settings)
     text = (
         f"between {stock.least_pages} and {stock.most_pages} pages can be had here, as reserved "
         f"and surplus pages are on no node until they are used; {start} are needed to be sure"
     )
-    return found.unknown(text, advice=advice, settings=settings)
+    return finding.unknown(text, advice=advice, settings=settings)
 
 
 def _a_node_is_short(pool: Spot, facts: HugetlbFacts, wanted: Wanted) -> bool:
-    """Tell whether some node of ``pool`` certainly has fewer pages than a start takes there.
+    """Tell whether some node of the pool certainly has fewer pages than a start takes from it.
 
     Overcommit makes pages on the node where they are asked for, so a pool may do with fewer than
     its nodes' shares together.
@@ -103,6 +107,7 @@ def _a_node_is_short(pool: Spot, facts: HugetlbFacts, wanted: Wanted) -> bool:
 
 
 def _consequence(spot: Spot) -> str:
+    """Say what a missing page does: to a whole pool's mapping, or to a node's share."""
     if spot.node is None:
         return "mapping fails, and the process ends after it has loaded the model"
     return (
@@ -112,6 +117,7 @@ def _consequence(spot: Spot) -> str:
 
 
 def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
+    """Say how to get the missing pages."""
     if refused:
         return f"cannot be reserved now ({refused})"
     if not short:
@@ -127,6 +133,7 @@ def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
 
 
 def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
+    """Say how many pages can be had, of how many."""
     pages = str(stock.least_pages)
     if stock.most_pages != stock.least_pages:
         pages = f"{stock.least_pages} to {stock.most_pages}"
@@ -139,14 +146,15 @@ def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
 
 
 def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
+    """Return the kernel's counts of the pool, or of the spot's nodes."""
     if isinstance(pool, Unknown):
         return ()
     if not spot.nodes:
         more = pool.overcommit_pages
-        told = "not recorded" if isinstance(more, Unknown) else str(more)
+        overcommit = "not recorded" if isinstance(more, Unknown) else str(more)
         raw = (
             f"nr {pool.total_pages}, free {pool.free_pages}, resv {pool.reserved_pages}, surplus "
-            f"{pool.surplus_pages}, overcommit {told}"
+            f"{pool.surplus_pages}, overcommit {overcommit}"
         )
         return (Evidence(pool.source, raw),)
     name = f"hugepages/hugepages-{spot.page_size_bytes // KIB}kB"
@@ -158,7 +166,7 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Return what bars nodes that have pages of this size."""
+    """Return the evidence that bars nodes with pages of this size."""
     barred = facts.hugetlb.barred
     if isinstance(pool, Unknown) or isinstance(barred, Unknown):
         return ()

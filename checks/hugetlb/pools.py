@@ -60,15 +60,15 @@ class Pool(NamedTuple):
 
     @or_unknown
     def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the pages that a new mapping can have: free, not reserved, plus what overcommit
-        would add.
+        """Return the pages that a new mapping can have: free, not reserved, plus overcommit.
 
-        Surplus pages are made when a mapping asks for them, out of memory that must be there.
+        Surplus pages are made when a mapping asks for them, out of memory that must be free.
         """
         free = max(0, self.free_pages - self.reserved_pages)
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
     def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
+        """Return the pages that overcommit still lets the kernel make."""
         if self.page_size_bytes >= GIGANTIC_BYTES:
             return 0
         if isinstance(self.overcommit_pages, Unknown):
@@ -80,9 +80,9 @@ class Pool(NamedTuple):
 
 
 class HugeTlb(NamedTuple):
-    """Every pool of the host; ``pools`` is Unknown where neither sysfs nor meminfo shows any.
+    """Every pool of the host; ``pools`` is Unknown if neither sysfs nor meminfo shows any.
 
-    page_sizes_complete: False where only /proc/meminfo could be read: the default size alone.
+    page_sizes_complete: False if only /proc/meminfo could be read: the default size alone.
     barred: the nodes whose pages a launch from here gets none of, and who says so.
     """
 
@@ -106,6 +106,7 @@ class HugeTlb(NamedTuple):
         return self._replace(barred=barred)
 
     def pool(self, page_size_bytes: int) -> Pool | Unknown:
+        """Return the pool of one page size; absent if the kernel has no such size."""
         if isinstance(self.pools, Unknown):
             return self.pools
         if page_size_bytes in self.pools:
@@ -149,6 +150,7 @@ def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
 
 @or_unknown
 def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
+    """Read one pool from /sys/kernel/mm/hugepages."""
     folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
     total, free, reserved, surplus = (
         known(root.count(f"{folder}/{name}_hugepages"))
@@ -162,6 +164,7 @@ def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
 
 
 def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Unknown:
+    """Read the pool of one page size on each NUMA node."""
     pools: dict[int, NodePool] = {}
     names = root.names(NODES)
     if isinstance(names, Unknown) and not names.absent:
@@ -185,6 +188,7 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
 
 @or_unknown
 def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
+    """Read the default pool from /proc/meminfo."""
     total, free, reserved = (
         known(meminfo.value(f"HugePages_{row}")) for row in ("Total", "Free", "Rsvd")
     )

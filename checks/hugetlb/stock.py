@@ -1,7 +1,7 @@
 """What the host's HugeTLB pools can give a new launch, in pages, per pool and NUMA node.
 
 The hugetlb cgroup controller may leave less: a container may see a pool full of free pages and be
-allowed none of them, as Kubernetes sets a limit of 0 where a Pod requests no hugepages. Limits hold
+allowed none of them, as Kubernetes sets a limit of 0 if a Pod requests no hugepages. Limits hold
 for every ancestor too.
 Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst.
 """
@@ -37,7 +37,9 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest limit over this process's cgroup and its ancestors; None for none."""
+    """Return the tightest limit over this process's cgroup and its ancestors; None if none
+    limits.
+    """
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -78,10 +80,7 @@ def read_stock(
 
 
 def stock_of(
-    hugetlb: HugeTlb,
-    limits: Limits,
-    memory_available_bytes: int | Unknown,
-    spots: Iterable[Spot],
+    hugetlb: HugeTlb, limits: Limits, memory_available_bytes: int | Unknown, spots: Iterable[Spot]
 ) -> dict[Spot, Stock | Unknown]:
     """Return the pages available at each of ``spots``: free, not reserved, within ``limits``.
 
@@ -93,8 +92,7 @@ def stock_of(
         pool = hugetlb.pool(spot.page_size_bytes)
         if isinstance(pool, Unknown):
             # A size that the kernel was seen not to have is a pool of no pages.
-            none_there = pool.absent and hugetlb.page_sizes_complete
-            stock[spot] = Stock(0, 0) if none_there else pool
+            stock[spot] = Stock(0, 0) if (pool.absent and hugetlb.page_sizes_complete) else pool
             continue
         usable = hugetlb.usable_nodes(pool)
         if isinstance(usable, Unknown):
@@ -124,6 +122,7 @@ def _pool_stock(
     limit: HugeTlbLimit | Unknown | None,
     memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
+    """Return the stock of a whole pool, within the cgroup's limit."""
     pages = known(pool.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
     if len(usable) < len(pool.nodes):

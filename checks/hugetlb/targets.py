@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """``nr_hugepages`` to set, and as it is now: None where the pool cannot be read (the target
-    then is what the launch needs alone). held_pages: those of it that others keep."""
+    """``nr_hugepages`` to set, and as it is now: None if the pool cannot be read.
+
+    The target of an unread pool is what the launch needs alone. held_pages: those that others
+    keep.
+    """
 
     pages: int
     now_pages: int | None
@@ -60,17 +63,13 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
                 _grow(wanted, pool, spot, needs[spot], barred)
         every: Pages = wanted or _spread(hugetlb, pool, size, needs)
         for spot, pages in every.items():
-            now, held = now_and_held(pool, spot.node)
-            targets[spot] = Target(pages + held, now, held)
+            now, others = now_and_held(pool, spot.node)
+            targets[spot] = Target(pages + others, now, others)
     return targets
 
 
 def _grow(
-    wanted: dict[Spot, int],
-    pool: Pool | Unknown,
-    spot: Spot,
-    pages: int,
-    barred: Collection[int],
+    wanted: dict[Spot, int], pool: Pool | Unknown, spot: Spot, pages: int, barred: Collection[int]
 ) -> None:
     """Add to ``wanted`` what several nodes are to give together.
 
@@ -78,8 +77,8 @@ def _grow(
     """
     nodes = [Spot(spot.page_size_bytes, node) for node in spot.among if node not in barred]
     for at in nodes:
-        now, held = now_and_held(pool, at.node)
-        wanted[at] = max(wanted.get(at, 0), (now or 0) - held, 0)
+        now, others = now_and_held(pool, at.node)
+        wanted[at] = max(wanted.get(at, 0), (now or 0) - others, 0)
     missing = max(0, pages - sum(wanted[at] for at in nodes))
     for index, at in enumerate(nodes):
         wanted[at] += missing // len(nodes) + (index < missing % len(nodes))
@@ -96,7 +95,7 @@ def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> 
 
 
 def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:
-    """Return ``(pages now, pages that others keep)`` of a pool, or of one node of it."""
+    """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node."""
     if isinstance(pool, Unknown):
         return (0 if pool.absent else None), 0
     if node is None:
@@ -158,7 +157,7 @@ def why_refused(
     available_bytes: int | Unknown,
     node_free_bytes: Mapping[int, int],
 ) -> str:
-    """Return why pools cannot grow to ``targets`` now, "" where they can."""
+    """Return why pools cannot grow to ``targets`` now, "" if they can."""
     for spot, target in targets.items():
         name = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
         if target.now_pages is None:

@@ -29,12 +29,12 @@ class Wanted:
         self.start: Pages = pool_needs(start_needs(needs.usages)) if needs.usages else {}
 
     def spots(self, bound: bool) -> list[Spot]:
-        found = {*self.everything, *self.start}
-        return sorted((spot for spot in found if bool(spot.nodes) is bound), key=spot_order)
+        spots = (spot for spot in {*self.everything, *self.start} if bool(spot.nodes) is bound)
+        return sorted(spots, key=spot_order)
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
-    """Return the huge pages of a launch. Raises UnjudgedError where it takes none."""
+    """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = Wanted(launch)
@@ -44,7 +44,7 @@ def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
 
 
 def pool_terms(wanted: Wanted, spot: Spot) -> str:
-    """Return how the pages of a pool, or of one node of it, come about."""
+    """Return the sum by which a pool, or one NUMA node, needs its pages."""
     terms = page_terms(wanted.needs, spot)
     taken, pages = wanted.taken.get(spot, 0), wanted.everything.get(spot, 0)
     if pages == taken:

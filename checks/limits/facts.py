@@ -46,7 +46,7 @@ def processes() -> dict[str, Any]:
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
     pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []
-    own = f"{os.getuid()}".encode()
+    uid = f"{os.getuid()}".encode()
     user_threads = 0
     # Daemons start early: the oldest are looked at too.
     looked_at = (
@@ -57,10 +57,10 @@ def processes() -> dict[str, Any]:
         name = content[6 : content.find(b"\n")].decode(errors="replace")
         start = content.find(b"\nVmPin:")
         if start >= 0:
-            words = content[start + 7 : start + 40].split()
-            if words and words[0].isdigit() and words[0] != b"0":
-                pinned.append({"pid": pid, "name": name, "pinned_kib": int(words[0])})
-        if _row(content, b"\nUid:") == own:
+            field = content[start + 7 : start + 40].split()
+            if field and field[0].isdigit() and field[0] != b"0":
+                pinned.append({"pid": pid, "name": name, "pinned_kib": int(field[0])})
+        if _row(content, b"\nUid:") == uid:
             user_threads += int(_row(content, b"\nThreads:") or b"0")
         if name in DAEMONS:
             daemons.append({"name": name, **_limits(pid)})
@@ -75,8 +75,8 @@ def processes() -> dict[str, Any]:
 def _row(content: bytes, name: bytes) -> bytes:
     """Return the first word of a row of /proc/PID/status; of Uid, the user the kernel counts."""
     start = content.find(name)
-    words = content[start + len(name) : start + 60].split() if start >= 0 else []
-    return words[0] if words else b""
+    fields = content[start + len(name) : start + 60].split() if start >= 0 else []
+    return fields[0] if fields else b""
 
 
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
@@ -236,6 +236,7 @@ def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
 
 @or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
+    """Tell whether this process is in the kernel's first user namespace."""
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
     content = known(root.text(UID_MAP))
@@ -268,17 +269,18 @@ def _root_names(identity: object) -> tuple[str, ...] | Unknown:
 
 
 def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:
+    """Read the processes with pinned memory, and whether all were seen."""
     if isinstance(processes, Unknown):
         return processes, False
     if not isinstance(processes, dict) or not isinstance(processes.get("pinned"), list):
         return Unknown("limits.processes: not a list of processes"), False
-    found = []
+    pinned = []
     for row in processes["pinned"]:
         if isinstance(row, dict) and isinstance(row.get("pid"), int):
             kib = row.get("pinned_kib")
             if isinstance(kib, int) and kib > 0:
-                found.append(Pinned(row["pid"], str(row.get("name", "")), kib * 1024))
-    return tuple(found), processes.get("complete") is True
+                pinned.append(Pinned(row["pid"], str(row.get("name", "")), kib * 1024))
+    return tuple(pinned), processes.get("complete") is True
 
 
 @or_unknown

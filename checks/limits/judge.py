@@ -68,16 +68,18 @@ _REFUSED = {
 
 @CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    found = [(process, _judge_files(system, limits, process)) for process in needs.processes]
+    """Judge whether each process may open the files that it will."""
+    findings = [(process, _judge_files(system, limits, process)) for process in needs.processes]
     # Others ask for no number: they are heard of where somebody gave them few.
     heard = (Status.FAIL, Status.WARN)
-    told = [one for process, one in found if process.program == "sglang" or one.status in heard]
-    yield from fold(told)
-    if not told:
+    shown = [f for process, f in findings if process.program == "sglang" or f.status in heard]
+    yield from fold(shown)
+    if not shown:
         yield skip("the launch has no SGLang on this host, and no limit below the usual one")
 
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    """Judge the limit of open files of one process."""
     limit, source = _files_of(system, limits, process.container)
     after = start_limit("nofile", limit, process, limits, system)
     limit = after.limit
@@ -95,14 +97,14 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     have = f"{hard} files" if soft == hard else f"{soft} files soft, {hard} hard"
     have = Quantity(have, limit.soft, "files")
     evidence = (Evidence(source, f"Max open files: {soft} {hard}"),)
-    found = passed(process.name, have, need, evidence=evidence)
+    finding = passed(process.name, have, need, evidence=evidence)
     if after.refused is not None and after.refused.must:
-        return not_started(found, after.refused)
+        return not_started(finding, after.refused)
     advice = "raise the limit of open files where the process is started"
     if after.by is not None:
         advice = f"raise the limit of open files that the launch itself sets: {after.by.origin}"
     if limit.hard is not None and limit.hard < LEAST_FILES:
-        return found.failed(
+        return finding.failed(
             "Too many open files: it aborts at its start",
             advice,
             () if after.by else (_files_setting(process, hard),),
@@ -110,9 +112,9 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
             consequence=Consequence.WILL_NOT_START,
         )
     if limit.hard is None or limit.hard >= asked:
-        return found
+        return finding
     sglang = "SGLang cannot raise its limit, and runs out of file descriptors under load"
-    return found.warned(
+    return finding.warned(
         sglang if asked == SGLANG_FILES else "it runs out of file descriptors under load",
         advice,
         () if after.by else (_files_setting(process, hard),),
@@ -126,11 +128,12 @@ def _files_setting(process: ProcessNeeds, now: str) -> Setting:
 def _files_of(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
+    """Return the limit of open files that a process begins with, and its source."""
     if container is None:
         return limits.nofile, LIMITS
     if container.nofile is not None:
-        own = None if container.nofile == UNLIMITED else container.nofile
-        return Limit(own, own), container.origin
+        count = None if container.nofile == UNLIMITED else container.nofile
+        return Limit(count, count), container.origin
     if system.container.inside:
         return limits.nofile, LIMITS
     for name in runtime_units(container.runtime):
@@ -143,12 +146,13 @@ def _files_of(
 
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
+    """Judge the limits of address space and size that a launch sets or inherits."""
     inside = system.container.inside
     names = set(SIZE_ROWS.values())
     here = [
         process
         for process in needs.processes
-        if process.container is None or inside or any(one.name in names for one in process.limits)
+        if process.container is None or inside or any(each.name in names for each in process.limits)
     ]
     yield from fold(_judge_memory(limits, system, process) for process in here)
     if not here:
@@ -158,7 +162,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
     """Judge what a process maps for certain: its program, libraries and GPU come on top of that."""
-    found = passed(process.name, "no limit")
+    finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {
         row: start_limit(
@@ -166,25 +170,25 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         )
         for row, limit in limits.sizes.items()
     }
-    set_here = [(row, one.by, found.known(one.limit).soft) for row, one in after.items()]
+    set_here = [(row, start.by, finding.known(start.limit).soft) for row, start in after.items()]
     bounded = [
         (row, by, soft)
         for row, by, soft in set_here
         if soft is not None and not (row == STACK_SIZE and soft <= USUAL_STACK_BYTES)
     ]
     if not bounded:
-        return found
-    mapped = found.known(process.regular_bytes) + found.known(process.hugetlb_bytes)
+        return finding
+    mapped = finding.known(process.regular_bytes) + finding.known(process.hugetlb_bytes)
     files = process.memfd_bytes
-    own = LEAST_PROGRAM_BYTES * (process.program in _MEASURED)
+    program = LEAST_PROGRAM_BYTES * (process.program in _MEASURED)
     certain = {
-        ADDRESS_SPACE: mapped + own,
+        ADDRESS_SPACE: mapped + program,
         DATA_SIZE: mapped - sum(files),
         FILE_SIZE: max(files, default=0),
     }
     judged = []
     for row, by, soft in bounded:
-        one = found._replace(evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),))
+        part = finding._replace(evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),))
         advice = _RAISE
         settings: tuple[Setting, ...] = ()
         if by is not None:
@@ -194,34 +198,33 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         else:
             settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
         if row == CPU_SECONDS:
-            one = one._replace(have=f"{soft} s ({row})", need="no limit")
+            part = part._replace(have=f"{soft} s ({row})", need="no limit")
             text = f"SIGXCPU ends the process once it has computed for {soft} s"
-            judged.append(one.warned(text, advice, settings, consequence=Consequence.DIES_LATER))
+            judged.append(part.warned(text, advice, settings, consequence=Consequence.DIES_LATER))
             continue
-        one = one._replace(have=format_bytes(soft, f"{{}} ({row})"))
+        part = part._replace(have=format_bytes(soft, f"{{}} ({row})"))
         if row == STACK_SIZE:
-            most = one.known(limits.mappable_bytes)
-            one = one._replace(need=format_bytes(most, "at most {}, or unlimited"))
-            refused = soft > most
-            judged.append(one.failed(_NO_STACK, advice, settings) if refused else one)
+            most = part.known(limits.mappable_bytes)
+            part = part._replace(need=format_bytes(most, "at most {}, or unlimited"))
+            judged.append(part.failed(_NO_STACK, advice, settings) if soft > most else part)
             continue
         usual = mapped if row == FILE_SIZE else mapped - sum(files) * (row == DATA_SIZE)
         usual += 0 if row == FILE_SIZE else PROGRAM_BYTES
         refused = soft <= certain[row]
-        one = one._replace(need=format_bytes(certain[row] if refused else usual, "more than {}"))
+        part = part._replace(need=format_bytes(certain[row] if refused else usual, "more than {}"))
         if refused:
-            judged.append(one.failed(_REFUSED[row], advice, settings))
+            judged.append(part.failed(_REFUSED[row], advice, settings))
         elif row == ADDRESS_SPACE and process.gpu is not None:
             text = "CUDA maps far more than there is, and is refused"
-            judged.append(one.warned(text, advice, settings))
+            judged.append(part.warned(text, advice, settings))
         elif soft < usual:
             text = "its threads, libraries and files may reach the limit"
-            judged.append(one.warned(text, advice, settings))
+            judged.append(part.warned(text, advice, settings))
         else:
-            judged.append(one)
+            judged.append(part)
     worst = (Status.FAIL, Status.WARN, Status.PASS)
-    every = tuple(setting for one in judged for setting in one.settings)
-    return min(judged, key=lambda one: worst.index(one.status))._replace(settings=every)
+    every = tuple(setting for part in judged for setting in part.settings)
+    return min(judged, key=lambda part: worst.index(part.status))._replace(settings=every)
 
 
 @CHECKS.check("limits.run-as", the_launch)
@@ -233,6 +236,7 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    """Judge whether this check runs as the user of the process."""
     euid, sudo_uid = limits.euid, limits.sudo_uid
     container = process.container
     if container is not None and not system.container.inside:
@@ -240,11 +244,10 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         return skip(text, process.name)
     if isinstance(euid, Unknown):
         return unknown(process.name, euid)
-    evidence = (Evidence(STATUS, f"Uid: {euid}"),)
-    found = passed(process.name, f"user {euid}", evidence=evidence)
+    finding = passed(process.name, f"user {euid}", evidence=(Evidence(STATUS, f"Uid: {euid}"),))
     other = ""
     inner = None if container is None else container.user
-    user = found.known(process.run_as.user) or inner
+    user = finding.known(process.run_as.user) or inner
     if user is not None:
         uid = 0 if is_root(user) else user.partition(":")[0]
         # A name cannot be told from a number here; that it is not root can.
@@ -254,8 +257,8 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     elif container is None and euid == 0 and isinstance(sudo_uid, int) and sudo_uid != 0:
         other = f"user {sudo_uid}, who called sudo"
     if not other:
-        return found
-    return found.warned(
+        return finding
+    return finding.warned(
         "limits and permissions seen here are not those that the server will have",
         "run this check as that user",
         need=other,

@@ -14,7 +14,7 @@ from checks.base.needs import (
     SetLimit,
     is_root,
 )
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit
 from checks.system.facts import SystemFacts
@@ -25,9 +25,10 @@ DEFAULT_NR_OPEN = 1 << 20
 
 
 class StartLimit(NamedTuple):
-    """limit: what holds in the end. by: who of the launch set that, None where none of it did.
+    """The limit of a process as it starts. by: the launch's setting that gave it, None: none
+    did.
 
-    refused: what of the launch is refused, so that the limit stays.
+    refused: a setting of the launch that the kernel refuses, so that the limit before stays.
     """
 
     limit: Limit | Unknown
@@ -42,19 +43,22 @@ def start_limit(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> StartLimit:
-    """Return the limit that a process runs with; ``limit``: of its host or container."""
-    found = StartLimit(limit)
+    """Apply the limits that a launch sets, in order, upon ``limit`` of its host or container."""
+    state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
-    for one in process.limits:
-        if one.name != name or (elsewhere and one.soft is Bound.LOGIN):
+    for asked in process.limits:
+        if asked.name != name or (elsewhere and asked.soft is Bound.LOGIN):
             continue  # the image's own files are not seen
-        raises = one.raises or may(one.setter, "SYS_RESOURCE", process.container, limits, system)
-        found = _after(found, one, raises, limits)
-        if one.must and found.refused is one:
+        raises = asked.raises or may(
+            asked.setter, "SYS_RESOURCE", process.container, limits, system
+        )
+        state = _after(state, asked, raises, limits)
+        if asked.must and state.refused is asked:
             break
-    return found
+    return state
 
 
+@or_unknown
 def may(
     run_as: RunAs,
     name: str,
@@ -62,24 +66,19 @@ def may(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> bool | Unknown:
-    """Return whether who runs something has a capability in effect, in the initial namespace.
+    """Tell whether a user has a capability of CAPABILITIES in effect, in the initial namespace.
 
-    name: of CAPABILITIES. container: the one that it runs in, where the launch describes it.
+    container: the container of the process, if the launch describes one.
     """
     bit = CAPABILITIES[name]
     if container is not None and not system.container.inside:
         return _may_there(run_as, name, container)
     if run_as.user == "":
         return limits.effective(bit)
-    if name not in run_as.gained:
-        root = is_superuser(run_as, limits)
-        if isinstance(root, Unknown) or not root:
-            return root
-        bounding = limits.bounding_capabilities
-        if isinstance(bounding, Unknown):
-            return bounding
-        if not bounding >> bit & 1:
-            return False
+    if name not in run_as.gained and not (
+        known(is_superuser(run_as, limits)) and known(limits.bounding_capabilities) >> bit & 1
+    ):
+        return False
     return limits.initial_user_namespace
 
 
@@ -97,22 +96,21 @@ def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | U
     return user if isinstance(user, Unknown) else name in run_as.gained or is_root(user)
 
 
+@or_unknown
 def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
-    """Return whether it is user 0 that runs something on this host."""
-    user = run_as.user
+    """Tell whether a process runs as user 0 of this host."""
+    user = known(run_as.user)
     if user == "":
-        return limits.euid if isinstance(limits.euid, Unknown) else limits.euid == 0
-    if isinstance(user, Unknown) or is_root(user):
-        return user if isinstance(user, Unknown) else True
-    if user.isdecimal():
-        return False
+        return known(limits.euid) == 0
+    if is_root(user) or user.isdecimal():
+        return is_root(user)
     names = limits.root_names
     return names.of(f"user {user}: ") if isinstance(names, Unknown) else user in names
 
 
-def not_started(found: Finding, refused: SetLimit) -> Finding:
-    """Return the finding that what starts the program gives up over a limit."""
-    return found.failed(
+def not_started(finding: Finding, refused: SetLimit) -> Finding:
+    """Return a failure: a limit is refused, and so the program is not started."""
+    return finding.failed(
         f"{refused.origin} raises {refused.name} above the hard limit: Operation not permitted, "
         "and the program is not started",
         "raise the hard limit first, or leave it there",
@@ -121,47 +119,49 @@ def not_started(found: Finding, refused: SetLimit) -> Finding:
 
 
 def _after(
-    before: StartLimit, one: SetLimit, raises: bool | Unknown, limits: LimitFacts
+    before: StartLimit, asked: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
+    """Apply one setting of the launch to the limit before it. raises: may raise the hard limit."""
     now = before.limit
-    if one.soft is Bound.SYSTEMD:
-        return StartLimit(limits.runtimes.systemd_default(one.name), one)
-    if one.soft is Bound.LOGIN:
-        given = limits.runtimes.of_login(one.name, one.setter.user, now)
-        return before if isinstance(given, Limit) and given == now else StartLimit(given, one)
-    soft, hard = _bound(one.soft, now, 0), _bound(one.hard, now, 1)
+    if asked.soft is Bound.SYSTEMD:
+        return StartLimit(limits.runtimes.systemd_default(asked.name), asked)
+    if asked.soft is Bound.LOGIN:
+        login_limit = limits.runtimes.of_login(asked.name, asked.setter.user, now)
+        kept = isinstance(login_limit, Limit) and login_limit == now
+        return before if kept else StartLimit(login_limit, asked)
+    soft, hard = _bound(asked.soft, now, 0), _bound(asked.hard, now, 1)
     if isinstance(soft, Unknown):
-        return StartLimit(soft, one)
+        return StartLimit(soft, asked)
     if isinstance(hard, Unknown):
-        return StartLimit(hard, one)
+        return StartLimit(hard, asked)
     if isinstance(now, Unknown):
-        why = now.of(f"{one.origin} sets it, upon a limit that is not known: ")
-        return StartLimit(Limit(soft, hard) if raises is True else why, one)
+        why = now.of(f"{asked.origin} sets it, upon a limit that is not known: ")
+        return StartLimit(Limit(soft, hard) if raises is True else why, asked)
     if _above(soft, hard):
-        return before._replace(refused=one)
+        return before._replace(refused=asked)
     if _above(hard, now.hard):
-        files = one.name == "nofile" and not one.raises
+        files = asked.name == "nofile" and not asked.raises
         if raises is False or (files and hard is None):
-            return before._replace(refused=one)
+            return before._replace(refused=asked)
         if isinstance(raises, Unknown):
-            return StartLimit(raises.of(f"{one.origin} raises it, which only root may: "), one)
+            return StartLimit(raises.of(f"{asked.origin} raises it, which only root may: "), asked)
         if files and _above(hard, DEFAULT_NR_OPEN):
             return StartLimit(
-                Unknown(f"{one.origin} raises it: whether fs.nr_open allows that"), one
+                Unknown(f"{asked.origin} raises it: whether fs.nr_open allows that"), asked
             )
-    return StartLimit(Limit(soft, hard), one)
+    return StartLimit(Limit(soft, hard), asked)
 
 
 def _bound(
-    bound: int | Bound | Unknown | None, now: Limit | Unknown, own: int
+    bound: int | Bound | Unknown | None, now: Limit | Unknown, part: int
 ) -> int | Unknown | None:
-    """Return the soft (``own`` 0) or hard (1) bound that is set where ``now`` is the limit."""
+    """Return the soft (``part`` 0) or hard (1) bound that a setting makes of the limit ``now``."""
     if not isinstance(bound, Bound):
         return bound
     if isinstance(now, Unknown):
         return now
-    return now[{Bound.SOFT: 0, Bound.HARD: 1}.get(bound, own)]
+    return now[{Bound.SOFT: 0, Bound.HARD: 1}.get(bound, part)]
 
 
-def _above(one: int | None, other: int | None) -> bool:
-    return other is not None and (one is None or one > other)
+def _above(bound: int | None, other: int | None) -> bool:
+    return other is not None and (bound is None or bound > other)

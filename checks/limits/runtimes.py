@@ -56,8 +56,8 @@ class Daemon(NamedTuple):
 class UnitLimit(NamedTuple):
     """A daemon that starts containers or jobs.
 
-    running: its process's limits, None where it does not run or was not seen. configured: what its
-    unit says of memlock, None where it says nothing. source: the file that says so, or "".
+    running: its process's limits, None if it does not run or was not seen. configured: what its
+    unit says of memlock, None if it says nothing. source: the file that says so, or "".
     """
 
     name: str
@@ -116,9 +116,9 @@ class RuntimeLimits(NamedTuple):
         if not rows:
             return now
         who = known(user)
-        for kind, bound in zip(("soft", "hard"), known(now), strict=True):
+        for part, bound in zip(("soft", "hard"), known(now), strict=True):
             for row in rows:
-                if row.kind in (kind, "-") and row.most != bound and _may_mean(row.domain, who):
+                if row.kind in (part, "-") and row.most != bound and _may_mean(row.domain, who):
                     why = f"{row.source} sets {name} for {row.domain}"
                     return Unknown(f"{why}: what a login gets of it is not worked out")
         return now
@@ -172,20 +172,21 @@ def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unk
     content = known(content)
     for line in content.splitlines():
         if line.startswith(name):
-            words = line[len(name) :].split()
-            if len(words) >= 2:
-                return _limit(words[0], words[1], source)
+            values = line[len(name) :].split()
+            if len(values) >= 2:
+                return _limit(values[0], values[1], source)
     return Unknown(f"{source}: has no row {name!r}")
 
 
-def limit_of_words(words: object, source: str) -> Limit | Unknown:
+def limit_of_words(pair: object, source: str) -> Limit | Unknown:
     """Return the limit of a pair of words, soft and hard, as a call returns them."""
-    if not isinstance(words, list) or len(words) != 2:
+    if not isinstance(pair, list) or len(pair) != 2:
         return Unknown(f"{source}: has no pair of limits")
-    return _limit(str(words[0]), str(words[1]), source)
+    return _limit(str(pair[0]), str(pair[1]), source)
 
 
 def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
+    """Parse the two texts of a limit. source: the file, for the reason of an Unknown."""
     parsed = parse_limit(soft), parse_limit(hard)
     for value in parsed:
         if isinstance(value, Unknown):
@@ -197,6 +198,7 @@ def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
 
 
 def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
+    """Read the limits of each container runtime's unit, running and configured."""
     for name in RUNTIME_UNITS:
         running = daemons.get(DAEMON_OF_UNIT.get(name, name))
         contents = list(_unit_files(root, f"{name}.service"))
@@ -246,17 +248,19 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
 
 
 def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
+    """Read the DefaultLimit rows of systemd's configuration."""
     files = []
     content = root.text("/etc/systemd/system.conf")
     if not isinstance(content, Unknown):
         files.append(("/etc/systemd/system.conf", content))
     folders = ["/etc/systemd/system.conf.d", "/run/systemd/system.conf.d"]
     files += _drop_ins(root, [*folders, "/usr/lib/systemd/system.conf.d"])
-    found = {name: _last_setting(files, f"DefaultLimit{name.upper()}")[0] for name in LIMIT_NAMES}
-    return {name: limit for name, limit in found.items() if limit is not None}
+    limits = {name: _last_setting(files, f"DefaultLimit{name.upper()}")[0] for name in LIMIT_NAMES}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
+    """Read memlock of Docker's default-ulimits, and its user-namespace remapping."""
     config = read_docker_config(root)
     remapped = docker_text(config, "userns-remap")
     if isinstance(config, Unknown):
@@ -287,12 +291,12 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
                 continue
             return content
         for line in content.splitlines():
-            words = line.partition("#")[0].split()
-            if len(words) == 4 and words[2] in LIMIT_NAMES and words[1] in ("soft", "hard", "-"):
-                value, unit = parse_limit(words[3]), _UNITS.get(words[2], 1)
+            row = line.partition("#")[0].split()
+            if len(row) == 4 and row[2] in LIMIT_NAMES and row[1] in ("soft", "hard", "-"):
+                value, unit = parse_limit(row[3]), _UNITS.get(row[2], 1)
                 if not isinstance(value, Unknown):
                     most = None if value is None else value * unit
-                    rows.append(PamLimit(words[0], words[1], most, path, words[2]))
+                    rows.append(PamLimit(row[0], row[1], most, path, row[2]))
     return tuple(rows)
 
 

@@ -61,11 +61,14 @@ class _Need(NamedTuple):
 
 @CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
+    """Judge whether the kernel, the cgroups and the user leave threads enough to start and to
+    run.
+    """
     if not needs.processes:
         yield skip("the launch has no process on this host")
         return
-    found = limits.threads
-    yield _judged("kernel", found.kernel, _need(needs.processes, found.cpus))
+    facts = limits.threads
+    yield _judged("kernel", facts.kernel, _need(needs.processes, facts.cpus))
     inside = system.container.inside
     groups: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
@@ -74,16 +77,17 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         groups.setdefault(where, []).append(process)
     for origin, members in groups.items():
         subject = "this container" if inside else "container" if origin else "host"
-        kind = "container" if inside or origin else "host"
-        subject = Subject(f"{subject}, {origin}" if origin else subject, kind)
+        subject_type = "container" if inside or origin else "host"
+        subject = Subject(f"{subject}, {origin}" if origin else subject, subject_type)
         if origin and not inside:
             text = "the container's own limit is set when it starts: run this check inside it too"
             yield skip(text, subject)
             continue
-        need = _need(members, found.cpus)
-        yield _judged(subject, found.cgroups, need)
+        need = _need(members, facts.cpus)
+        yield _judged(subject, facts.cgroups, need)
         after = [
-            (start_limit("nproc", limits.nproc, one, limits, system).limit, one) for one in members
+            (start_limit("nproc", limits.nproc, process, limits, system).limit, process)
+            for process in members
         ]
         nproc, tightest = min(
             after,
@@ -93,12 +97,13 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
 
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
+    """Add up the threads that processes start for certain (least), and usually have."""
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
-    pool, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
-    masters = [one for one in processes if one.program == "mooncake_master"]
-    clients = [one for one in processes if one.program == "mooncake_client"]
-    ranks = [one for one in processes if one.program == "sglang"]
-    stores = [one for one in processes if _has_store(one)]
+    rpc, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
+    masters = [each for each in processes if each.program == "mooncake_master"]
+    clients = [each for each in processes if each.program == "mooncake_client"]
+    ranks = [each for each in processes if each.program == "sglang"]
+    stores = [each for each in processes if _has_store(each)]
     rest = len(processes) - len(masters) - len(clients) - len(stores)
     least = (
         LEAST_MASTER_THREADS * len(masters)
@@ -107,12 +112,12 @@ def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
         + rest
     )
     servers = len(ranks) + SERVER_PROCESSES * bool(ranks)
-    keepers = len(clients) + len(ranks) + sum(one.program == "store_service" for one in processes)
+    keepers = len(clients) + len(ranks) + sum(each.program == "store_service" for each in processes)
     usual = (
         servers * (blas + OTHER_THREADS)
         + len(ranks) * min(count, COMPILE_PROCESSES)
-        + keepers * (STORE_THREADS + pool)
-        + len(masters) * (MASTER_THREADS + pool)
+        + keepers * (STORE_THREADS + rpc)
+        + len(masters) * (MASTER_THREADS + rpc)
     )
     parts = (
         (len(clients), f"{LEAST_CLIENT_THREADS} of mooncake_client"),
@@ -141,25 +146,25 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     )
     if isinstance(ceilings, Unknown):
         return unknown(subject, ceilings, need=wanted)
-    found = passed(subject, "no limit", wanted, f"{need.formula}, to start")
+    finding = passed(subject, "no limit", wanted, f"{need.formula}, to start")
     if not ceilings:
-        return found
+        return finding
     tightest = min(ceilings, key=_left)
     left = _left(tightest)
     in_use = f"{tightest.limit - left} of {tightest.limit} in use beside this check"
-    found = found._replace(
+    finding = finding._replace(
         have=counted(left, "threads", f"{{}} left ({in_use})"),
         evidence=(Evidence(tightest.source, str(tightest.limit)),),
     )
     if left >= need.usual:
-        return found
+        return finding
     advice, setting = _remedy(tightest, need)
-    found = found._replace(advice=advice, settings=(setting,))
+    finding = finding._replace(advice=advice, settings=(setting,))
     if left < need.least:
         text = "clone() answers EAGAIN: a process aborts with 'Resource temporarily unavailable'"
-        return found.failed(text)
+        return finding.failed(text)
     text = "it starts, and may die of 'can't start new thread' later: the need is an estimate"
-    return found.warned(text, consequence=Consequence.DIES_LATER)
+    return finding.warned(text, consequence=Consequence.DIES_LATER)
 
 
 def _left(ceiling: Ceiling) -> int:
@@ -167,6 +172,7 @@ def _left(ceiling: Ceiling) -> int:
 
 
 def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
+    """Say how to raise the ceiling of threads."""
     now = str(ceiling.limit)
     if ceiling.source.endswith("pids.max"):
         advice = (
@@ -205,8 +211,8 @@ def _of_user(
     if isinstance(exempt, Unknown):
         return unknown(subject, exempt)
     if exempt:
-        found = _judged(subject, (), need)
-        return found._replace(have=counted(most, "threads", "{}, from which this user is exempt"))
+        finding = _judged(subject, (), need)
+        return finding._replace(have=counted(most, "threads", "{}, from which this user is exempt"))
     used = limits.threads.user_threads
     if run_as.user != "" and not (limits.euid == 0 and is_root(str(run_as.user))):
         # Of another user none or all may run: where even all leave enough, nobody has to know.
@@ -223,9 +229,9 @@ def _of_user(
 
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
-    """Return whether the user is exempt, as copy_process asks.
+    """Tell whether the kernel exempts the user from RLIMIT_NPROC (copy_process).
 
-    It is the initial namespace's user 0, or has one of two capabilities there.
+    That is user 0 of the initial namespace, or a user with one of two capabilities in it.
     """
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace

@@ -49,17 +49,17 @@ def read_threads(root: Root, status: dict[str, str] | Unknown, processes: object
 
 @or_unknown
 def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
+    """Read the kernel's ceilings of threads, and how many threads run."""
     load = known(root.text(LOAD))
     # The fourth field: running and all threads, of the whole system in a container too.
     fields = load.split()
     used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
     if used is None:
         return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
-    found = []
+    ceilings = []
     for name in (THREADS_MAX, PID_MAX):
-        limit = known(root.count(name))
-        found.append(Ceiling(name, limit, used))
-    return tuple(found)
+        ceilings.append(Ceiling(name, known(root.count(name)), used))
+    return tuple(ceilings)
 
 
 @or_unknown
@@ -68,13 +68,13 @@ def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
-    found = []
+    ceilings = []
     for folder in mount.folders:
         name = f"{folder}/pids.max"
         limit = known(cgroup_limit(root, name))
         if limit is not None:
-            found.append(Ceiling(name, limit, known(root.count(f"{folder}/pids.current"))))
-    return tuple(found)
+            ceilings.append(Ceiling(name, limit, known(root.count(f"{folder}/pids.current"))))
+    return tuple(ceilings)
 
 
 @or_unknown
@@ -88,6 +88,7 @@ def _of_user(processes: object) -> int | Unknown:
 
 @or_unknown
 def _cpus(status: dict[str, str] | Unknown) -> int | Unknown:
+    """Count the CPUs that this process may run on."""
     status = known(status)
     try:
         count = len(parse_cpu_list(status.get("Cpus_allowed_list", "")))

@@ -27,20 +27,21 @@ CHECKS = CheckSet()
 
 @CHECKS.check("memlock.user-namespace", registering_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
+    """Judge whether CAP_IPC_LOCK counts: it does in the initial user namespace alone."""
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
-    held = bool(mask >> IPC_LOCK_BIT & 1)
+    capable = bool(mask >> IPC_LOCK_BIT & 1)
     have = "the initial user namespace" if initial else "a user namespace of its own"
     evidence = (Evidence(UID_MAP, have), Evidence(STATUS, f"CapEff: {mask:016x}"))
-    found = passed("host", have, evidence=evidence)
+    finding = passed("host", have, evidence=evidence)
     memlock = limits.memlock
-    if not initial and held and not (isinstance(memlock, Limit) and memlock.soft is None):
-        found = found.warned(
+    if not initial and capable and not (isinstance(memlock, Limit) and memlock.soft is None):
+        finding = finding.warned(
             "CAP_IPC_LOCK shows in CapEff and does not lift RLIMIT_MEMLOCK for RDMA",
             "start the container with memlock unlimited, or in the host's user namespace",
             (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(memlock)),),
             need="the initial user namespace, or memlock unlimited",
         )
-    yield found
+    yield finding
     remapped = limits.runtimes.userns_remap
     if isinstance(remapped, str) and remapped:
         yield from fold(_remapped(needs, remapped))
@@ -70,6 +71,7 @@ def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
 def runtime_limit(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
+    """Judge the memlock limit that containers of the launch start with."""
     runtimes = limits.runtimes
     if needs is None:
         findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
@@ -78,13 +80,13 @@ def runtime_limit(
     contained = [process for process in needs.rdma_processes if process.container is not None]
     if not contained:
         none = "the launch's RDMA processes run in no container"
-        text = none if needs.rdma_processes else NO_RDMA
-        yield skip(text)
+        yield skip(none if needs.rdma_processes else NO_RDMA)
         return
     yield from fold(_of_process(system, limits, process) for process in contained)
 
 
 def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
+    """Judge the memlock limit that one daemon hands on."""
     memlock = unit.running.memlock if unit.running is not None else unit.configured
     daemon = DAEMON_OF_UNIT.get(unit.name, unit.name)
     if memlock is None:
@@ -95,9 +97,9 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
         return unknown(daemon, memlock)
     source = f"{daemon}, running" if unit.running is not None else unit.source
     evidence = (Evidence(source, format_limit(memlock)),)
-    found = passed(daemon, format_limit(memlock), evidence=evidence)
+    finding = passed(daemon, format_limit(memlock), evidence=evidence)
     if memlock.soft is None:
-        return found
+        return finding
     text = "what it starts gets this limit, unless it sets its own"
     advice = f"set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service and restart it"
     if unit.running is not None and unit.configured == Limit(None, None):
@@ -105,48 +107,49 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
         advice = f"restart {unit.name}.service"
     now, service = soft_text(memlock), f"{unit.name}.service"
     setting = Setting(Kind.ULIMIT, "memlock", "unlimited", now, unit=service)
-    return found.warned(text, advice, (setting,), need="unlimited")
+    return finding.warned(text, advice, (setting,), need="unlimited")
 
 
 def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    """Judge the memlock limit of one container: its own, Docker's default, or its daemon's."""
     container = process.container
     assert container is not None
-    found = passed(process.name)
+    finding = passed(process.name)
     if container.memlock_bytes is not None:
-        own = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
-        have = format_limit(Limit(own, own), ", the launch's own")
-        return found._replace(have=have, evidence=(Evidence(container.origin, have),))
+        size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
+        have = format_limit(Limit(size, size), ", the launch's own")
+        return finding._replace(have=have, evidence=(Evidence(container.origin, have),))
     if system.container.inside:
-        text = "this is a container: its own limit is judged by memlock.limit"
-        return skip(text, process.name)
+        return skip("this is a container: its own limit is judged by memlock.limit", process.name)
     granted = grant(system, limits, process)
     if granted.void is True:
-        return found._replace(have=granted.have, evidence=granted.evidence)
+        return finding._replace(have=granted.have, evidence=granted.evidence)
     runtimes = limits.runtimes
     if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
-        return _of_docker_default(runtimes.docker_default, found, container.runtime)
+        return _of_docker_default(runtimes.docker_default, finding, container.runtime)
     units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
     for unit in sorted(units, key=lambda unit: unit.running is None):
         judged = _of_unit(unit)
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")
     text = "the launch sets no memlock, and no daemon is seen here that would pass one on"
-    found = found._replace(have="the runtime's default")
+    finding = finding._replace(have="the runtime's default")
     if container.runtime == "kubernetes":  # a manifest has no place for the limit
-        return found.unknown(text, advice=RUN_INSIDE)
+        return finding.unknown(text, advice=RUN_INSIDE)
     setting = Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime)
     advice = "run this check inside the container, or set memlock for it"
-    return found.unknown(text, advice=advice, settings=(setting,))
+    return finding.unknown(text, advice=advice, settings=(setting,))
 
 
-def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
-    found = found._replace(
+def _of_docker_default(default: Limit, finding: Finding, runtime: str) -> Finding:
+    """Judge the memlock limit of Docker's default-ulimits."""
+    finding = finding._replace(
         have=format_limit(default, ", Docker's default"),
         evidence=(Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}"),),
     )
     if default.soft is None:
-        return found
-    return found.warned(
+        return finding
+    return finding.warned(
         "what Docker starts gets this limit, unless it sets its own",
         "give the container --ulimit memlock=-1",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),),
@@ -158,6 +161,7 @@ def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
 def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
+    """Judge whether an added IPC_LOCK is in effect for the container's user."""
     contained = needs.rdma_processes if needs is not None else ()
     declared = [process for process in contained if process.container is not None]
     if declared:
@@ -174,19 +178,20 @@ def inert_capability(
 
 
 def _declared(process: ProcessNeeds) -> Finding:
+    """Judge the IPC_LOCK that the launch adds to one container."""
     container = process.container
     assert container is not None
-    found = passed(process.name, "no IPC_LOCK added")
+    finding = passed(process.name, "no IPC_LOCK added")
     if not declares_ipc_lock(container):
-        return found
+        return finding
     user = "the image's own user" if container.user is None else f"user {container.user}"
     what = "privileged" if container.privileged else "IPC_LOCK added"
     evidence = (Evidence(container.origin, f"{what}, {user}"),)
-    found = found._replace(have=f"{what}, {user}", evidence=evidence)
+    finding = finding._replace(have=f"{what}, {user}", evidence=evidence)
     if container.user is None or is_root(container.user) or container.memlock_bytes == UNLIMITED:
-        return found
+        return finding
     now = "" if container.memlock_bytes is None else str(container.memlock_bytes)
-    return found.warned(
+    return finding.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         "give the container memlock unlimited, or run it as user 0",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),),
@@ -195,18 +200,19 @@ def _declared(process: ProcessNeeds) -> Finding:
 
 
 def _inert_here(limits: LimitFacts) -> Finding:
+    """Judge the IPC_LOCK of the container that this check runs in."""
     here = passed("this container")
     effective = here.known(limits.effective_capabilities)
     bounding = here.known(limits.bounding_capabilities)
     sets = (("CapEff", effective), ("CapBnd", bounding))
     evidence = tuple(Evidence(STATUS, f"{name}: {bits:016x}") for name, bits in sets)
-    held, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))
-    have = "in effect" if held else "allowed, not in effect" if allowed else "not added"
-    found = passed("this container", f"IPC_LOCK {have}", evidence=evidence)
+    effects, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))
+    have = "in effect" if effects else "allowed, not in effect" if allowed else "not added"
+    finding = passed("this container", f"IPC_LOCK {have}", evidence=evidence)
     unlimited = isinstance(limits.memlock, Limit) and limits.memlock.soft is None
-    if held or not allowed or unlimited:
-        return found
-    return found.warned(
+    if effects or not allowed or unlimited:
+        return finding
+    return finding.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         "give the container memlock unlimited, or run it as user 0",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(limits.memlock)),),

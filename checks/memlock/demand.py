@@ -24,7 +24,7 @@ from checks.base.needs import (
     is_root,
 )
 from checks.base.units import MIB, Quantity, format_bytes, round_up
-from checks.base.unknown import RUN_INSIDE, Unknown
+from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import DAEMON_OF_UNIT, PAM_FOLDER, Limit, runtime_units
@@ -49,7 +49,7 @@ NO_RDMA = "no process of the launch uses RDMA"
 
 
 def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError where it locks no memory for NICs."""
+    """Return the launch. Raises UnjudgedError if it locks no memory for NICs."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA))
@@ -57,7 +57,7 @@ def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError where none of its processes pins memory for it."""
+    """Return the launch. Raises UnjudgedError if none of its processes pins memory for it."""
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else registering(needs)
 
@@ -81,10 +81,10 @@ def registering_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
 
 
 class Demand(NamedTuple):
-    """What one process pins: ``bytes`` over ``nics`` devices, and how that comes about.
+    """What one process pins: ``bytes`` over ``nics`` devices, and the formula of that sum.
 
-    more: what comes on top and is not known, None where ``bytes`` is all. ring_bytes: of ``bytes``,
-    what io_uring pins, however many devices there are.
+    more: a part that comes on top and is not known, None if ``bytes`` is all. ring_bytes: the
+    part of ``bytes`` that io_uring pins, once for all devices.
     """
 
     nics: int
@@ -95,13 +95,11 @@ class Demand(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What one process may pin.
+    """What one process may pin. limit: its RLIMIT_MEMLOCK. void: CAP_IPC_LOCK makes it void.
 
-    limit: its RLIMIT_MEMLOCK. void: whether CAP_IPC_LOCK makes the limit void; Unknown when that
-    could not be seen. origin: whose limit it is. doubt: why ``void`` may not hold, "" without.
-    hint: what lifts the limit, where it is known. by_launch: whether the launch itself sets it:
-    then no setting around the launch changes it; unit: but one of this unit, "" for none. refused:
-    what the launch sets and may not.
+    origin: whose limit it is. doubt: why ``void`` may not hold, or "". hint: what lifts the
+    limit, if known. by_launch: the launch itself sets the limit, so no setting around the launch
+    changes it, but one of ``unit``. refused: a limit that the launch sets and may not.
     """
 
     limit: Limit | Unknown
@@ -124,20 +122,21 @@ class Grant(NamedTuple):
         return format_limit(self.limit, f" ({self.origin})")
 
 
-def format_limit(limit: Limit, said: str = "") -> Quantity:
-    """Return ``8.00 MiB`` or ``unlimited``, the hard limit if it differs, and what is ``said``."""
+def format_limit(limit: Limit, suffix: str = "") -> Quantity:
+    """Return ``8.00 MiB`` or ``unlimited``, the hard limit if it differs, and ``suffix``."""
     soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
     text = soft if soft == hard else f"{soft} soft, {hard} hard"
-    return Quantity(text + said, limit.soft, "bytes")
+    return Quantity(text + suffix, limit.soft, "bytes")
 
 
 def soft_text(limit: Limit | Unknown) -> str:
-    """Return the soft limit in bytes, as a setting has it, or ``unlimited``; "" where not known."""
+    """Return the soft limit in bytes, as a setting has it, or ``unlimited``; "" if not known."""
     if isinstance(limit, Unknown):
         return ""
     return "unlimited" if limit.soft is None else str(limit.soft)
 
 
+@or_unknown
 def demand(
     process: ProcessNeeds,
     nics: int,
@@ -145,12 +144,10 @@ def demand(
     largest_bytes: int | Unknown = NO_LARGEST,
     release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
-    """Return what a process pins on ``nics`` devices; no registration exceeds ``largest_bytes``."""
-    if isinstance(process.regions, Unknown):
-        return process.regions
+    """Add up what a process pins on ``nics`` devices; no registration exceeds ``largest_bytes``."""
     more = None
     sizes: dict[str, int] = {}
-    for region in process.regions:
+    for region in known(process.regions):
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
         plan = registration_of(region, largest, release)
         pinned = pinned_bytes(plan, page_bytes, region.offset_bytes)
@@ -175,7 +172,7 @@ def demand(
 
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
-    """Return what a process, or one of this shell, may pin on this host."""
+    """Return what a process of the launch, or one of this shell, may pin on this host."""
     container = None if process is None else process.container
     inside = system.container.inside
     if container is None:
@@ -236,6 +233,7 @@ def _with_launch(
 
 
 def _own(limits: LimitFacts, origin: str) -> Grant:
+    """Return the limit of this process itself."""
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
     if not isinstance(mask, Unknown):
@@ -263,6 +261,7 @@ def _raw(limit: Limit | Unknown) -> str:
 
 
 def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
+    """Return the limit that a container gets from the daemon that starts it."""
     runtimes = limits.runtimes
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
@@ -312,9 +311,9 @@ def _with_capability(
 def _outside_initial_namespace(
     limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
-    """Return what shows that the container is not in the initial user namespace; None for nothing.
+    """Return the evidence that a container is not in the initial user namespace; None if it is.
 
-    The first is what then becomes of ``Grant.void``: False, or Unknown.
+    The first part is the new ``Grant.void``: False, or Unknown.
     """
     if container.own_users:
         return False, Evidence(container.origin, "a user namespace of its own")

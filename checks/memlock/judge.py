@@ -41,7 +41,7 @@ def memlock_limit(
 ) -> Iterator[Finding]:
     release = release_of(needs.mooncake_version)
     locking = (process for process in needs.processes if pins(process))
-    yield from fold(_judge_limit(system, limits, rdma, one, release) for one in locking)
+    yield from fold(_judge_limit(system, limits, rdma, process, release) for process in locking)
 
 
 def _judge_limit(
@@ -51,6 +51,7 @@ def _judge_limit(
     process: ProcessNeeds,
     release: MooncakeRelease | None,
 ) -> Finding:
+    """Judge whether one process may pin all that it registers."""
     granted = grant(system, limits, process)
     if process.rdma is None:
         wanted: Demand | Unknown = pinned_unseen(process.transport)
@@ -66,14 +67,13 @@ def _judge_limit(
             need, formula = "not known, and nothing limits it", ""
         else:
             need, formula = format_bytes(wanted.bytes), wanted.formula
-        found = passed(process.name, granted.have, need, formula)
-        return found._replace(evidence=granted.evidence)
+        return passed(process.name, granted.have, need, formula)._replace(evidence=granted.evidence)
     if isinstance(wanted, Unknown):
         return unknown(process.name, wanted, have=granted.have)
     if not wanted.bytes and wanted.more is None:
         return skip("it registers no memory with a NIC", process.name)
-    found = _held_against(granted, wanted, process.runtime)
-    return found._replace(subject=process.name, formula=wanted.formula, evidence=granted.evidence)
+    finding = _held_against(granted, wanted, process.runtime)
+    return finding._replace(subject=process.name, formula=wanted.formula, evidence=granted.evidence)
 
 
 def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
@@ -118,7 +118,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
 
 
 def _within(soft: int, wanted: Demand) -> str:
-    """Return what would fit into the limit, fewer bytes or NICs, before "lift it"; "" for none."""
+    """Say what would fit into the limit, fewer bytes or NICs; "" if nothing sensible would."""
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -139,7 +139,7 @@ def _within(soft: int, wanted: Demand) -> str:
 def demand_on(
     system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
-    """Return what a process pins on the devices of this host that it uses."""
+    """Add up what a process pins on the devices of this host that it uses."""
     why = unread(rdma)
     if why is not None:
         return why
@@ -150,7 +150,7 @@ def demand_on(
 
 
 def page_bytes(system: SystemFacts) -> int:
-    """Return the base page size; where it is not known the largest of Linux, to be safe."""
+    """Return the base page size; if it is not known the largest of Linux, to be safe."""
     size = system.page_bytes if unread(system) is None else Unknown("not read")
     return 65536 if isinstance(size, Unknown) else size
 
@@ -165,19 +165,20 @@ def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) ->
 
 
 def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    """Judge whether the SSD offload's io_uring buffers fit into the limit."""
     granted = grant(system, limits, process)
     size = process.ring_bytes
     need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
-    found = passed(process.name, granted.have, need)
-    found = found._replace(evidence=granted.evidence)
+    finding = passed(process.name, granted.have, need)
+    finding = finding._replace(evidence=granted.evidence)
     limit = granted.limit
     if granted.void is True or (isinstance(limit, Limit) and limit.soft is None):
-        return found
+        return finding
     for fact in (limit, granted.void, process.uses_uring):
         if isinstance(fact, Unknown):
-            return found.unknown(fact)
+            return finding.unknown(fact)
     assert isinstance(limit, Limit)
-    return found.warned(
+    return finding.warned(
         "a ring whose buffer does not fit works without it; one that fits leaves less for RDMA",
         "lift RLIMIT_MEMLOCK where the process is started",
         _lift(granted, limit.soft, process.runtime),

@@ -33,12 +33,12 @@ def space(path: str) -> dict[str, int | bool]:
 
     full_of_files: its file system counts files, and has no room for another. Source: ``statvfs``.
     """
-    found = os.statvfs(path)
+    status = os.statvfs(path)
     return {
-        "size_bytes": found.f_blocks * found.f_frsize,
-        "available_bytes": found.f_bavail * found.f_frsize,
-        "read_only": bool(found.f_flag & os.ST_RDONLY),
-        "full_of_files": found.f_files > 0 and found.f_favail == 0,
+        "size_bytes": status.f_blocks * status.f_frsize,
+        "available_bytes": status.f_bavail * status.f_frsize,
+        "read_only": bool(status.f_flag & os.ST_RDONLY),
+        "full_of_files": status.f_files > 0 and status.f_favail == 0,
     }
 
 
@@ -74,11 +74,11 @@ _HIERARCHIES = {
 
 @or_unknown
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit over the cgroup and its ancestors; None where nothing limits.
+    """Return the tightest limit over the cgroup and its ancestors; None if nothing limits.
 
     throttles: whether memory.high counts, beyond which the kernel slows down and kills nobody.
 
-    Unknown where SGLang cannot tell either: it then checks an explicit size against the host's
+    Unknown if SGLang cannot tell either: it then checks an explicit size against the host's
     memory alone, and refuses to size a pool by itself.
     """
     memberships = read_memberships(root)
@@ -101,9 +101,9 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
         for folder in mount.folders:
             files = _HIERARCHIES[mount.filesystem]
             files = files if throttles else files._replace(limits=files.limits[:1])
-            found = known(_tightest_of(root, folder, files))
-            if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
-                tightest = found
+            room = known(_tightest_of(root, folder, files))
+            if room is not None and (tightest is None or room.left_bytes < tightest.left_bytes):
+                tightest = room
     for filesystem, doubt in doubts.items():
         if filesystem not in resolved:  # no other mount shows it
             return doubt
@@ -123,14 +123,14 @@ def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMoun
             yield mount.filesystem, mount
         return
     for line in content.splitlines():
-        found = mount_of(line, paths, "memory")
-        if found is not None:
-            yield line.partition(" - ")[2].split()[0], found
+        shown = mount_of(line, paths, "memory")
+        if shown is not None:
+            yield line.partition(" - ")[2].split()[0], shown
 
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit of one folder; None where it sets none."""
+    """Return the tightest limit of one folder; None if it sets none."""
     tightest: MemoryHeadroom | None = None
     used: int | None = None
     for name in files.limits:
@@ -191,10 +191,10 @@ HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 class MemoryFacts(NamedTuple):
     """Sizes in bytes.
 
-    headroom: the tightest memory limit over the cgroup and its ancestors; None where none binds.
+    headroom: the tightest memory limit over the cgroup and its ancestors; None if none binds.
     killing_headroom: the same of the limits at which the kernel kills; memory.high is none.
     overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
-    shm_refuses: why no file can be made there, "" where nothing was seen that stands in the way.
+    shm_refuses: why no file can be made there, "" if nothing was seen that stands in the way.
     hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
     """
 
@@ -234,6 +234,7 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
 
 
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
+    """Read the size and the room of /dev/shm, and why no file can be made in it."""
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
         return answer, answer, ""
@@ -242,8 +243,8 @@ def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
         value = answer.get(key) if isinstance(answer, dict) else None
         wrong = Unknown(f"memory.space {SHM}: has no {key}")
         numbers.append(value if isinstance(value, int) else wrong)
-    told = answer if isinstance(answer, dict) else {}
-    refuses = [why for key, why in SHM_REFUSALS.items() if told.get(key) is True]
+    space = answer if isinstance(answer, dict) else {}
+    refuses = [why for key, why in SHM_REFUSALS.items() if space.get(key) is True]
     return numbers[0], numbers[1], "".join(refuses[:1])
 
 

@@ -54,11 +54,11 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge all processes together."""
-    found = passed("regular memory")
-    table = found.known(memory.meminfo)
-    need_bytes = found.known(regular_bytes(needs))
-    available = found.known(table.value("MemAvailable"))
-    found = found._replace(
+    finding = passed("regular memory")
+    table = finding.known(memory.meminfo)
+    need_bytes = finding.known(regular_bytes(needs))
+    available = finding.known(table.value("MemAvailable"))
+    finding = finding._replace(
         have=format_bytes(available, "{} available"),
         need=format_need(need_bytes, available),
         formula=_formula(needs.processes),
@@ -69,17 +69,17 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     if need_bytes > available:
         refused = "a rank is refused, or " * ranks
         text = f"there is not enough memory: {refused}the kernel kills a process"
-        yield found.failed(text, advice)
+        yield finding.failed(text, advice)
     elif ranks and need_bytes and need_bytes + RESERVE_BYTES > available:
         left = format_bytes(available - need_bytes)
         text = f"{left} would be left for the model's loading, the system and page cache"
-        yield found.warned(text, advice)
+        yield finding.warned(text, advice)
     else:
-        yield found
+        yield finding
 
 
 def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
-    """Return what the default pool keeps from everybody, "" where the launch takes its pages."""
+    """Say how much the default pool keeps from everybody; "" if the launch takes its pages."""
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     size, free, reserved = (table.values.get(row, 0) for row in rows)
     usages = () if isinstance(needs.usages, Unknown) else needs.usages
@@ -93,14 +93,13 @@ def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
 @CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge this process's own cgroup, and the limit that a manifest of the launch sets."""
-    found = passed("cgroup")
+    finding = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
-    need_bytes, headroom = found.known(charged), found.known(headroom)
-    formula = _formula(needs.processes, need_bytes - found.known(regular_bytes(needs)))
+    need_bytes, headroom = finding.known(charged), finding.known(headroom)
+    formula = _formula(needs.processes, need_bytes - finding.known(regular_bytes(needs)))
     total = memory.value("MemTotal")
     if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
-        need = format_bytes(need_bytes)
-        yield passed("cgroup", "no limit below the host's", need, formula)
+        yield passed("cgroup", "no limit below the host's", format_bytes(need_bytes), formula)
     else:
         killing = passed("cgroup").known(memory.killing_headroom)
         slow = headroom.source.endswith("/memory.high")
@@ -110,25 +109,24 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         setting = Setting(Kind.CGROUP, headroom.source, no_limit(headroom.source))
         sizes = sizes_taken(needs.processes)
         left = headroom.left_bytes
-        found = _limited("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)
-        if slow and found.status is Status.FAIL:
+        finding = _limited("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)
+        if slow and finding.status is Status.FAIL:
             text = "the kernel slows every process of the cgroup down: the start may never end"
-            found = found._replace(text=text, consequence=Consequence.DEGRADED)
-        yield found
+            finding = finding._replace(text=text, consequence=Consequence.DEGRADED)
+        yield finding
     yield from container_memory(needs)
     if headroom is None or "slurm" not in headroom.source:
         yield from _slurm_job(needs)
 
 
+@or_unknown
 def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
-    total = regular_bytes(needs)
-    if isinstance(total, Unknown) or memory.hugetlb_charged is False:
+    """Add up the memory that the cgroup charges: huge pages too, if the kernel counts them."""
+    total = known(regular_bytes(needs))
+    if memory.hugetlb_charged is False or _huge(needs) == 0:
         return total
-    if isinstance(memory.hugetlb_charged, Unknown):
-        # Only where huge pages are taken does it matter.
-        return total if not _huge(needs) else memory.hugetlb_charged
-    huge = _huge(needs)
-    return huge if isinstance(huge, Unknown) else total + huge
+    known(memory.hugetlb_charged)  # matters only if huge pages are taken
+    return total + known(_huge(needs))
 
 
 @or_unknown
@@ -145,16 +143,17 @@ def _limited(
     settings: tuple[Setting, ...],
     sizes: str,
 ) -> Finding:
+    """Hold the bytes needed against a memory limit."""
     have, need = format_bytes(left_bytes, "{} allowed"), format_need(need_bytes, left_bytes)
-    found = passed(subject, have, need, formula, evidence=evidence)
+    finding = passed(subject, have, need, formula, evidence=evidence)
     advice = f"raise the memory limit of the container, or lower {sizes}"
     if left_bytes < need_bytes:
         text = "the kernel kills a process when the limit is reached, minutes after a clean start"
-        return found.failed(text, advice, settings)
+        return finding.failed(text, advice, settings)
     if need_bytes and left_bytes < need_bytes + need_bytes // 10:
         text = "little is left for the programs themselves and for page cache"
-        return found.warned(text, advice, settings)
-    return found
+        return finding.warned(text, advice, settings)
+    return finding
 
 
 def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
@@ -165,34 +164,32 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
         if container is None or container.memory_bytes is None:
             continue
         if isinstance(process.regular_bytes, int):
-            key = (container.origin, container.memory_bytes)
-            inside.setdefault(key, []).append(process)
+            inside.setdefault((container.origin, container.memory_bytes), []).append(process)
     for (origin, limit_bytes), processes in inside.items():
         taken = (each.regular_bytes for each in processes)
         need_bytes = sum(size for size in taken if isinstance(size, int))
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_taken(processes)
-        formula = _formula(processes)
-        yield _limited(origin, limit_bytes, need_bytes, formula, evidence, (), sizes)
+        yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge what a job's --mem leaves: not always a limit, ConstrainRAMSpace is no by default."""
-    places = [(process, process.container) for process in needs.processes]
-    inside = [process for process, at in places if at is None or at.runtime == "pyxis"]
-    need_bytes = sum(one.regular_bytes for one in inside if isinstance(one.regular_bytes, int))
-    asked = {process.environment.get("SLURM_MEM_PER_NODE", "") for process in inside}
+    places = [(each, each.container) for each in needs.processes]
+    inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
+    need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
+    asked = {each.environment.get("SLURM_MEM_PER_NODE", "") for each in inside}
     for mib in sorted(each for each in asked if each.isdecimal()):
         given_bytes = int(mib) * MIB
         have, need = format_bytes(given_bytes, "{} asked for"), format_need(need_bytes, given_bytes)
         evidence = (Evidence("SLURM_MEM_PER_NODE", f"{mib} MiB"),)
-        found = passed("Slurm job", have, need, _formula(inside), evidence=evidence)
+        finding = passed("Slurm job", have, need, _formula(inside), evidence=evidence)
         if given_bytes < need_bytes:
             text = "where cgroup.conf has ConstrainRAMSpace=yes, a job that takes more is killed"
             sizes = sizes_taken(inside)
             advice = f"raise --mem of the job (0 is all of a node), or lower {sizes}"
-            found = found.warned(text, advice)
-        yield found
+            finding = finding.warned(text, advice)
+        yield finding
 
 
 # What a container runtime gives /dev/shm when nobody says otherwise (docker, containerd).
@@ -207,10 +204,10 @@ def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge /dev/shm as it is here, and as each of the launch's containers would have its own."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
-    sharing = [one for one in needs.processes if one.gpu is not None or one.shm_bytes]
-    for process in sharing or needs.processes:
-        origin = "" if process.container is None else process.container.origin
-        groups.setdefault(origin, []).append(process)
+    sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]
+    for each in sharing or needs.processes:
+        origin = "" if each.container is None else each.container.origin
+        groups.setdefault(origin, []).append(each)
     for group in groups.values() or ((),):
         yield from _shm_of(memory, group)
 
@@ -227,31 +224,31 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
             yield passed(subject, text, format_bytes(need_bytes))
             return
         size = RUNTIME_SHM_BYTES if container.shm_bytes is None else container.shm_bytes
-        said = "unless told otherwise" if container.shm_bytes is None else "as asked for"
-        have = format_bytes(size, f"{{}} {said}")
-        found = _shm(subject, size, size, have, need_bytes, ranks, ())
-        described = (one._replace(described_by=container.runtime) for one in found.settings)
-        yield found._replace(settings=tuple(described))
+        origin = "unless told otherwise" if container.shm_bytes is None else "as asked for"
+        have = format_bytes(size, f"{{}} {origin}")
+        finding = _shm(subject, size, size, have, need_bytes, ranks, ())
+        described = (each._replace(described_by=container.runtime) for each in finding.settings)
+        yield finding._replace(settings=tuple(described))
         return
-    found = passed(SHM)
-    size_bytes = found.known(memory.shm_size_bytes)
-    available = found.known(memory.shm_available_bytes)
+    finding = passed(SHM)
+    size_bytes = finding.known(memory.shm_size_bytes)
+    available = finding.known(memory.shm_available_bytes)
     have = format_bytes(available, f"{{}} left of {format_bytes(size_bytes)}")
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
     if memory.shm_refuses and need_bytes:
-        found = passed(SHM, memory.shm_refuses, format_bytes(need_bytes), evidence=evidence)
+        finding = passed(SHM, memory.shm_refuses, format_bytes(need_bytes), evidence=evidence)
         again = command("mount", "-o", "remount,rw", SHM, as_root=True)
         yield (
-            found.failed("no segment can be made there", "mount it writable", (again,))
+            finding.failed("no segment can be made there", "mount it writable", (again,))
             if memory.shm_refuses == READ_ONLY
-            else found.failed("no segment can be made there", f"{_REMOVE} (ls -l {SHM})")
+            else finding.failed("no segment can be made there", f"{_REMOVE} (ls -l {SHM})")
         )
         return
     yield _shm(SHM, size_bytes, available, have, need_bytes, ranks, evidence)
 
 
 def shm_wanted_bytes(need_bytes: int) -> int:
-    """Return what /dev/shm has to hold: ``need_bytes``, and room for NCCL and torch."""
+    """Return the size that /dev/shm should have: ``need_bytes``, and room for NCCL and torch."""
     return max(GIB, 2 * need_bytes)
 
 
@@ -264,6 +261,7 @@ def _shm(
     ranks: int,
     evidence: tuple[Evidence, ...],
 ) -> Finding:
+    """Judge one /dev/shm: room for the launch's certain bytes, then for NCCL's usual segments."""
     need = format_bytes(need_bytes)
     wanted = shm_wanted_bytes(need_bytes)
     # What is large enough and full is not made smaller.
@@ -278,14 +276,14 @@ def _shm(
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
-        found = passed(subject, have, need, formula, evidence=evidence)
-        return found.failed(text, advice, settings)
+        finding = passed(subject, have, need, formula, evidence=evidence)
+        return finding.failed(text, advice, settings)
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
         formula = f"{need} at least, and what NCCL and torch take"
         need = format_bytes(RUNTIME_SHM_BYTES, "more than {}")
-        found = passed(subject, have, need, formula, evidence=evidence)
-        return found.warned(text, advice, settings)
+        finding = passed(subject, have, need, formula, evidence=evidence)
+        return finding.warned(text, advice, settings)
     return passed(subject, have, need, evidence=evidence)
 
 
@@ -311,19 +309,19 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
 @CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge the host's policy."""
-    found = passed("overcommit")
-    policy = found.known(memory.overcommit)
+    finding = passed("overcommit")
+    policy = finding.known(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"
-    found = found._replace(have=have, evidence=(Evidence(OVERCOMMIT, str(policy)),))
+    finding = finding._replace(have=have, evidence=(Evidence(OVERCOMMIT, str(policy)),))
     if policy != 2:
-        yield found
+        yield finding
         return
     bare = passed("overcommit", have)
     limit = bare.known(memory.value("CommitLimit"))
     committed = bare.known(memory.value("Committed_AS"))
     need_bytes = 0 if needs is None else bare.known(regular_bytes(needs))
     left = max(0, limit - committed)
-    found = found._replace(
+    finding = finding._replace(
         have=format_bytes(left, f"{have}, {{}} may still be mapped"),
         need=format_need(need_bytes, left),
     )
@@ -331,6 +329,6 @@ def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Findi
     settings = (Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2"),)
     if left >= need_bytes:
         text = "CUDA maps far more than it uses, and may be refused"
-        yield found.warned(text, advice, settings)
+        yield finding.warned(text, advice, settings)
     else:
-        yield found.failed("mappings are refused although memory is free", advice, settings)
+        yield finding.failed("mappings are refused although memory is free", advice, settings)

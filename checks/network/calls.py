@@ -22,11 +22,7 @@ def addresses() -> list[dict[str, Any]]:
     up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
     families = (socket.AF_INET, socket.AF_INET6)
     return [
-        {
-            "interface": name,
-            "address": entry.address.partition("%")[0],
-            "up": up.get(name, False),
-        }
+        {"interface": name, "address": entry.address.partition("%")[0], "up": up.get(name, False)}
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if entry.family in families
@@ -62,14 +58,14 @@ def resolve(host: str) -> list[str]:
     """Return the addresses of a name, in the resolver's order, each once."""
     import socket
 
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+    entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
-    """Return whether something listens: ``{"open": true}``, or the error's name and text.
+    """Try to connect: ``{"open": true}``, or the error's name and text.
 
-    ``timeout``: for how many seconds it was tried, where nothing refused it either.
+    ``timeout``: the seconds that were tried, if nothing refused the connection either.
     """
     import errno
     import socket
@@ -81,8 +77,8 @@ def connect(host: str, port: int) -> dict[str, Any]:
     except OSError as error:
         late = isinstance(error, TimeoutError)
         name = "timeout" if late else errno.errorcode.get(error.errno or 0, type(error).__name__)
-        told = {"open": False, "error": name, "text": error.strerror or str(error)}
-        return {**told, "timeout": limit} if late else told
+        failure = {"open": False, "error": name, "text": error.strerror or str(error)}
+        return {**failure, "timeout": limit} if late else failure
 
 
 def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> dict[str, Any]:
@@ -93,8 +89,7 @@ def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> di
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
-        body = answer.read(most_bytes).decode("utf-8", "replace")
-        return {"status": answer.status, "body": body}
+        return {"status": answer.status, "body": answer.read(most_bytes).decode("utf-8", "replace")}
     except TimeoutError:
         return {"timeout": _seconds(HTTP_SHARE)}
     except (OSError, HTTPException, ValueError) as error:
@@ -112,7 +107,7 @@ def master(host: str, port: int) -> dict[str, Any]:
     """Ask a Mooncake master with Mooncake's own client, in a process of its own.
 
     The protocol ``rpc_only`` connects, checks service and version, and returns before it joins:
-    the master shows no client afterwards. ``{"code": 0}`` is a master that is ready.
+    afterwards the master shows no such client. ``{"code": 0}`` is a master that is ready.
     """
     import subprocess
     import sys
@@ -139,8 +134,7 @@ def master(host: str, port: int) -> dict[str, Any]:
         word, _, code = line.partition(" ")
         if word == "code" and code.lstrip("-").isdigit():
             return {"code": int(code)}
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return {"error": last[:200]}
+    return {"error": (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]}
 
 
 # linux/rtnetlink.h
@@ -168,40 +162,41 @@ def rules() -> list[dict[str, Any]]:
     nothing, 6 blackhole, 7 unreachable, 8 prohibit). other: numbers (FRA_*, or TOS) of selectors
     that are none of these.
     """
-    found = []
+    rows = []
     for family in _FAMILIES:
         request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
-        for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETRULE, request):
-            if kind == RTM_NEWRULE and len(body) >= 12:
-                found.append(_rule(family, body))
-    return found
+        for message_type, body in netlink_dump(NETLINK_ROUTE, RTM_GETRULE, request):
+            if message_type == RTM_NEWRULE and len(body) >= 12:
+                rows.append(_rule(family, body))
+    return rows
 
 
 def _rule(family: int, body: bytes) -> dict[str, Any]:
+    """Read one routing rule of a netlink message."""
     _, to_length, from_length, tos, table, _, _, action, flags = struct.unpack_from(
         "=BBBBBBBBI", body
     )
-    given = dict(netlink_attributes(body[12:]))
-    mark, mask = (_number(given.get(number)) for number in (FRA_FWMARK, FRA_FWMASK))
-    others = sorted(given.keys() - _OF_NO_ACCOUNT - _READ)
+    attributes = dict(netlink_attributes(body[12:]))
+    mark, mask = (_number(attributes.get(number)) for number in (FRA_FWMARK, FRA_FWMASK))
+    others = sorted(attributes.keys() - _OF_NO_ACCOUNT - _READ)
     for number, unset in ((FRA_L3MDEV, b"\0"), (FRA_SUPPRESS_GROUP, b"\xff" * 4)):
-        if given.get(number) == unset:
+        if attributes.get(number) == unset:
             others.remove(number)
     if tos:
         others.append(TOS)
-    suppress = _number(given.get(FRA_SUPPRESS_PREFIX))
+    suppress = _number(attributes.get(FRA_SUPPRESS_PREFIX))
     return {
         "family": 4 if family == socket.AF_INET else 6,
-        "priority": _number(given.get(FRA_PRIORITY)) or 0,
+        "priority": _number(attributes.get(FRA_PRIORITY)) or 0,
         "action": action,
-        "table": _number(given.get(FRA_TABLE)) or table,
+        "table": _number(attributes.get(FRA_TABLE)) or table,
         "invert": bool(flags & FIB_RULE_INVERT),
-        "from": _prefix(family, given.get(FRA_SRC), from_length),
-        "to": _prefix(family, given.get(FRA_DST), to_length),
-        "iif": _name(given.get(FRA_IIFNAME)),
-        "oif": _name(given.get(FRA_OIFNAME)),
+        "from": _prefix(family, attributes.get(FRA_SRC), from_length),
+        "to": _prefix(family, attributes.get(FRA_DST), to_length),
+        "iif": _name(attributes.get(FRA_IIFNAME)),
+        "oif": _name(attributes.get(FRA_OIFNAME)),
         "mark": None if mark is None else [mark, 0xFFFFFFFF if mask is None else mask],
-        "goto": _number(given.get(FRA_GOTO)),
+        "goto": _number(attributes.get(FRA_GOTO)),
         "suppress_prefix": None if suppress in (None, 0xFFFFFFFF) else suppress,
         "other": others,
     }
@@ -229,62 +224,62 @@ def routes() -> list[list[Any]]:
     a row for each. At most ``MOST_ROUTES``; ``[family, -1, 0, "", "", ""]`` ends what was cut.
     """
     names = dict(socket.if_nameindex())
-    found: list[list[Any]] = []
+    rows: list[list[Any]] = []
     for family in _FAMILIES:
         request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
         count = 0
-        for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETROUTE, request):
-            if kind != RTM_NEWROUTE or len(body) < 12:
+        for message_type, body in netlink_dump(NETLINK_ROUTE, RTM_GETROUTE, request):
+            if message_type != RTM_NEWROUTE or len(body) < 12:
                 continue
-            rows = list(_routes(family, body, names))
-            count += len(rows)
+            hop_rows = list(_routes(family, body, names))
+            count += len(hop_rows)
             if count > MOST_ROUTES:
-                found.append([4 if family == socket.AF_INET else 6, -1, 0, "", "", ""])
+                rows.append([4 if family == socket.AF_INET else 6, -1, 0, "", "", ""])
                 break
-            found += rows
-    return found
+            rows += hop_rows
+    return rows
 
 
 def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
+    """Read one route of a netlink message, a row for each next hop."""
     _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
     if flags & RTM_F_CLONED:
         return []
-    given = dict(netlink_attributes(body[12:]))
-    table = _number(given.get(RTA_TABLE)) or table
+    attributes = dict(netlink_attributes(body[12:]))
+    table = _number(attributes.get(RTA_TABLE)) or table
     hops = []
-    for index, held in _hops(given):
-        via = held.get(RTA_GATEWAY)
+    for index, hop in _hops(attributes):
+        via = hop.get(RTA_GATEWAY)
         gateway = "" if via is None else socket.inet_ntop(family, via)
-        if via is None and len(held.get(RTA_VIA, b"")) > 2:
-            gateway = _via(held[RTA_VIA])
+        if via is None and len(hop.get(RTA_VIA, b"")) > 2:
+            gateway = _via(hop[RTA_VIA])
         hops.append((gateway, names.get(index, "") if index else ""))
-    written = _prefix(family, given.get(RTA_DST), length)
+    written = _prefix(family, attributes.get(RTA_DST), length)
     written = written or ("0.0.0.0/0" if family == socket.AF_INET else "::/0")
     number = 4 if family == socket.AF_INET else 6
     return [[number, table, type_, written, gateway, name] for gateway, name in hops]
 
 
-def _hops(given: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
+def _hops(attributes: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
     """Return (interface's index, attributes) of each next hop."""
-    data = given.get(RTA_MULTIPATH)
+    data = attributes.get(RTA_MULTIPATH)
     if data is None:
-        return [(_number(given.get(RTA_OIF)) or 0, given)]
-    found = []
+        return [(_number(attributes.get(RTA_OIF)) or 0, attributes)]
+    hops = []
     while len(data) >= 8:
         length, _, _, index = struct.unpack_from("=HBBi", data)
         if length < 8:
             break
-        found.append((index, dict(netlink_attributes(data[8:length]))))
+        hops.append((index, dict(netlink_attributes(data[8:length]))))
         data = data[(length + 3) & ~3 :]
-    return found
+    return hops
 
 
 def _via(raw: bytes) -> str:
     """Read struct rtvia: a gateway of the other family."""
     family = struct.unpack_from("=H", raw)[0]
     size = {socket.AF_INET: 4, socket.AF_INET6: 16}.get(family)
-    whole = size is not None and len(raw) == 2 + size
-    return socket.inet_ntop(family, raw[2:]) if whole else ""
+    return socket.inet_ntop(family, raw[2:]) if (size is not None and len(raw) == 2 + size) else ""
 
 
 def _prefix(family: int, raw: bytes | None, length: int) -> str:

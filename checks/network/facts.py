@@ -50,7 +50,7 @@ class NetworkFacts(NamedTuple):
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
     """Read the network below ``root``, and try to bind the ports of the launch."""
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
-    advertises = needs is None or any(one.kind == "advertised" for one in needs.services)
+    advertises = needs is None or any(service.kind == "advertised" for service in needs.services)
     return NetworkFacts(
         _addresses(root) if advertises else Unknown("no name of the launch is held against them"),
         _range(root),
@@ -66,9 +66,9 @@ def _time_wait(root: Root) -> int | Unknown:
     """Read ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
     content = known(root.text(SOCKETS))
     for line in content.splitlines():
-        words = line.split()
-        if words[:1] == ["TCP:"] and "tw" in words[:-1]:
-            count = words[words.index("tw") + 1]
+        fields = line.split()
+        if fields[:1] == ["TCP:"] and "tw" in fields[:-1]:
+            count = fields[fields.index("tw") + 1]
             if count.isdecimal() and len(count) < 12:
                 return int(count)
     return Unknown(f"{SOCKETS}: has no count of TCP sockets in TIME_WAIT")
@@ -76,6 +76,7 @@ def _time_wait(root: Root) -> int | Unknown:
 
 @or_unknown
 def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
+    """Read the addresses of this host's interfaces."""
     answer = known(root.call("network.addresses"))
     try:
         return tuple(
@@ -88,11 +89,12 @@ def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
 
 @or_unknown
 def _range(root: Root) -> tuple[int, int] | Unknown:
+    """Read the range of ephemeral ports."""
     content = known(root.text(PORT_RANGE))
-    words = content.split()
-    if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
+    ports = content.split()
+    if len(ports) != 2 or not all(word.isdecimal() and len(word) < 6 for word in ports):
         return Unknown(f"{PORT_RANGE}: not two ports: {content.strip()[:40]!r}")
-    first, last = int(words[0]), int(words[1])
+    first, last = int(ports[0]), int(ports[1])
     if not 1 <= first <= last <= LARGEST_PORT:
         return Unknown(f"{PORT_RANGE}: not a range of ports: {content.strip()[:40]!r}")
     return first, last
@@ -168,7 +170,7 @@ class ServiceFacts(NamedTuple):
 
 
 def key_of(service: Service) -> tuple[str, str, int | None]:
-    """Return what a service is known by in ``ServiceFacts``."""
+    """Return the key of a service in ``ServiceFacts``."""
     host = service.host if isinstance(service.host, str) else ""
     return service.kind, host, service.port
 
@@ -205,20 +207,21 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
 
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:
+    """Ask one service: resolve its name, connect, and speak its protocol."""
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
         addresses = _resolved(root.call("services.resolve", host))
     if service.own or port is None or isinstance(addresses, Unknown):
         return ServiceAnswer(addresses, Unknown("not asked"))
-    found = root.call("services.connect", host, port)
-    if isinstance(found, Unknown) or not isinstance(found, dict):
-        why = found if isinstance(found, Unknown) else Unknown("services.connect: no answer")
+    reply = root.call("services.connect", host, port)
+    if isinstance(reply, Unknown) or not isinstance(reply, dict):
+        why = reply if isinstance(reply, Unknown) else Unknown("services.connect: no answer")
         return ServiceAnswer(addresses, why)
-    if found.get("open") is not True:
-        refusal = f"{found.get('error', '')}: {found.get('text', '')}"
-        tried = found.get("timeout", 0.0)
-        if found.get("error") == "timeout" and isinstance(tried, int | float) and tried < PATIENCE:
+    if reply.get("open") is not True:
+        refusal = f"{reply.get('error', '')}: {reply.get('text', '')}"
+        tried = reply.get("timeout", 0.0)
+        if reply.get("error") == "timeout" and isinstance(tried, int | float) and tried < PATIENCE:
             late = f"no connection within {tried:g} s: a firewall, or a slow or dead host"
             return ServiceAnswer(addresses, Unknown(f"{late} (a longer --timeout tells more)"))
         return ServiceAnswer(addresses, False, refusal)
@@ -233,7 +236,7 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
 
 def has_no_address(why: Unknown) -> bool:
     """Return whether the resolver said that a name has none; else nobody asked, or answered."""
-    return any(said in why.reason for said in _NO_ADDRESS)
+    return any(phrase in why.reason for phrase in _NO_ADDRESS)
 
 
 def _is_address(host: str) -> bool:
@@ -249,37 +252,39 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _late(found: dict[str, object]) -> str:
-    return f"no answer within {found['timeout']} s"
+def _late(answer: dict[str, object]) -> str:
+    return f"no answer within {answer['timeout']} s"
 
 
 @or_unknown
-def _resolved(found: object) -> tuple[str, ...] | Unknown:
-    found = known(found)
-    if isinstance(found, list) and found:
-        return tuple(str(address) for address in found)
+def _resolved(addresses: object) -> tuple[str, ...] | Unknown:
+    addresses = known(addresses)
+    if isinstance(addresses, list) and addresses:
+        return tuple(str(address) for address in addresses)
     return Unknown("services.resolve: no address")
 
 
 def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> ServiceAnswer:
-    found = root.call("services.http", str(service.host), service.port or 0, path)
-    if isinstance(found, Unknown):
-        return answer._replace(status=found)
-    if isinstance(found, dict) and found.get("timeout"):
-        return answer._replace(late=_late(found))
-    if not isinstance(found, dict) or not isinstance(found.get("status"), int):
-        said = found.get("error") if isinstance(found, dict) else None
-        return answer._replace(status=NOT_HTTP, body=f"GET {path}: {said or 'no HTTP answer'}")
-    return answer._replace(status=found["status"], body=str(found.get("body", "")))
+    """Ask a service over HTTP."""
+    reply = root.call("services.http", str(service.host), service.port or 0, path)
+    if isinstance(reply, Unknown):
+        return answer._replace(status=reply)
+    if isinstance(reply, dict) and reply.get("timeout"):
+        return answer._replace(late=_late(reply))
+    if not isinstance(reply, dict) or not isinstance(reply.get("status"), int):
+        error = reply.get("error") if isinstance(reply, dict) else None
+        return answer._replace(status=NOT_HTTP, body=f"GET {path}: {error or 'no HTTP answer'}")
+    return answer._replace(status=reply["status"], body=str(reply.get("body", "")))
 
 
 def _master(root: Root, host: str, port: int, answer: ServiceAnswer) -> ServiceAnswer:
-    found = root.call("services.master", host, port)
-    if isinstance(found, Unknown):
-        return answer._replace(code=found)
-    if isinstance(found, dict) and isinstance(found.get("code"), int):
-        return answer._replace(code=int(found["code"]))
-    if isinstance(found, dict) and found.get("timeout"):
-        return answer._replace(late=_late(found))
-    said = found.get("error") if isinstance(found, dict) else None
-    return answer._replace(code=Unknown(f"Mooncake's client could not ask: {said or 'no answer'}"))
+    """Ask a master with Mooncake's own client."""
+    reply = root.call("services.master", host, port)
+    if isinstance(reply, Unknown):
+        return answer._replace(code=reply)
+    if isinstance(reply, dict) and isinstance(reply.get("code"), int):
+        return answer._replace(code=int(reply["code"]))
+    if isinstance(reply, dict) and reply.get("timeout"):
+        return answer._replace(late=_late(reply))
+    error = reply.get("error") if isinstance(reply, dict) else None
+    return answer._replace(code=Unknown(f"Mooncake's client could not ask: {error or 'no answer'}"))

@@ -63,6 +63,7 @@ def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 def _port(
     port: BoundPort, network: NetworkFacts, users: dict[tuple[str, int], list[BoundPort]]
 ) -> Finding:
+    """Judge one port of the launch: its number, its other users, and whether it is free here."""
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
@@ -130,20 +131,20 @@ def _port(
     )
 
 
-def _together(one: BoundPort, other: BoundPort) -> bool:
+def _together(port: BoundPort, other: BoundPort) -> bool:
     """Return whether an engine publishes both for one container: neither waits for the other."""
-    return one.address is not None and other.address is not None and one.owner == other.owner
+    return port.address is not None and other.address is not None and port.owner == other.owner
 
 
-def _meet(one: str | None, other: str | None) -> bool:
-    """Return whether two ports of one number exclude each other.
+def _meet(address: str | None, other: str | None) -> bool:
+    """Tell whether two ports of one number exclude each other.
 
-    None: an address that the process finds for itself, which is not read. It may be taken for no
-    known one.
+    None: an address that the process finds for itself, which is not read. Such an address may
+    equal no known one.
     """
-    if one is None or other is None:
-        return not one and not other
-    return one == other or not one or not other
+    if address is None or other is None:
+        return not address and not other
+    return address == other or not address or not other
 
 
 @CHECKS.check("network.port-range", _ports)
@@ -163,7 +164,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
     ]
     wanted = ",".join([kept] * bool(kept) + [str(port.port) for port in risky])
     for port in risky:
-        found = passed(
+        finding = passed(
             f"{port.what} of {port.owner}",
             have,
             f"port {port.port}",
@@ -175,9 +176,9 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
                 f"server restarts: reserve it (net.ipv4.ip_local_reserved_ports={wanted}) if no "
                 "restart may fail"
             )
-            yield found._replace(text=text)
+            yield finding._replace(text=text)
             continue
-        yield found.warned(
+        yield finding.warned(
             "an outgoing connection may hold it when the server restarts",
             "reserve it",
             (Setting(Kind.SYSCTL, "net.ipv4.ip_local_reserved_ports", wanted, kept),),
@@ -188,10 +189,10 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
 @CHECKS.check("network.time-wait", the_launch)
 def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
-    """Judge the host, where a process of the launch moves data over TCP."""
+    """Judge how many connections in TIME_WAIT the host has, if the launch moves data over TCP."""
     embedded = any(service.kind == "master" for service in needs.services)
     stores = ("store_service", "mooncake_client", *(["sglang"] if embedded else []))
-    if all(one.program not in stores or one.rdma is not None for one in needs.processes):
+    if all(each.program not in stores or each.rdma is not None for each in needs.processes):
         yield skip("no process of the launch moves data over TCP")
         return
     span, resting = known(network.ephemeral), known(network.time_wait)
@@ -229,31 +230,33 @@ def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
 
 @or_unjudged
 def _advertised(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
+    """Judge the address under which a store registers itself: it has to be this host's."""
     name = passed(Subject(service.owner, "process")).known(service.host)
     finding = passed(Subject(name, "address"), need="an address of this host")
-    evidence = (Evidence(service.origin, name),)
-    judged = finding._replace(evidence=evidence)
-    found = Unknown("not resolved") if answer is None else answer.addresses
-    if isinstance(found, Unknown) and has_no_address(found):
+    judged = finding._replace(evidence=(Evidence(service.origin, name),))
+    resolved = Unknown("not resolved") if answer is None else answer.addresses
+    if isinstance(resolved, Unknown) and has_no_address(resolved):
         advice = "advertise an address of this host, or have the name resolve to one"
         unresolved = judged.failed("the name does not resolve: no peer can connect", advice)
         return _ends_where_it_binds(unresolved, service)
-    addresses = finding.known(found)
+    addresses = finding.known(resolved)
     have, first = ", ".join(addresses), addresses[0]
     finding, judged = finding._replace(have=have), judged._replace(have=have)
     if is_loopback(first):
         advice = "set MOONCAKE_LOCAL_HOSTNAME to an address that peers can reach"
         return judged.warned("peers on other hosts cannot connect", advice)
-    own = {entry.address: entry for entry in finding.known(network.addresses)}
-    if first not in own:
-        here = ", ".join(one for one, entry in own.items() if entry.up and not is_loopback(one))
+    mine = {entry.address: entry for entry in finding.known(network.addresses)}
+    if first not in mine:
+        here = ", ".join(
+            name_ for name_, entry in mine.items() if entry.up and not is_loopback(name_)
+        )
         foreign = judged.failed(
             "no interface here has this address: peers reach another host, or none",
             f"advertise an address of this host, on the network of its peers ({here})",
         )
         return _ends_where_it_binds(foreign, service)
-    if not own[first].up:
-        interface = own[first].interface
+    if not mine[first].up:
+        interface = mine[first].interface
         up = command("ip", "link", "set", "dev", interface, "up", now="down", as_root=True)
         advice = f"bring {interface} up (on the host)"
         return judged.failed(f"the interface {interface} is down", advice, (up,))
@@ -280,6 +283,7 @@ def _called(needs: LaunchNeeds) -> list[Service]:
 
 
 def _subject(service: Service) -> str:
+    """Name a service with its address."""
     host = service.name if isinstance(service.host, Unknown) else service.host
     if not host:
         port = "" if service.port is None else f" at port {service.port}"
@@ -297,16 +301,18 @@ def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
 
 @or_unjudged
 def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
+    """Judge the address of a service: it has a port, resolves, and is not loopback for other
+    hosts.
+    """
     finding = passed(_subject(service))
-    host = finding.known(service.host)
-    judged = finding._replace(evidence=(Evidence(service.origin, host),))
+    judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
     if service.port is None:
         return judged.failed("there is no port in the address", "write host:port")
-    found = Unknown("not resolved") if answer is None else answer.addresses
-    if isinstance(found, Unknown) and has_no_address(found):
+    resolved = Unknown("not resolved") if answer is None else answer.addresses
+    if isinstance(resolved, Unknown) and has_no_address(resolved):
         advice = "write an address, or a name that every host of the launch can resolve"
-        return judged.failed(f"the name does not resolve here ({found.reason})", advice)
-    addresses = finding.known(found)
+        return judged.failed(f"the name does not resolve here ({resolved.reason})", advice)
+    addresses = finding.known(resolved)
     judged = judged._replace(have=", ".join(addresses))
     if hosts > 1 and is_loopback(addresses[0]):
         text = f"the launch runs on {hosts} hosts, and each would connect to itself"
@@ -323,6 +329,7 @@ def reachable(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
 
 @or_unjudged
 def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
+    """Judge whether a service answers, each in its own protocol."""
     finding = passed(_subject(service))
     if service.own:
         return finding._replace(have="the launch itself starts it")
@@ -343,8 +350,7 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
         if finding._replace(have="open").known(answer.status) == NOT_HTTP:
-            text = f"it does not answer HTTP ({answer.body})"
-            return finding.failed(text, _CORRECT, have="open")
+            return finding.failed(f"it does not answer HTTP ({answer.body})", _CORRECT, have="open")
         finding = finding._replace(have=f"HTTP {answer.status}")
         return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)
     if service.kind == "master":
@@ -353,6 +359,7 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
 
 
 def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
+    """Judge the answer of an HTTP metadata server."""
     evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.status} {answer.body}"),)
     finding = finding._replace(evidence=evidence)
     if answer.status == 404 and NOT_FOUND in answer.body:
@@ -364,6 +371,7 @@ def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
 
 
 def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
+    """Judge the answer of a master's HTTP port."""
     finding = finding._replace(evidence=(Evidence("GET /health", answer.body[:200]),))
     if answer.status == 200 and '"service_ready":true' in "".join(answer.body.split()):
         return finding._replace(have="service_ready")
@@ -376,6 +384,7 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
 
 
 def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
+    """Judge the answer that Mooncake's own client got from a master."""
     if isinstance(answer.code, Unknown):
         why = answer.code.reason
         return finding.unknown(f"something listens; whether it is a master is not known ({why})")

@@ -84,6 +84,7 @@ def _list(answer: object) -> list[Any]:
 
 
 def _rule(row: dict[str, Any]) -> RoutingRule:
+    """Read a recorded rule. Raises ValueError and the like if it is damaged."""
     for prefix in (row["from"], row["to"]):
         if prefix:
             ipaddress.ip_network(prefix, strict=False)
@@ -106,6 +107,7 @@ def _rule(row: dict[str, Any]) -> RoutingRule:
 
 
 def _route(row: Sequence[Any]) -> TableRoute:
+    """Read a recorded route. Raises ValueError and the like if it is damaged."""
     family, table, type_, destination, gateway, interface = row
     if destination:
         ipaddress.ip_network(destination, strict=False)
@@ -116,13 +118,13 @@ def _route(row: Sequence[Any]) -> TableRoute:
 
 @or_unknown
 def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...] | Unknown:
-    """Return networks that have a route out of ``interface`` for what is sent from ``source``.
+    """Return the networks to which ``interface`` has a route for packets from ``source``.
 
-    The tables in the order of the rules; what a rule or a route rejects is none of them. Unknown
-    where a rule asks for something that is not known here.
+    The tables are asked in the order of the rules; networks that a rule or route rejects are
+    left out. Unknown if a rule has a selector that is not known here.
     """
     address = ipaddress.ip_address(source)
-    found: list[Network] = []
+    reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
     open_: list[Network] = [whole]  # what no rule before has decided
     below = 0
@@ -133,7 +135,7 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
         if not asked:
             continue
         if rule.action == TO_TABLE:
-            open_ = _of_table(routing.routes, rule, interface, asked, open_, found)
+            open_ = _of_table(routing.routes, rule, interface, asked, open_, reachable)
         elif rule.action in REJECTS:
             open_ = _without(open_, asked)
         elif rule.action == GO_TO and rule.goto is not None:
@@ -142,7 +144,7 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
             below = rule.goto
         elif rule.action != NOTHING:
             return Unknown(f"rule {rule.priority} has an action of its own ({rule.action})")
-    return tuple(dict.fromkeys(str(network) for network in found))
+    return tuple(dict.fromkeys(str(network) for network in reachable))
 
 
 def _asked(
@@ -164,8 +166,7 @@ def _asked(
     )
     if not rule.target:
         return open_ if meets is not rule.invert else []
-    target = ipaddress.ip_network(rule.target, strict=False)
-    inside = _within(open_, target) if meets else []
+    inside = _within(open_, ipaddress.ip_network(rule.target, strict=False)) if meets else []
     return _without(open_, inside) if rule.invert else inside
 
 
@@ -175,21 +176,22 @@ def _of_table(
     interface: str,
     asked: list[Network],
     open_: list[Network],
-    found: list[Network],
+    reachable: list[Network],
 ) -> list[Network]:
-    """Add what the table leads to out of ``interface``; return what is still open after it.
+    """Add to ``reachable`` where the table leads out of ``interface``; return the networks left
+    open.
 
-    The most specific first: that is the one that counts. A route out of another interface is none
-    for this port: the kernel passes it over, and looks on.
+    The most specific route decides. A route out of another interface does not count for this
+    port: the kernel passes it over, and looks on.
     """
     decided: list[Network] = []
-    held = [
+    rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)
         for route in routes
         if (route.family, route.table) == (rule.family, rule.table) and route.destination
     ]
     left = asked
-    for network, route in sorted(held, key=lambda item: -item[0].prefixlen):
+    for network, route in sorted(rows, key=lambda item: -item[0].prefixlen):
         rejects = route.type in REJECTS
         leads = route.type == UNICAST and route.interface == interface
         if not (rejects or leads or route.type == THROW):
@@ -197,7 +199,7 @@ def _of_table(
         part = _within(left, network)
         suppressed = rule.suppress_prefix is not None and network.prefixlen <= rule.suppress_prefix
         if leads and not suppressed:
-            found += part
+            reachable += part
         else:
             left = _without(left, part)
         if rejects or (leads and not suppressed):
@@ -206,16 +208,18 @@ def _of_table(
 
 
 def _within(networks: Iterable[Network], wanted: Network) -> list[Network]:
-    found: list[Network] = []
+    """Return the parts of ``networks`` inside ``wanted``."""
+    parts: list[Network] = []
     for network in networks:
         if network.subnet_of(wanted):  # type: ignore[arg-type]
-            found.append(network)
+            parts.append(network)
         elif wanted.subnet_of(network):  # type: ignore[arg-type]
-            found.append(wanted)
-    return found
+            parts.append(wanted)
+    return parts
 
 
 def _without(networks: Iterable[Network], taken: Iterable[Network]) -> list[Network]:
+    """Return ``networks`` less all of ``taken``."""
     left = list(networks)
     for gone in taken:
         rest: list[Network] = []

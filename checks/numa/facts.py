@@ -27,7 +27,7 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """Return the errno of each call, 0 where it is permitted: get_mempolicy, set_mempolicy, mbind.
+    """Return the errno of each call, 0 if it is permitted: get_mempolicy, set_mempolicy, mbind.
 
     Each is made with the preferred policy and no node, which any cpuset accepts: what refuses it is
     a seccomp filter, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
@@ -47,12 +47,11 @@ def memory_policy() -> dict[str, int]:
     def ask(number: int, *arguments: int | None) -> int:
         ctypes.set_errno(0)
         wide = [None if value is None else ctypes.c_ulong(value) for value in arguments]
-        answer = library.syscall(ctypes.c_long(number), *wide)
-        return ctypes.get_errno() if answer == -1 else 0
+        return ctypes.get_errno() if library.syscall(ctypes.c_long(number), *wide) == -1 else 0
 
     def attempt() -> dict[str, int]:
-        page = mmap.mmap(-1, mmap.PAGESIZE)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        """Make the three calls; return the errno of each."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, mmap.PAGESIZE)))
         return {
             "get_mempolicy": ask(get_mempolicy, None, None, 0, None, 0),
             "set_mempolicy": ask(set_mempolicy, MPOL_PREFERRED, None, 0),
@@ -88,7 +87,7 @@ class NumaNode(NamedTuple):
 
 
 class MemoryPolicy(NamedTuple):
-    """The errno of each call as this process makes it; 0 where it is permitted."""
+    """The errno of each call as this process makes it; 0 if it is permitted."""
 
     get_mempolicy: int
     set_mempolicy: int
@@ -115,12 +114,12 @@ class NumaFacts(NamedTuple):
     zone_reclaim_mode: int | Unknown
 
     def node(self, number: int) -> NumaNode | None:
-        """Return the node of that number, None where the host has none."""
+        """Return the node of that number, None if the host has none."""
         return next((node for node in self.nodes if node.node == number), None)
 
 
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """Read the topic; Unknown where nodes may not be listed: none listed would be one node."""
+    """Read the topic; Unknown if nodes may not be listed: none listed would be one node."""
     names = root.names(NODES)
     if isinstance(names, Unknown) and not names.absent:
         return names
@@ -142,6 +141,7 @@ def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
 
 
 def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> NumaNode:
+    """Read one NUMA node."""
     folder = f"{NODES}/node{node}"
     table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
     return NumaNode(
@@ -165,14 +165,15 @@ def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
 @or_unknown
 def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
     content = known(root.text(name))
-    words = content.split()
-    if not words or not all(word.isdecimal() and len(word) < 6 for word in words):
+    distances = content.split()
+    if not distances or not all(word.isdecimal() and len(word) < 6 for word in distances):
         return Unknown(f"{name}: not a row of distances: {content.strip()[:40]!r}")
-    return tuple(int(word) for word in words)
+    return tuple(int(word) for word in distances)
 
 
 @or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
+    """Add up rows of a NUMA node's meminfo."""
     table = known(table)
     total = 0
     for key in keys:
@@ -183,6 +184,7 @@ def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
 
 @or_unknown
 def _policy(root: Root) -> MemoryPolicy | Unknown:
+    """Read which calls of memory policy this process may make."""
     answer = known(root.call("numa.memory_policy"))
     if not isinstance(answer, dict):
         return Unknown("numa.memory_policy: not a record of errnos")

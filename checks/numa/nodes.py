@@ -51,15 +51,15 @@ def gpu_memory_nodes(root: Root) -> frozenset[int]:
 
     Source: nv-procfs.c of NVIDIA's open-gpu-kernel-modules.
     """
-    found: set[int] = set()
+    nodes: set[int] = set()
     names = root.names(GPUS)
     for name in () if isinstance(names, Unknown) else names:
         content = root.text(NUMA_STATUS.replace("*", name))
         for line in () if isinstance(content, Unknown) else content.splitlines():
             key, _, node = (part.strip() for part in line.partition(":"))
             if key == "Node" and node.isdecimal() and int(node) < MOST_NODES:
-                found.add(int(node))
-    return frozenset(found)
+                nodes.add(int(node))
+    return frozenset(nodes)
 
 
 def node_list(nodes: Iterable[int]) -> str:
@@ -86,16 +86,17 @@ def parse_cpu_map(text: str) -> tuple[int, ...]:
 
     Raises ValueError on anything else.
     """
-    words = text.strip(_AROUND).split(",")
-    if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in words):
+    masks = text.strip(_AROUND).split(",")
+    if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in masks):
         raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")
-    if len(words) * 32 > MOST_CPUS:
+    if len(masks) * 32 > MOST_CPUS:
         raise ValueError(f"not a map of up to {MOST_CPUS} CPUs")
-    mask = int("".join(word.zfill(8) for word in words), 16)
+    mask = int("".join(word.zfill(8) for word in masks), 16)
     return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
 def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:
+    """Parse the kernel's list notation. Raises ValueError if ``text`` is no such list."""
     numbers: set[int] = set()
     for part in text.strip(_AROUND).split(","):
         first, dash, last = part.strip().partition("-")
@@ -146,7 +147,7 @@ def read_allowed(root: Root) -> Allowed:
 
 
 def read_list(root: Root, name: str, parse: Parser) -> List:
-    """Read a file's list, Unknown where it is none."""
+    """Read a file's list, Unknown if it is none."""
     content = root.text(name)
     return content if isinstance(content, Unknown) else _parsed(content, name, parse)
 
@@ -187,7 +188,7 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
 
 
 def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
-    """Yield where this process's cpuset is on most hosts, with its path there."""
+    """Yield the folders in which most hosts mount this process's cpuset."""
     for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
@@ -232,9 +233,9 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
     values, gpus = dict(table.values), gpu_memory_nodes(root)
     for node in gpus:
         gpu = _read(root, f"{NODES}/node{node}/meminfo")
-        for row, own in _OF_GPUS.items():
+        for row, key in _OF_GPUS.items():
             if row in values:
-                values[row] = max(0, values[row] - known(known(gpu).value(own)))
+                values[row] = max(0, values[row] - known(known(gpu).value(key)))
     less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
     return Meminfo(table.source + less, values)
 
@@ -257,16 +258,17 @@ def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
 
 @or_unknown
 def _read(root: Root, name: str) -> Meminfo | Unknown:
+    """Read one meminfo file."""
     content = known(root.text(name))
     values: dict[str, int] = {}
     for line in content.splitlines():
         label, colon, amount = line.partition(":")
-        words = amount.split()
-        count = kernel_count(words[0]) if colon and words else None
+        fields = amount.split()
+        count = kernel_count(fields[0]) if colon and fields else None
         names = label.split()  # a node's table starts each label with "Node N "
         if count is None or not names:
             continue
-        values[names[-1]] = count * (KIB if words[1:] == ["kB"] else 1)
+        values[names[-1]] = count * (KIB if fields[1:] == ["kB"] else 1)
     if not values:
         return Unknown(f"{name}: no line reads as a memory count")
     return Meminfo(name, values)

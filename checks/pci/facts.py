@@ -22,9 +22,9 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """Return the ACS control register of the function at ``address``; None where it has no ACS.
+    """Return the ACS control register of the function at ``address``; None if it has no ACS.
 
-    Raises PermissionError where the kernel shows only the first 64 bytes (not root).
+    Raises PermissionError if the kernel shows only the first 64 bytes (not root).
     """
     import os
 
@@ -40,9 +40,9 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """Return ACS control of a configuration space; None where it has none.
+    """Return ACS control of a configuration space; None if it has none.
 
-    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError where it gives too few.
+    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError if it gives too few.
     """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
@@ -94,7 +94,7 @@ class Link(NamedTuple):
 class PciFunction(NamedTuple):
     """A PCI function.
 
-    kind: class code ("0x030200"). node: None where the kernel says -1, as firmware without
+    kind: class code ("0x030200"). node: None if the kernel says -1, as firmware without
     affinity and many virtual machines do. parents: from the host bridge (``pci0000:40``) down
     to the bridge above it, as sysfs nests them. iommu: the type of its IOMMU
     group's domain ("identity", "DMA", "DMA-FQ"), "none" without a group.
@@ -146,8 +146,8 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
     What has no PCI function (soft-RoCE) is in no list here.
     """
     one_node = len(numa_nodes(root)) <= 1
-    found = read_accelerators(root)
-    accelerators = () if isinstance(found, Unknown) else found
+    functions = read_accelerators(root)
+    accelerators = () if isinstance(functions, Unknown) else functions
     nics = _nics(root)
     bridges = {
         address: read_function(root, address)
@@ -167,7 +167,7 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
                 if bridge not in acs:
                     acs[bridge] = _acs(root, bridge)
     return PciFacts(
-        found,
+        functions,
         nics,
         bridges,
         acs,
@@ -182,18 +182,19 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
 def read_accelerators(root: Root) -> tuple[PciFunction, ...] | Unknown:
     """Read every GPU or other accelerator, in PCI order; () without PCI and NVIDIA's driver."""
     driven = driver_gpus(root)
-    found = []
+    functions = []
     for address in known(pci_addresses(root)):
         if address in driven:
-            found.append(read_function(root, address)._replace(vendor=NVIDIA))
+            functions.append(read_function(root, address)._replace(vendor=NVIDIA))
         elif ADDRESS.fullmatch(address) and _is_accelerator(root, address):
-            found.append(read_function(root, address))
-    return tuple(found)
+            functions.append(read_function(root, address))
+    return tuple(functions)
 
 
 def _is_accelerator(root: Root, address: str) -> bool:
-    kind, vendor = (root.word(f"{PCI_DEVICES}/{address}/{name}") for name in ("class", "vendor"))
-    if isinstance(kind, Unknown) or kind[:6] not in ACCELERATOR_CLASSES:
+    """Tell whether a PCI function is a GPU or another accelerator of a known maker."""
+    code, vendor = (root.word(f"{PCI_DEVICES}/{address}/{name}") for name in ("class", "vendor"))
+    if isinstance(code, Unknown) or code[:6] not in ACCELERATOR_CLASSES:
         return False
     # Intel's graphics on bus 0 is part of the processor.
     inside = vendor == "0x8086" and address[-7:-5] == "00"
@@ -243,7 +244,7 @@ def _parents(root: Root, folder: str) -> tuple[str, ...]:
 
 
 def _lanes(root: Root, name: str) -> int | Unknown:
-    """Read a link's width; a function without a link of its own says 0 (virtual) or 255."""
+    """Read a link's width; a function without a link says 0 (virtual) or 255."""
     width = root.integer(name)
     if isinstance(width, int) and not 1 <= width <= 32:
         return Unknown(f"{name}: {width}, so it has no link of its own", absent=True)
@@ -258,6 +259,7 @@ def _iommu(root: Root, folder: str) -> str | Unknown:
 
 
 def _nics(root: Root) -> dict[str, PciFunction]:
+    """Read the PCI function of each RDMA device."""
     nics = {}
     for name in root.listed(RDMA_DEVICES):
         path = root.link(f"{RDMA_DEVICES}/{name}/device")
@@ -285,47 +287,47 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
     )
 
 
-def path_class(one: PciFunction, other: PciFunction) -> PathClass | Unknown:
+def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
 
-    Symmetric. Unknown where the host bridges differ and a NUMA node is not known.
+    Symmetric. Unknown if the host bridges differ and a NUMA node is not known.
     """
-    if not one.parents or not other.parents:
-        missing = one if not one.parents else other
+    if not function.parents or not other.parents:
+        missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")
-    shared = shared_parents(one.parents, other.parents)
+    shared = shared_parents(function.parents, other.parents)
     if shared == 0:
-        for end in (one, other):
+        for end in (function, other):
             if not isinstance(end.node, int):
                 return Unknown(f"{end.address}: its NUMA node is not known")
-        return PathClass.NODE if one.node == other.node else PathClass.SYS
+        return PathClass.NODE if function.node == other.node else PathClass.SYS
     if shared == 1:
         # Two functions of the root complex itself, or below two of its ports. Those of one device
         # need no bridge at all.
-        slots = {(end.parents, end.address.rpartition(".")[0]) for end in (one, other)}
+        slots = {(end.parents, end.address.rpartition(".")[0]) for end in (function, other)}
         return PathClass.PIX if len(slots) == 1 else PathClass.PHB
     # Below the bridge that both share, one more on either side is the port of the same switch.
-    below = max(len(one.parents), len(other.parents)) - shared
+    below = max(len(function.parents), len(other.parents)) - shared
     return PathClass.PIX if below <= 1 else PathClass.PXB
 
 
-def shared_parents(one: Sequence[str], other: Sequence[str]) -> int:
+def shared_parents(parents: Sequence[str], other: Sequence[str]) -> int:
     """Count how many parents from the host bridge down are the same."""
     count = 0
-    for first, second in zip(one, other, strict=False):
+    for first, second in zip(parents, other, strict=False):
         if first != second:
             break
         count += 1
     return count
 
 
-def bridges_between(one: PciFunction, other: PciFunction) -> tuple[str, ...]:
-    """Return the bridges at which a transfer between them could be turned towards the root complex.
+def bridges_between(function: PciFunction, other: PciFunction) -> tuple[str, ...]:
+    """Return the bridges at which ACS could turn a transfer between two functions upwards.
 
-    Those below the switch that both share, which is where ACS redirection acts; () where the path
-    leads through the root complex anyway.
+    Those below the switch that both share, where ACS redirection acts; () if the path leads
+    through the root complex anyway.
     """
-    shared = shared_parents(one.parents, other.parents)
+    shared = shared_parents(function.parents, other.parents)
     if shared < 2:
         return ()
-    return (*one.parents[shared:], *other.parents[shared:])
+    return (*function.parents[shared:], *other.parents[shared:])

@@ -32,15 +32,17 @@ SYS_NICE = Setting(Kind.CAPABILITY, "SYS_NICE", "added")
 
 @CHECKS.check("numa.policy-refused", the_launch)
 def policy_refused(needs: LaunchNeeds, numa: NumaFacts) -> Iterable[Finding]:
+    """Judge whether the kernel permits the memory policies that processes set."""
     policy = numa.policy
-    found = [_policy_of(process, policy, needs) for process in needs.processes]
-    return fold(found) or [passed("launch", "no process binds memory")]
+    findings = [_policy_of(process, policy, needs) for process in needs.processes]
+    return fold(findings) or [passed("launch", "no process binds memory")]
 
 
 @or_unjudged
 def _policy_of(
     process: ProcessNeeds, policy: MemoryPolicy | Unknown, needs: LaunchNeeds
 ) -> Finding:
+    """Judge the calls of memory policy of one process."""
     binds = process.program == "sglang" and process.node is not None
     splits = splits_segment(process)
     if isinstance(splits, Unknown) and (isinstance(policy, Unknown) or policy.mbind):
@@ -74,8 +76,7 @@ def _policy_of(
         )
     probes = probes_numactl(needs.sglang_version)
     if finding.known(probes, "SGLang before 0.5.15 loses the rank here, newer ones do not: "):
-        text = "the rank binds its CPUs at most, and its memory may be on any node"
-        return finding.warned(text)
+        return finding.warned("the rank binds its CPUs at most, and its memory may be on any node")
     if permitted.get_mempolicy:
         # SGLang asks get_mempolicy first, and without it binds nothing unless --numa-node does.
         return finding.warned(
@@ -115,15 +116,17 @@ def _named(code: int) -> str:
 
 @CHECKS.check("numa.cpuset-excludes", the_launch)
 def cpuset_excludes(needs: LaunchNeeds, numa: NumaFacts, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether the cpuset allows the NUMA nodes that processes bind memory to."""
     must_be_read(numa)
-    found = [_allowed_to(process, numa, rdma, needs) for process in needs.processes]
-    return fold(found) or [passed("launch", "no process binds memory")]
+    findings = [_allowed_to(process, numa, rdma, needs) for process in needs.processes]
+    return fold(findings) or [passed("launch", "no process binds memory")]
 
 
 @or_unjudged
 def _allowed_to(
     process: ProcessNeeds, numa: NumaFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
+    """Judge the NUMA nodes that one process binds to, against cpuset and CPUs."""
     finding = passed(process.name)
     refused = _refused(process, numa)
     if refused is not None:
@@ -191,8 +194,8 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
     if needs.nic_nodes is not None:
         return set(known(process.segment_nodes))
     nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
-    found = {node for node in nodes if node is not None}
-    return found if len(found) > 1 else set()
+    several = {node for node in nodes if node is not None}
+    return several if len(several) > 1 else set()
 
 
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:

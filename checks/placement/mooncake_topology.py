@@ -47,7 +47,7 @@ class View(NamedTuple):
     gpus: tuple[str, ...] | Unknown
 
     def at(self, name: str) -> Location | None:
-        """Return the location of that name; None where Mooncake has none."""
+        """Return the location of that name; None if Mooncake has none."""
         return next((place for place in self.locations if place.name == name), None)
 
 
@@ -61,7 +61,10 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Return what ``process`` sees with this release (None: newest); GPUs if built with CUDA."""
+    """Foretell the topology that ``process`` gets from this release (None: newest).
+
+    knows_gpus: Mooncake is built with CUDA.
+    """
     used = devices_in_use(rdma, process, release)
     if isinstance(used.names, Unknown):
         return used.names
@@ -80,11 +83,10 @@ def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
     """Return the location of a node; it prefers a NIC on that node, and no other."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
-        found = nodes[name]
-        if isinstance(found, Unknown):
-            return Location(f"cpu:{node}", found)
-    near = tuple(name for name in names if nodes[name] == node)
-    return _location(f"cpu:{node}", near, names)
+        near_node = nodes[name]
+        if isinstance(near_node, Unknown):
+            return Location(f"cpu:{node}", near_node)
+    return _location(f"cpu:{node}", tuple(name for name in names if nodes[name] == node), names)
 
 
 def _of_gpu(
@@ -98,7 +100,7 @@ def _of_gpu(
     """Return a GPU's location: of its node's NICs (or all) the fewest steps away are preferred."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
-    gpu = next((one for one in gpus.on_pci if one.address == address), None)
+    gpu = next((function for function in gpus.on_pci if function.address == address), None)
     if gpu is None:  # sysfs does not show it, and then Mooncake cannot tell how far anything is
         return _location(location, (), names)
     nics = {name: pci.nics[name] for name in names if name in pci.nics}
@@ -120,16 +122,16 @@ def _path(function: PciFunction) -> str:
     return "/".join(("/sys/devices", *function.parents, function.address))
 
 
-def pci_steps(one: str, other: str) -> int:
+def pci_steps(path: str, other: str) -> int:
     """Return the slashes of both sysfs paths behind what they share (getPciDistance)."""
     shared = 0
-    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+    while shared < min(len(path), len(other)) and path[shared] == other[shared]:
         shared += 1
-    return one.count("/", shared) + other.count("/", shared)
+    return path.count("/", shared) + other.count("/", shared)
 
 
 def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Location:
-    return Location(name, preferred, tuple(one for one in names if one not in preferred))
+    return Location(name, preferred, tuple(nic for nic in names if nic not in preferred))
 
 
 def _only(place: Location, names: Sequence[str]) -> Location:
@@ -144,6 +146,7 @@ def _only(place: Location, names: Sequence[str]) -> Location:
 
 @or_unknown
 def _json(content: str | Unknown) -> Any | Unknown:
+    """Parse a topology file."""
     import json
 
     content = known(content)
@@ -174,34 +177,39 @@ def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
 
 
 def _order(name: str) -> tuple[str, int, str]:
-    kind, _, number = name.partition(":")
+    location_type, _, number = name.partition(":")
     small = number.isascii() and number.isdecimal() and len(number) < 10
-    return kind, int(number) if small else 0, name
+    return location_type, int(number) if small else 0, name
 
 
 def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """Return what the installed Mooncake answers for ``process``; devices: () for its discovery."""
-    given = [f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment]
+    """Ask the installed Mooncake for the topology of ``process``; devices: () for its discovery."""
+    given_words = [
+        f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment
+    ]
     names = ",".join(devices)
-    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given))
+    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given_words))
 
 
 def differences(
-    foretold: Sequence[Location], found: Sequence[Location]
+    foretold: Sequence[Location], measured: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
     """Return (location, foretold, found) where they differ; the order of names is chance."""
-    one, other = ({place.name: place for place in places} for places in (foretold, found))
+    wanted, have = ({place.name: place for place in places} for places in (foretold, measured))
     rows = []
-    for name in sorted({*one, *other}, key=_order):
-        words = (_said(one.get(name)), _said(other.get(name)))
-        if words[0] != words[1] and not (name in one and isinstance(one[name].preferred, Unknown)):
-            rows.append((name, *words))
+    for name in sorted({*wanted, *have}, key=_order):
+        pair = (_said(wanted.get(name)), _said(have.get(name)))
+        if pair[0] != pair[1] and not (
+            name in wanted and isinstance(wanted[name].preferred, Unknown)
+        ):
+            rows.append((name, *pair))
     return tuple(rows)
 
 
 def _said(place: Location | None) -> str:
+    """Say which NICs a location prefers, and which others it has."""
     if place is None:
         return "no such location"
     if isinstance(place.preferred, Unknown):

@@ -27,6 +27,7 @@ CHECKS = CheckSet()
 
 @CHECKS.check("numa.node-memory", the_launch)
 def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Iterable[Finding]:
+    """Judge whether each NUMA node has the memory that is bound to it."""
     placed = (node for process in needs.processes for node in (process.node, *process.bound_bytes))
     bound: list[tuple[int, ...]] = sorted({(node,) for node in placed if node is not None})
     bound += sorted({process.among for process in needs.processes if process.among})
@@ -45,10 +46,11 @@ def _memory_of(
     memory: MemoryFacts,
     numa: NumaFacts,
 ) -> Finding:
+    """Judge the memory of one NUMA node, or of several that share a binding."""
     where = node_list(numbers)
     finding = passed(where)
     bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
-    processes = [p for p, own in zip(everything, bound, strict=True) if own and own <= {*numbers}]
+    processes = [p for p, to in zip(everything, bound, strict=True) if to and to <= {*numbers}]
     shares = [p.bound_bytes[n] for p in everything for n in numbers if n in p.bound_bytes]
     need = sum(shares)
     for process in processes:
@@ -79,8 +81,7 @@ def _memory_of(
         evidence.append(Evidence(f"{NODES}/node{number}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
     both = f"{format_bytes(free)} free + {format_bytes(cache)} page cache"
-    have = Quantity(both, free + cache, "bytes")
-    finding = finding._replace(have=have, evidence=tuple(evidence))
+    finding = finding._replace(have=Quantity(both, free + cache, "bytes"), evidence=tuple(evidence))
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
         advice = f"{fewer}shrink what is taken there by {format_bytes(need - free)}"
@@ -101,10 +102,10 @@ def _memory_of(
 def gpu_nic_distance(
     needs: LaunchNeeds, pci: PciFacts, rdma: RdmaFacts, numa: NumaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
+    """Judge whether each process has a NIC near its GPU."""
     placed = [process for process in needs.rdma_processes if process.gpu is not None]
-    found = [_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
-    text = "no process of the launch has both a GPU and RDMA"
-    return fold(found) or [skip(text, "launch")]
+    findings = [_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
+    return fold(findings) or [skip("no process of the launch has both a GPU and RDMA", "launch")]
 
 
 @or_unjudged
@@ -116,6 +117,7 @@ def _nearest(
     rdma: RdmaFacts,
     needs: LaunchNeeds,
 ) -> Finding:
+    """Judge the nearest NIC of one process's GPU."""
     finding = passed(process.name, need="a NIC on the GPU's NUMA node")
     gpu = finding.known(gpu_function(gpus, process))
     if gpu is None:
@@ -154,6 +156,7 @@ def _nearest(
 def unknown_nic_node(
     needs: LaunchNeeds | None, rdma: RdmaFacts, numa: NumaFacts, pci: PciFacts
 ) -> Iterable[Finding]:
+    """Judge whether each NIC names its NUMA node."""
     if needs is None:
         names = tuple(nic.name for nic in known(rdma.nics))
         reason = "the host has no RDMA device"
@@ -166,6 +169,7 @@ def unknown_nic_node(
 
 @or_unjudged
 def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Finding:
+    """Judge whether one NIC names its NUMA node."""
     finding = passed(name, need="a NUMA node")
     node = finding.known(nic_node(rdma, name))
     if node is not None:
@@ -190,6 +194,7 @@ SHOWN_NICS = 4
 def mooncake_view(
     needs: LaunchNeeds | None, gpus: GpuFacts, numa: NumaFacts, pci: PciFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
+    """Judge whether Mooncake takes the near NICs for each GPU."""
     if needs is None:
         return _of_host(numa, pci, gpus, rdma)
     launch, release = needs, release_of(needs.mooncake_version)
@@ -202,8 +207,8 @@ def mooncake_view(
         names = finding.known(nics_of(rdma, launch, process))
         return judge_gpu(finding, pci, view, process.gpu, names, release)
 
-    found = fold(judge(process) for process in registering(needs))
-    return found or [skip("no process registers memory of a GPU over RDMA", "launch")]
+    findings = fold(judge(process) for process in registering(needs))
+    return findings or [skip("no process registers memory of a GPU over RDMA", "launch")]
 
 
 def _of_host(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
@@ -275,9 +280,9 @@ def judge_gpu(
 
 def _listed(names: Iterable[str], known: dict[str, PathClass]) -> str:
     """Return ``mlx5_0 PIX, mlx5_1 PIX``."""
-    words = [f"{name} {known[name].name}" if name in known else name for name in names]
-    more = f" and {len(words) - SHOWN_NICS} more" if len(words) > SHOWN_NICS else ""
-    return ", ".join(words[:SHOWN_NICS]) + more
+    texts = [f"{name} {known[name].name}" if name in known else name for name in names]
+    more = f" and {len(texts) - SHOWN_NICS} more" if len(texts) > SHOWN_NICS else ""
+    return ", ".join(texts[:SHOWN_NICS]) + more
 
 
 def registering(needs: LaunchNeeds) -> tuple[ProcessNeeds, ...]:

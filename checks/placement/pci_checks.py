@@ -43,12 +43,15 @@ class _Used(NamedTuple):
     @property
     def subjects(self) -> dict[str, PciFunction]:
         """Return each device by the subject that its findings have."""
-        found: dict[str, PciFunction] = {}
-        found |= {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
-        return found | {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
+        subjects: dict[str, PciFunction] = {}
+        subjects |= {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
+        return subjects | {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
 
 
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
+    """Return the GPUs and NICs on PCI that the launch (or the host) uses. Raises UnjudgedError
+    if none.
+    """
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:
@@ -87,6 +90,7 @@ def link_degraded(
 
 @or_unjudged
 def _link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
+    """Judge whether a device's PCIe link has all its lanes."""
     finding = passed(subject)
     link = function.link
     unread = [fact for fact in (link.width, link.max_width) if isinstance(fact, Unknown)]
@@ -102,8 +106,7 @@ def _link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
     have = f"x{width}"
     if len(speeds) == 2:
         have += f" at {speeds[0].split(' PCIe')[0]} of {speeds[1].split(' PCIe')[0]}"
-    source = f"{PCI_DEVICES}/{function.address}/current_link_width"
-    evidence = (Evidence(source, str(width)),)
+    evidence = (Evidence(f"{PCI_DEVICES}/{function.address}/current_link_width", str(width)),)
     finding = passed(subject, have, f"x{most}", formula, evidence=evidence)
     if width >= most:
         return finding
@@ -117,6 +120,7 @@ def _link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
 def acs(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
+    """Judge whether ACS sends transfers between GPU and NIC up to the CPU."""
     used = _used(pci, gpus, rdma, needs)
     pairs = [(gpu, nic) for gpu in used.gpus.values() for nic in used.nics.values()]
     between = dict.fromkeys(bridge for pair in pairs for bridge in bridges_between(*pair))
@@ -130,6 +134,7 @@ def acs(
 
 @or_unjudged
 def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
+    """Judge ACS of one bridge."""
     finding = passed(f"bridge {bridge}", need="no redirection")
     bits = finding.known(control)
     if bits is None:
@@ -160,6 +165,7 @@ def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
 def iommu(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
+    """Judge whether an IOMMU translates the DMA of each device."""
     used = _used(pci, gpus, rdma, needs)
     arm = not isinstance(pci.iommus, Unknown) and any(
         name.startswith(("smmu", "arm-smmu")) for name in pci.iommus
@@ -169,6 +175,7 @@ def iommu(
 
 @or_unjudged
 def _mode(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
+    """Judge the IOMMU mode of one device."""
     finding = passed(subject, need="identity, or no IOMMU")
     mode = finding.known(function.iommu)
     finding = finding._replace(
@@ -180,8 +187,8 @@ def _mode(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Find
     if mode not in TRANSLATING:
         return finding.unknown(f"{mode!r} is no type known here")
     name, wanted = ("iommu.passthrough", "1") if arm else ("iommu", "pt")
-    words = [] if isinstance(pci.command_line, Unknown) else pci.command_line.split()
-    values = [word.partition("=")[2] for word in words if word.partition("=")[0] == name]
+    arguments = [] if isinstance(pci.command_line, Unknown) else pci.command_line.split()
+    values = [word.partition("=")[2] for word in arguments if word.partition("=")[0] == name]
     return finding.warned(
         "every DMA is translated: slower transfers and registration",
         f"boot the host with {name}={wanted}",

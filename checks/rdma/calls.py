@@ -30,7 +30,7 @@ ANSWER_LIMIT_SECONDS = 2.0
 def device_node(path: str) -> dict[str, Any]:
     """Read a device file's mode, and try whether this user may open it for reading and writing.
 
-    Raises FileNotFoundError where there is none. Opening a uverbs node makes nothing by itself.
+    Raises FileNotFoundError if there is none. Opening a uverbs node makes nothing by itself.
     """
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
@@ -49,40 +49,41 @@ def interfaces() -> dict[str, list[list[Any]]]:
 
     import psutil
 
-    found: dict[str, list[list[Any]]] = {}
+    result: dict[str, list[list[Any]]] = {}
     for label, entries in psutil.net_if_addrs().items():
-        own = found.setdefault(label.partition(":")[0], [])  # eth0:1 is a label of eth0
+        # eth0:1 is a label of eth0
+        addresses = result.setdefault(label.partition(":")[0], [])
         for entry in entries:
             if entry.family in (socket.AF_INET, socket.AF_INET6) and entry.netmask:
                 mask = socket.inet_pton(entry.family, entry.netmask)
                 length = int.from_bytes(mask, "big").bit_count()
-                own.append([entry.address.partition("%")[0], length])
-    return found
+                addresses.append([entry.address.partition("%")[0], length])
+    return result
 
 
 def kernel() -> dict[str, Any]:
-    """Return what ``rdma system`` and ``rdma resource`` show, and each device's driver id.
+    """Ask the kernel, as ``rdma system`` and ``rdma resource`` do; with each device's driver id.
 
     netns_mode: shared or exclusive. copy_on_fork: whether the kernel copies pinned pages at fork
     (since Linux 5.12). devices: by name; resources: how many of each kind exist.
     """
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for _kind, body in _ask(CMD_SYS_GET, b"", dump=False):
-        given = dict(netlink_attributes(body))
-        if NETNS_MODE in given:
-            answer["netns_mode"] = "shared" if given[NETNS_MODE][0] else "exclusive"
-        answer["copy_on_fork"] = given.get(COPY_ON_FORK, b"\0") != b"\0"
+        attributes = dict(netlink_attributes(body))
+        if NETNS_MODE in attributes:
+            answer["netns_mode"] = "shared" if attributes[NETNS_MODE][0] else "exclusive"
+        answer["copy_on_fork"] = attributes.get(COPY_ON_FORK, b"\0") != b"\0"
     for _kind, body in _ask(CMD_RES_GET, b"", dump=True):
-        given = dict(netlink_attributes(body))
-        if DEV_NAME not in given or DEV_INDEX not in given:
+        attributes = dict(netlink_attributes(body))
+        if DEV_NAME not in attributes or DEV_INDEX not in attributes:
             continue
         counts = {}
-        for number, entry in netlink_attributes(given.get(RES_SUMMARY, b"")):
+        for number, entry in netlink_attributes(attributes.get(RES_SUMMARY, b"")):
             if number == RES_SUMMARY_ENTRY:
                 item = dict(netlink_attributes(entry))
                 counts[_text(item[RES_NAME])] = int.from_bytes(item[RES_COUNT], "little")
-        device = {"resources": counts, "driver_id": _driver_id(given[DEV_INDEX])}
-        answer["devices"][_text(given[DEV_NAME])] = device
+        device = {"resources": counts, "driver_id": _driver_id(attributes[DEV_INDEX])}
+        answer["devices"][_text(attributes[DEV_NAME])] = device
     return answer
 
 
@@ -118,11 +119,11 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 
 
 def verbs(name: str) -> dict[str, Any]:
-    """Return what libibverbs says of one device: its limits, its ports, or why it cannot be opened.
+    """Ask libibverbs for one device: its limits, its ports, or why the device cannot be opened.
 
-    Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that is
-    not there already, and sees what Mooncake will see: a device whose provider library is missing
-    is not listed.
+    Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that
+    is not installed already, and sees what Mooncake will see: a device whose provider library is
+    missing is not listed.
     """
     from checks.rdma.libibverbs import SONAME, library, query
 
@@ -134,6 +135,7 @@ def verbs(name: str) -> dict[str, Any]:
 
 
 def _driver_id(index: bytes) -> int | None:
+    """Ask for the kernel's number of a device's driver; None if the kernel does not tell."""
     request = _attribute(DEV_INDEX, index) + _attribute(CHARDEV_TYPE, b"uverbs\0")
     try:
         for _kind, body in _ask(CMD_GET_CHARDEV, request, dump=False):
@@ -150,7 +152,7 @@ def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, byt
 
 
 def netlink_dump(
-    protocol: int, kind: int, body: bytes, flags: int = NLM_F_DUMP
+    protocol: int, message_type: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
     import socket
@@ -159,7 +161,7 @@ def netlink_dump(
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.settimeout(ANSWER_LIMIT_SECONDS)
         link.bind((0, 0))
-        header = struct.pack("=IHHII", 16 + len(body), kind, NLM_F_REQUEST | flags, 1, 0)
+        header = struct.pack("=IHHII", 16 + len(body), message_type, NLM_F_REQUEST | flags, 1, 0)
         link.send(header + body)
         while True:
             data = link.recv(RECEIVE_BYTES)
@@ -212,8 +214,8 @@ def state_folders() -> list[str]:
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
-    own = os.path.join(base, "mooncake-preflight")
-    folders = [SYSTEM_FOLDER] + ([own] if own.startswith("/") else [])
+    user = os.path.join(base, "mooncake-preflight")
+    folders = [SYSTEM_FOLDER] + ([user] if user.startswith("/") else [])
     return [os.path.join(folder, SUBFOLDER) for folder in folders]
 
 
@@ -221,7 +223,7 @@ def saved() -> list[dict[str, Any]]:
     """Return every result that can be read, each with the ``file`` that it lies in."""
     import json
 
-    found = []
+    results = []
     for folder in state_folders():
         try:
             names = sorted(os.listdir(folder))[:MOST_FILES]
@@ -237,5 +239,5 @@ def saved() -> list[dict[str, Any]]:
             except (OSError, ValueError, RecursionError):
                 continue  # a result that cannot be read is none: the table is asked instead
             if isinstance(content, dict):
-                found.append({**content, "file": path})
-    return found
+                results.append({**content, "file": path})
+    return results

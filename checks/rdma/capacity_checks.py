@@ -34,19 +34,20 @@ CROWDED_PERCENT = 80
 
 @CHECKS.check("rdma.cgroup-limit", rdma_launch)
 def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether the rdma cgroup lets the launch open its devices and make its objects."""
     cgroups = unknown("cgroup", "").known(rdma.cgroups)
     if not known(rdma.nics):
         return [skip(NO_DEVICE)]
-    found = uses(rdma, needs)
+    launch_uses = uses(rdma, needs)
     limited: list[tuple[Nic, Objects, RdmaCgroup]] = []
     for nic in rdma.present:
-        need = objects_of(nic, needs, found)
+        need = objects_of(nic, needs, launch_uses)
         for cgroup in cgroups:
             if need.contexts and cgroup.limit(nic.name) != CgroupLimit(None, None):
                 limited.append((nic, need, cgroup))
     short = {nic.name for nic, need, cgroup in limited if _is_short(nic, need, cgroup)}
     findings = [
-        _judge_cgroup(nic, need, cgroup, _refused(nic, found, short))
+        _judge_cgroup(nic, need, cgroup, _refused(nic, launch_uses, short))
         for nic, need, cgroup in limited
     ]
     return findings or [passed("cgroup", "no limit on any device used")]
@@ -59,8 +60,8 @@ def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
     return left is not None and left < need.contexts
 
 
-def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
-    """Return what becomes of the processes that get no handle of ``nic``, the worst of it.
+def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
+    """Return the worst that happens to the processes that get no handle of ``nic``.
 
     short: the devices of which some process gets none.
     """
@@ -68,8 +69,8 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
         "opening the device fails with EAGAIN: a process without a handle goes on with "
         "its other devices"
     )
-    for use in found:
-        lost = short.union(one.name for one in use.devices.lost)
+    for use in launch_uses:
+        lost = short.union(lost_device.name for lost_device in use.devices.lost)
         if not takers(use, nic) or not lost.issuperset(use.devices.candidates):
             continue
         if use.devices.without is not Transport.TCP:
@@ -100,7 +101,8 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
     handles, objects = _left(limit, used)
     limits = ["max" if most is None else str(most) for most in limit]
     line, wanted = (
-        f"{nic.name} hca_handle={one} hca_object={other}" for one, other in (limits, ("max", "max"))
+        f"{nic.name} hca_handle={handles_word} hca_object={objects_word}"
+        for handles_word, objects_word in (limits, ("max", "max"))
     )
     left = ["unlimited" if count is None else str(count) for count in (handles, objects)]
     finding = finding._replace(
@@ -135,7 +137,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
 
 
 def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
-    """Return what is left of a limit; None: no limit."""
+    """Subtract the use from a limit; None: no limit."""
     pairs = zip(limit, used, strict=True)
     return CgroupLimit(
         *(None if most is None else max(0, most - (count or 0)) for most, count in pairs)
@@ -144,9 +146,10 @@ def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
 
 @CHECKS.check("rdma.resources", any_launch)
 def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    def judge(nic: Nic, found: Sequence[Use]) -> Finding:
-        nothing = Objects(0, 0, 0, 0)
-        need = nothing if needs is None else objects_of(nic, needs, found)
+    """Judge whether a device has memory regions and queue pairs left for the launch."""
+
+    def judge(nic: Nic, launch_uses: Sequence[Use]) -> Finding:
+        need = Objects(0, 0, 0, 0) if needs is None else objects_of(nic, needs, launch_uses)
         return _judge_resources(rdma, nic, need)
 
     return judge_nics(rdma, needs, judge)
@@ -154,6 +157,7 @@ def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
+    """Hold the regions and queue pairs that the launch makes against those that are left."""
     finding = passed(nic.name)
     kernel, limits = finding.known(rdma.kernel), finding.known(nic.verbs.limits)
     counts = kernel.resources.get(nic.name)
@@ -179,10 +183,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
         if regions and need.regions <= most:
             text += f"; {regions + need.regions - most} of those in use have to be freed"
         return finding.failed(text, advice)
-    counted = (
-        ("memory regions", regions, limits.max_mr),
-        ("queue pairs", pairs, limits.max_qp),
-    )
+    counted = (("memory regions", regions, limits.max_mr), ("queue pairs", pairs, limits.max_qp))
     crowded = [
         name for name, used, most in counted if most > 0 and used * 100 > most * CROWDED_PERCENT
     ]
@@ -200,14 +201,14 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     return finding
 
 
-def _most_regions(rdma: RdmaFacts, nic: Nic, told: int) -> int:
+def _most_regions(rdma: RdmaFacts, nic: Nic, device_limit: int) -> int:
     """Return max_mr, or fewer where the probe met the device's own bound before; 0: no bound."""
     met = [
-        one.holds_regions
-        for one in rdma.measured
-        if one.device == nic.name and one.met == MEMORY_KEYS
+        result.holds_regions
+        for result in rdma.measured
+        if result.device == nic.name and result.met == MEMORY_KEYS
     ]
-    return min([told] * (told > 0) + met, default=0)
+    return min([device_limit] * (device_limit > 0) + met, default=0)
 
 
 def _bound(most: int) -> str:

@@ -34,11 +34,12 @@ CHECKS = CheckSet()
 
 @CHECKS.check("rdma.device-missing", rdma_launch)
 def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether every device that the launch names is on this host."""
     others: dict[RdmaUse, list[ProcessNeeds]] = {}
     for process in needs.processes:
-        own = process.looked_up
-        if own is not None and own.devices != () and not _looks_up_all(process):
-            others.setdefault(own, []).append(process)
+        lookup = process.looked_up
+        if lookup is not None and lookup.devices != () and not _looks_up_all(process):
+            others.setdefault(lookup, []).append(process)
     return [
         *(_judge_names(rdma, use) for use in uses(rdma, needs)),
         *(_judge_looked_up(rdma, use, those) for use, those in others.items()),
@@ -53,8 +54,8 @@ LOOKED_UP = (
 
 def _looks_up_all(process: ProcessNeeds) -> bool:
     """Return whether SGLang itself looks up the very devices that are judged by name."""
-    own, used = process.looked_up, process.rdma
-    return own is not None and used is not None and own.devices == used.devices
+    lookup, used = process.looked_up, process.rdma
+    return lookup is not None and used is not None and lookup.devices == used.devices
 
 
 @or_unjudged
@@ -77,6 +78,7 @@ def _ends(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...
 
 @or_unjudged
 def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
+    """Judge the devices that processes name for Mooncake."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     unread = unknown(use.who, "")
@@ -112,12 +114,11 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     if process.rdma.by_engine:
         text = f"{gone}: no such device here; SGLang's own engine uses TCP without a message"
         return finding.failed(text, advice, settings)
-    found = finding.failed(f"{gone}: no such device here", advice, settings)
-    return ends_at_start(found, use)
+    return ends_at_start(finding.failed(f"{gone}: no such device here", advice, settings), use)
 
 
 def _listing(rdma: RdmaFacts) -> Evidence:
-    """Return what the kernel lists."""
+    """Return the devices that the kernel lists, as evidence."""
     names = " ".join(nic.name for nic in rdma.present)
     return Evidence(RDMA_DEVICES, names if rdma.class_there else "no such folder")
 
@@ -140,6 +141,7 @@ def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
 
 @CHECKS.check("rdma.no-device", any_launch)
 def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether each RDMA process has a device left to use."""
     if needs is None or not needs.rdma_processes:
         there = ", ".join(nic.name for nic in rdma.present)
         if not isinstance(rdma.nics, Unknown):
@@ -151,6 +153,7 @@ def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
+    """Judge the devices that are left to one use, and name the settings that leave none."""
     devices = use.devices
     finding = passed(use.who, need="at least 1 device", formula=devices.how)
     names = finding.known(devices.names)
@@ -173,8 +176,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         functions = rdma.erdma.functions
         finding = finding._replace(evidence=(_listing(rdma),))
         if not isinstance(functions, Unknown) and functions:
-            text = "judged by rdma.erdma-driver: an eRDMA card without a device"
-            return finding.skipped(text)
+            return finding.skipped("judged by rdma.erdma-driver: an eRDMA card without a device")
         advice = "load the NIC's driver, give the container the host's devices, or set protocol tcp"
         if rdma.nodes_alone:
             advice = (
@@ -214,28 +216,29 @@ _GO_BY_EFA = (
 
 @CHECKS.check("rdma.node-type", any_launch)
 def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether Mooncake can connect a device of this type: no iWARP, no EFA."""
     mode = rdma.erdma.compat_mode
 
     @or_unjudged
     def judge(nic: Nic) -> Finding:
         finding = passed(nic.name, need="node type CA")
-        kind = finding.known(nic.node_type)
-        evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", kind),)
-        finding = finding._replace(have=f"node type {kind}", evidence=evidence)
-        if nic.driver == ERDMA and kind in (IWARP, UNSPECIFIED):
+        node_type = finding.known(nic.node_type)
+        evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", node_type),)
+        finding = finding._replace(have=f"node type {node_type}", evidence=evidence)
+        if nic.driver == ERDMA and node_type in (IWARP, UNSPECIFIED):
             if isinstance(mode, str):
                 return finding.skipped("judged by rdma.erdma-compat")
             if not mode.absent:
                 return finding.unknown(mode)
-        if kind == IWARP:
+        if node_type == IWARP:
             text = "it is iWARP: the first transfer fails with 'Failed to modify QP to RTS'"
         elif nic.driver == EFA:
             text = f"the driver {nic.driver} has no reliable connections: no transfer succeeds"
-        elif kind == UNSPECIFIED:
+        elif node_type == UNSPECIFIED:
             text = "Mooncake was not made for this type of device"
         else:
             return finding
-        certain = needs is not None and (kind == IWARP or nic.driver == EFA)
+        certain = needs is not None and (node_type == IWARP or nic.driver == EFA)
         judged = finding.failed if certain else finding.warned
         advice = "leave it out: name the other devices"
         if nic.driver == EFA:
@@ -249,6 +252,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @CHECKS.check("rdma.erdma-compat", any_launch)
 def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether Alibaba's eRDMA devices run in the mode that Mooncake can connect."""
     mode = rdma.erdma.compat_mode
     if not any(nic.driver == ERDMA for nic in known(rdma.nics)):
         return [skip("this host has no eRDMA device")]
@@ -278,11 +282,12 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
 
 @CHECKS.check("rdma.erdma-driver", any_launch)
 def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether each eRDMA card has the driver that makes an RDMA device of it."""
     functions = known(rdma.erdma.functions)
     if not functions:
         return [skip("this host has no eRDMA card")]
     asked = needs is not None and bool(needs.rdma_processes)
-    found = []
+    findings = []
     for address, driver in functions:
         evidence = (Evidence(f"{PCI}/{address}/driver", driver or "none"),)
         finding = passed(address, driver, "driver erdma", evidence=evidence)
@@ -294,5 +299,5 @@ def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
                 (Setting(Kind.MODULE, "erdma", "compat_mode=Y"),),
                 have=f"driver {driver}" if driver else "no driver",
             )
-        found.append(finding)
-    return found
+        findings.append(finding)
+    return findings

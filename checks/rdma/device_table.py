@@ -39,7 +39,7 @@ class Table(NamedTuple):
     """How many pages of registered memory a device translates, all regions and processes together.
 
     holds_entries: so many are vouched for. worked_entries: the most that a user had working.
-    failed_entries: the least that failed for somebody, 0 where nobody said.
+    failed_entries: the least that failed for somebody, 0 if nobody said.
     """
 
     bound: TableBound
@@ -91,19 +91,18 @@ def device_rows() -> tuple[DeviceRow, ...]:
 
 
 def _row(row: dict[str, Any]) -> DeviceRow:
-    held = {key: row.pop(key) for key in Table._fields[1:] if key in row}
-    table, confidence = (
-        Table(TableBound[row.pop("bound")], **held),
-        Confidence[row.pop("confidence")],
-    )
-    said: dict[str, Any] = {
+    """Build a row from its TOML table."""
+    entries = {key: row.pop(key) for key in Table._fields[1:] if key in row}
+    table = Table(TableBound[row.pop("bound")], **entries)
+    confidence = Confidence[row.pop("confidence")]
+    columns: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
     }
-    return DeviceRow(table=table, confidence=confidence, **said)
+    return DeviceRow(table=table, confidence=confidence, **columns)
 
 
 def device_row(provider: str, function: str | None) -> DeviceRow | None:
-    """Return the row of a device, None where it is no known one. function: its PCI id, 1ded:107f.
+    """Return the row of a device, None if it is no known one. function: its PCI id, 1ded:107f.
 
     A function that no row names takes the first of its provider: the driver is the same.
     """
@@ -129,7 +128,7 @@ class Measured(NamedTuple):
     """What a device took. device: its name now. page_bytes: of the memory behind the regions.
 
     holds_bytes, holds_regions: so much was registered at once. met: the limit that stopped it
-    there, "" where it was not met (``holds_bytes`` is then what was asked for).
+    there, "" if it was not met (``holds_bytes`` is then what was asked for).
     """
 
     device: str
@@ -146,7 +145,7 @@ OF_DEVICE = (DEVICE_TABLE, MEMORY_KEYS)
 
 
 def identity_of(root: Root, name: str, driver: str) -> Identity:
-    """Return what results of the device ``name`` are kept under."""
+    """Return the key under which results of the device ``name`` are kept."""
     folder = f"{RDMA_DEVICES}/{name}"
     hardware = function_of(root, name) or _word(root, f"{folder}/hca_type")
     version = _word(root, f"/sys/module/{driver}/version") or _word(root, KERNEL_RELEASE)
@@ -156,7 +155,7 @@ def identity_of(root: Root, name: str, driver: str) -> Identity:
 def function_of(root: Root, name: str) -> str | None:
     """Return the PCI id of a device's function, ``1ded:107f``.
 
-    None where it has none, or hides it.
+    None if it has none, or hides it.
     """
     parts = [root.word(f"{RDMA_DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
     known = [part.removeprefix("0x") for part in parts if isinstance(part, str)]
@@ -169,30 +168,26 @@ def _word(root: Root, name: str) -> str:
 
 
 def read_measured(root: Root, drivers: Mapping[str, str]) -> tuple[Measured, ...]:
-    """Return what was measured of devices, name -> driver. What is not there is no fact."""
+    """Read the probe's saved results for these devices (name -> driver), () if none was saved."""
     saved = root.call("registration.saved")
     if not isinstance(saved, list) or not saved:
         return ()
-    found = []
-    for name, driver in drivers.items():
-        own = identity_of(root, name, driver)
-        for result in saved:
-            measured = _measured(name, own, result)
-            if measured is not None:
-                found.append(measured)
-    return tuple(found)
+    identities = {name: identity_of(root, name, driver) for name, driver in drivers.items()}
+    results = (_measured(*device, result) for device in identities.items() for result in saved)
+    return tuple(measured for measured in results if measured is not None)
 
 
-def _measured(name: str, own: Identity, result: Any) -> Measured | None:
+def _measured(name: str, identity: Identity, result: Any) -> Measured | None:
+    """Read one saved result; None if it is damaged or of another device, firmware or driver."""
     if not isinstance(result, dict) or result.get("schema") != RESULT_SCHEMA:
         return None
-    if any(result.get(key) != value for key, value in own._asdict().items()):
+    if any(result.get(key) != value for key, value in identity._asdict().items()):
         return None
-    page, held, regions, met = (
+    page, size_bytes, regions, met = (
         result.get(key) for key in ("page_bytes", "holds_bytes", "holds_regions", "met")
     )
-    if not isinstance(page, int) or not isinstance(held, int) or not isinstance(regions, int):
+    if not isinstance(page, int) or not isinstance(size_bytes, int) or not isinstance(regions, int):
         return None
-    if page <= 0 or held < 0 or regions < 0 or not isinstance(met, str):
+    if page <= 0 or size_bytes < 0 or regions < 0 or not isinstance(met, str):
         return None
-    return Measured(name, page, held, regions, met, str(result.get("file", "")))
+    return Measured(name, page, size_bytes, regions, met, str(result.get("file", "")))

@@ -25,7 +25,7 @@ _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Gid(NamedTuple):
-    """One used entry of a port's GID table. netdev: "" where none is behind it."""
+    """One used entry of a port's GID table. netdev: "" if none is behind it."""
 
     number: int
     raw: bytes
@@ -99,10 +99,11 @@ def read_ports(
     names = known(root.names(folder))
     numbers = sorted(int(name) for name in names if name.isdecimal() and len(name) < 4)
     keys, entries = sorted(set(pkeys)), set(gids)
-    return tuple(_read_port(root, f"{folder}/{one}", one, keys, entries) for one in numbers)
+    return tuple(_read_port(root, f"{folder}/{at}", at, keys, entries) for at in numbers)
 
 
 def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: set[int]) -> Port:
+    """Read one port, with the partition keys and GIDs asked for."""
     layer = root.word(f"{folder}/link_layer")
     indices = root.names(f"{folder}/gids")
     gids: tuple[Gid, ...] | Unknown
@@ -131,7 +132,8 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
 def _read_gids(
     root: Root, folder: str, layer: str | Unknown, numbers: list[int], asked: set[int]
 ) -> tuple[Gid, ...] | Unknown:
-    found: list[Gid] = []
+    """Read the used entries of a GID table; stop LARGEST_GAP entries behind the last one used."""
+    used: list[Gid] = []
     last_used = -1
     for number in numbers:
         if number > last_used + LARGEST_GAP and number not in asked:
@@ -151,21 +153,21 @@ def _read_gids(
         no_entry = isinstance(netdev, Unknown) and netdev.reason.endswith("Invalid argument")
         if no_entry or (isinstance(netdev, Unknown) and netdev.absent):
             netdev = ""
-        kind = _kind(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
-        found.append(Gid(number, raw, kind, netdev))
-    return tuple(found)
+        gid_type = _kind(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
+        used.append(Gid(number, raw, gid_type, netdev))
+    return tuple(used)
 
 
 @or_unknown
 def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
+    """Return the GID type as Mooncake sees it: "IB/RoCE v1" means RoCE v1 on Ethernet alone."""
     content = known(content)
     kinds = _SYSFS_KINDS.get(content)
     if kinds is None:
         return Unknown(f"not a GID type: {content[:40]!r}")
     if kinds[0] == kinds[1]:
         return kinds[0]
-    layer = known(layer)
-    return kinds[1] if layer == "Ethernet" else kinds[0]
+    return kinds[1] if known(layer) == "Ethernet" else kinds[0]
 
 
 @or_unknown
@@ -189,17 +191,18 @@ def _hexadecimal(root: Root, name: str) -> int | Unknown:
 def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:
     """Read the interfaces ``names``, as this network namespace sees them."""
     wanted = sorted(set(names))
-    given = root.call("rdma.interfaces") if wanted else {}
-    if not isinstance(given, dict | Unknown):
-        given = Unknown("rdma.interfaces: the recorded answer is damaged")
-    return {name: _read_netdev(root, name, given) for name in wanted}
+    addresses = root.call("rdma.interfaces") if wanted else {}
+    if not isinstance(addresses, dict | Unknown):
+        addresses = Unknown("rdma.interfaces: the recorded answer is damaged")
+    return {name: _read_netdev(root, name, addresses) for name in wanted}
 
 
-def _read_netdev(root: Root, name: str, given: dict[str, Any] | Unknown) -> Netdev:
+def _read_netdev(root: Root, name: str, by_interface: dict[str, Any] | Unknown) -> Netdev:
+    """Read one interface: its MTU, and its addresses in this network namespace."""
     mtu = root.integer(f"/sys/class/net/{name}/mtu")
-    if isinstance(given, Unknown):
-        return Netdev(name, given, mtu, given)
-    rows = given.get(name, [])
+    if isinstance(by_interface, Unknown):
+        return Netdev(name, by_interface, mtu, by_interface)
+    rows = by_interface.get(name, [])
     addresses = tuple(
         (row[0], row[1])
         for row in (rows if isinstance(rows, list) else [])
@@ -208,7 +211,7 @@ def _read_netdev(root: Root, name: str, given: dict[str, Any] | Unknown) -> Netd
         and isinstance(row[0], str)
         and isinstance(row[1], int)
     )
-    return Netdev(name, name in given, mtu, addresses)
+    return Netdev(name, name in by_interface, mtu, addresses)
 
 
 # ibv_query_gid takes any index; Mooncake's own bound on the variable.
@@ -220,7 +223,7 @@ EMPTY_TABLE = "the GID table is empty"
 
 
 class GidChoice(NamedTuple):
-    """gid: the entry taken, None where the device is disabled. automatic: no index was given.
+    """gid: the entry taken, None if the device is disabled. automatic: no index was given.
 
     how: in words, of the rank that it won by, or of what is wrong.
     """
@@ -231,10 +234,9 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the GID index of a process's environment and the variable's name; None for its own
-    choice.
+    """Return the GID index of a process's environment, and its variable; None: Mooncake chooses.
 
-    ``atoi``: text that starts with no number is 0. Out of 0 to 255 it is ignored.
+    ``atoi``: text that starts with no number is 0. Out of 0 to 255 the index is ignored.
     """
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
@@ -269,6 +271,9 @@ def choose_gid(
 def _given(
     gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
+    """Take the GID at the index that the environment gives, if Mooncake's release accepts the
+    entry.
+    """
     index, name = asked
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:

@@ -10,13 +10,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer
 from checks.rdma.device_table import Measured, function_of, read_measured
-from checks.rdma.devices import (
-    Netdev,
-    Port,
-    numbered_word,
-    read_netdevs,
-    read_ports,
-)
+from checks.rdma.devices import Netdev, Port, numbered_word, read_netdevs, read_ports
 from checks.rdma.verbs import (
     CLASS,
     NODES,
@@ -46,7 +40,7 @@ class Nic(NamedTuple):
 
     node_type: CA, RNIC (iWARP), unspecified. driver: the kernel driver of its PCI function, None
     for a device without one (soft-RoCE). provider: the name of its user-space library. node: the
-    NUMA node as Mooncake reads it. uverbs: its node, None where it has none. function: its PCI id,
+    NUMA node as Mooncake reads it. uverbs: its node, None if it has none. function: its PCI id,
     ``1ded:107f``, None for a device without one. uverbs_number: ``231:193`` of a node that is
     missing or does not open, else None.
     """
@@ -68,12 +62,12 @@ class Nic(NamedTuple):
 
     @property
     def driven_by(self) -> str:
-        """Return what drives it, "" where that is not known: soft devices have a provider alone."""
+        """The kernel driver, or the provider of a soft device; "" if neither is known."""
         names = (self.driver, self.provider)
         return next((name for name in names if isinstance(name, str)), "")
 
     def port(self, number: int) -> Port | Unknown | None:
-        """Return the port ``number``; None where there is none."""
+        """Return the port ``number``; None if the device has no such port."""
         if isinstance(self.ports, Unknown):
             return self.ports
         return next((port for port in self.ports if port.number == number), None)
@@ -113,7 +107,7 @@ class RdmaFacts(NamedTuple):
 
     @property
     def present(self) -> tuple[Nic, ...]:
-        """Return the devices, none where they could not be read (then look at ``nics`` first)."""
+        """Return the devices, none if they could not be read (then look at ``nics`` first)."""
         return () if isinstance(self.nics, Unknown) else self.nics
 
 
@@ -163,13 +157,14 @@ def _read_nic(
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
+    """Read one device. uverbs: device name -> name of its uverbs node."""
     folder = f"{RDMA_DEVICES}/{name}"
-    own = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
-    if own is None:
-        own = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
-    node = own if isinstance(own, Unknown) else read_node(root, f"{NODES}/{own}")
-    own = None if isinstance(own, Unknown) else own
-    gone = node.absent if isinstance(node, Unknown) else not node.opens
+    uverb = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
+    if uverb is None:
+        uverb = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
+    opened = uverb if isinstance(uverb, Unknown) else read_node(root, f"{NODES}/{uverb}")
+    uverb = None if isinstance(uverb, Unknown) else uverb
+    gone = opened.absent if isinstance(opened, Unknown) else not opened.opens
     driver = _last(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
@@ -180,12 +175,12 @@ def _read_nic(
         root.word(f"{folder}/hca_type"),
         _last(root.link(f"{folder}/device")),
         device_node(root, name),
-        own,
-        node,
+        uverb,
+        opened,
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
         function_of(root, name),
-        root.word(f"{CLASS}/{own}/dev") if own is not None and gone else None,
+        root.word(f"{CLASS}/{uverb}/dev") if uverb is not None and gone else None,
     )
 
 
@@ -210,6 +205,7 @@ _PROVIDER_OF_DRIVER = {
 def _provider(
     name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
 ) -> str | Unknown:
+    """Name the user-space library of a device, by the kernel's driver number or its driver."""
     number = None if isinstance(kernel, Unknown) else kernel.drivers.get(name)
     if number in PROVIDERS:
         return PROVIDERS[number]
@@ -220,13 +216,14 @@ def _provider(
 
 
 def _last(path: str | Unknown) -> str | Unknown | None:
-    """Return the last part of a path; None where there is none."""
+    """Return the last part of a path; None if there is none."""
     if isinstance(path, Unknown):
         return None if path.absent else path
     return path.rpartition("/")[2]
 
 
 def _read_erdma(root: Root) -> Erdma:
+    """Find the PCI functions of eRDMA cards, and the mode of their driver."""
     names = root.entries(PCI)
     if isinstance(names, Unknown):
         return Erdma(names, root.word(ERDMA_MODE))
@@ -237,7 +234,9 @@ def _read_erdma(root: Root) -> Erdma:
         and root.word(f"{PCI}/{name}/device") in ERDMA_DEVICES
     ]
     drivers = {name: _last(root.link(f"{PCI}/{name}/driver")) for name in cards}
-    known_drivers = ((name, one if isinstance(one, str) else "") for name, one in drivers.items())
+    known_drivers = (
+        (name, name_ if isinstance(name_, str) else "") for name, name_ in drivers.items()
+    )
     return Erdma(tuple(known_drivers), root.word(ERDMA_MODE))
 
 

@@ -40,7 +40,7 @@ LEAST_CPUS, MANY_CPUS, FEW_THREADS, MANY_THREADS = 4, 64, 8, 16
 class Forking(NamedTuple):
     """How one process registers memory where libibverbs asks for whole huge pages.
 
-    largest_bytes: what one registration takes at most. release: Mooncake's; None where not known.
+    largest_bytes: what one registration takes at most. release: Mooncake's; None if not known.
     """
 
     cpus: int | Unknown
@@ -65,10 +65,10 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
 
 
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
-    """Return what of ``region`` ends inside a huge page, in words; "" for nothing.
+    """Say which end of ``region`` lies inside a huge page; "" if none does.
 
-    Where Mooncake's version is not known it is taken for one whose registrations do
-    not end on huge pages.
+    A Mooncake whose version is not known is taken for one whose registrations do not end on huge
+    pages.
     """
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
@@ -84,7 +84,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
         return ""
     cpus, largest = forking.cpus, forking.largest_bytes
     if isinstance(largest, Unknown) or isinstance(cpus, Unknown):
-        return Unknown(next(one.reason for one in (largest, cpus) if isinstance(one, Unknown)))
+        return Unknown(next(fact.reason for fact in (largest, cpus) if isinstance(fact, Unknown)))
     touched = min(region.bytes, largest)
     threads = touching_threads(cpus)
     if threads and touched // threads % page:
@@ -112,6 +112,7 @@ def fork_safe(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) -> Finding:
+    """Judge whether libibverbs can mark all that one process registers (MADV_DONTFORK)."""
     finding = passed(name, need="registrations of whole huge pages")
     huge = [region for region in regions if region.page_bytes > BASE_PAGE_BYTES]
     if not huge:
@@ -127,16 +128,14 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
     advised = advises(rdma, use.environment)
     if advised is False:
         return finding
-    largest = largest_region_bytes(use.nics, use.environment)
-    forking = Forking(rdma.cpus, largest, use.release)
-    found = [(region.what, bad_end(region, forking)) for region in huge]
-    ends = [end for _, end in found if isinstance(end, str) and end]
-    doubts = [end.reason for _, end in found if isinstance(end, Unknown)]
+    forking = Forking(rdma.cpus, largest_region_bytes(use.nics, use.environment), use.release)
+    ends_by_region = [(region.what, bad_end(region, forking)) for region in huge]
+    ends = [end for _, end in ends_by_region if isinstance(end, str) and end]
+    doubts = [end.reason for _, end in ends_by_region if isinstance(end, Unknown)]
     if not ends and not doubts:
         return finding._replace(have=f"rdma-core {shown}, all lengths fit")
     finding = finding._replace(
-        advice=f"set {VARIABLE}=1",
-        settings=(Setting(Kind.ENVIRONMENT, VARIABLE, "1"),),
+        advice=f"set {VARIABLE}=1", settings=(Setting(Kind.ENVIRONMENT, VARIABLE, "1"),)
     )
     if not ends:
         return finding.unknown(doubts[-1])
@@ -146,7 +145,7 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
     if use.release is None:
         text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is unknown"
         return finding.unknown(text)
-    if all(what == DROPPED for what, end in found if end):
+    if all(what == DROPPED for what, end in ends_by_region if end):
         text = f"{listed}: registering it fails, and Mooncake goes on without it"
         return finding.warned(text, consequence=Consequence.DEGRADED)
     text = f"{listed}: registration fails with 'Invalid argument [22]', setup returns -600"

@@ -31,11 +31,13 @@ AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_
 
 @CHECKS.check("rdma.gid", any_launch)
 def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether Mooncake finds a GID on each device, and whether peers can answer it."""
+
     def problem(nic: Nic, use: Use) -> Lost | Unknown | None:
         reach = reach_problem(nic) if use.processes else None
-        found = port_problem(nic, use.environment) if reach is None else reach
-        if found is not None:
-            return found
+        trouble = port_problem(nic, use.environment) if reach is None else reach
+        if trouble is not None:
+            return trouble
         return gid_problem(nic, use.environment, use.release, use.host_table)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
@@ -69,27 +71,28 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 def _others(rdma: RdmaFacts, use: Use) -> list[str]:
     """Return the devices that the launch does not name and could use."""
-    given, release = use.environment, use.release
+    environment, release = use.environment, use.release
     return [
         nic.name
         for nic in rdma.present
         if nic not in use.takes
         and reach_problem(nic) is None
-        and port_problem(nic, given) is None
-        and gid_problem(nic, given, release, use.host_table) is None
+        and port_problem(nic, environment) is None
+        and gid_problem(nic, environment, release, use.host_table) is None
     ]
 
 
 def _shown(gid: Gid) -> str:
-    kind = gid.kind if isinstance(gid.kind, str) else "unknown type"
+    gid_type = gid.kind if isinstance(gid.kind, str) else "unknown type"
     netdev = gid.netdev if isinstance(gid.netdev, str) and gid.netdev else "no interface"
-    return f"{gid.number}: {gid.text}, {kind}, {netdev}"
+    return f"{gid.number}: {gid.text}, {gid_type}, {netdev}"
 
 
 @or_unjudged
 def _judge_choice(
     finding: Finding, rdma: RdmaFacts, nic: Nic, use: Use, choice: GidChoice
 ) -> Finding:
+    """Judge the GID that Mooncake takes: its interface, its type and its reach."""
     gid = choice.gid
     assert gid is not None
     if finding.known(gid.kind) == IB:
@@ -122,9 +125,9 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
         return finding.warned(text, "use the host's network")
     here = finding.known(netdev.here)
     addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
-    if here and (not gid.ipv4 or any(gid.ipv4 == one for one, _ in addresses)):
+    if here and (not gid.ipv4 or any(gid.ipv4 == address for address, _ in addresses)):
         return finding
-    seen = ", ".join(f"{one}/{prefix}" for one, prefix in addresses) or "no address"
+    seen = ", ".join(f"{address}/{prefix}" for address, prefix in addresses) or "no address"
     where = seen if here else "not in this network namespace"
     return finding.warned(
         f"its interface {gid.netdev} does not carry {gid.text} here ({where}): connections "
@@ -152,6 +155,7 @@ def _index_for_all(use: Use) -> int | None:
 
 
 def _advice(choice: GidChoice, wanted: int | None) -> str:
+    """Say how to get a GID that all devices can use. wanted: the index that all devices have."""
     if wanted is not None:
         return (
             f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
@@ -168,6 +172,7 @@ def _advice(choice: GidChoice, wanted: int | None) -> str:
 
 
 def _settings(use: Use, choice: GidChoice, wanted: int | None) -> tuple[Setting, ...]:
+    """Return the variable that gives the index ``wanted``, or that removes a wrong index."""
     environment = use.environment
     if wanted is not None:
         now = environment.get("MC_GID_INDEX", "")
@@ -180,9 +185,11 @@ def _settings(use: Use, choice: GidChoice, wanted: int | None) -> tuple[Setting,
 
 @CHECKS.check("rdma.subnets", rdma_launch)
 def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether the NICs of one process are in one subnet, so that all pairs connect."""
+
     def judge_use(use: Use) -> list[Finding]:
         choices = {nic.name: gid_choice(nic, use.environment, use.release) for nic in use.nics}
-        return [_judge_subnets(use, {name: _subnet(rdma, one) for name, one in choices.items()})]
+        return [_judge_subnets(use, {name: _subnet(rdma, gid) for name, gid in choices.items()})]
 
     return judge_uses(rdma, needs, judge_use)
 
@@ -199,7 +206,7 @@ def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
     if netdev is None:
         return Unknown(f"the interface of {gid.text} is not seen here")
     addresses = known(netdev.addresses)
-    prefix = next((prefix for one, prefix in addresses if one == gid.ipv4), None)
+    prefix = next((prefix for address, prefix in addresses if address == gid.ipv4), None)
     if prefix is None or not 0 <= prefix <= 32:
         return Unknown(f"{netdev.name} does not carry {gid.text} here")
     network = int.from_bytes(gid.raw[12:], "big") >> (32 - prefix) << (32 - prefix)
@@ -208,6 +215,7 @@ def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
 
 @or_unjudged
 def _judge_subnets(use: Use, subnets: dict[str, str | Unknown]) -> Finding:
+    """Judge the subnets of one use. subnets: device name -> subnet."""
     finding = passed(use.who, need=f"one subnet, or {AFFINITY}")
     if len(subnets) == 1:
         return finding._replace(have="1 NIC")

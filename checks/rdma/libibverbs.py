@@ -17,9 +17,9 @@ ROOM_BYTES = 1024
 MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 
-def fields(kind: type[Any], names: str) -> list[tuple[str, type[Any]]]:
+def fields(field_type: type[Any], names: str) -> list[tuple[str, type[Any]]]:
     """Return consecutive fields of a structure that are of one kind."""
-    return [(name, kind) for name in names.split()]
+    return [(name, field_type) for name in names.split()]
 
 
 class DeviceAttributes(ctypes.Structure):
@@ -62,7 +62,7 @@ _ODP_CAPS = 240
 
 
 def library() -> ctypes.CDLL:
-    """Load the library. Raises OSError where there is none, or a library that it needs is not."""
+    """Load the library. Raises OSError if there is none, or a library that it needs is not."""
     loaded = ctypes.CDLL(SONAME, use_errno=True)
     for function, result, arguments in (
         ("ibv_get_device_list", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -99,6 +99,7 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
 
 
 def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
+    """Open a device, and read its limits and ports."""
     ctypes.set_errno(0)
     context = library.ibv_open_device(device)
     if not context:
@@ -123,7 +124,7 @@ def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _pages_on_demand(context: int) -> bool | None:
-    """Return whether memory need not be pinned; None where the provider does not tell."""
+    """Return whether memory need not be pinned; None if the provider does not tell."""
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value
@@ -139,6 +140,7 @@ def _pages_on_demand(context: int) -> bool | None:
 
 
 def _ports(library: ctypes.CDLL, context: int) -> list[tuple[str, dict[str, Any]]]:
+    """Read the ports of an open device, each by its number."""
     ports = []
     for number in range(1, MOST_PORTS + 1):
         room = ctypes.create_string_buffer(ROOM_BYTES)

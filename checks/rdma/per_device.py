@@ -18,7 +18,7 @@ NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.de
 
 
 def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError where it uses no RDMA."""
+    """Return the launch. Raises UnjudgedError if it uses no RDMA."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA, "launch"))
@@ -48,21 +48,22 @@ def judge_devices(
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
-    found: dict[str, list[Finding]] = {}
+    by_device: dict[str, list[Finding]] = {}
     for use in [host] if launch is None else uses(rdma, launch):
         for nic in use.takes:
             finding = _judge_device(use, nic, cause, problem_of, describe)
-            found.setdefault(nic.name, []).append(finding)
+            by_device.setdefault(nic.name, []).append(finding)
     worst_first = list(Status)
-    for findings in found.values():
+    for findings in by_device.values():
         yield min(findings, key=lambda finding: worst_first.index(finding.status))
-    if not found:
+    if not by_device:
         yield skip(NO_DEVICE)
 
 
 def _judge_device(
     use: Use, nic: Nic, cause: Cause, problem_of: Problem, describe: Describe
 ) -> Finding:
+    """Turn the problem of one device in one use into a finding."""
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
         return describe(nic, None, use).unknown(problem)
@@ -74,50 +75,49 @@ def _judge_device(
     # With none left to a process it fails; without a launch nobody is known to need it.
     nothing_left = bool(use.processes) and use.devices.names == ()
     status = Status.FAIL if nothing_left else Status.WARN
-    found = describe(nic, problem, use)._replace(status=status)
-    return ends_at_start(found, use) if nothing_left else found
+    judged = describe(nic, problem, use)._replace(status=status)
+    return ends_at_start(judged, use) if nothing_left else judged
 
 
-def ends_at_start(found: Finding, use: Use) -> Finding:
-    """Return the finding with that, where a process without a device does not go on over TCP."""
+def ends_at_start(finding: Finding, use: Use) -> Finding:
+    """Add to a failure that the process ends, unless the process goes on over TCP."""
     if use.devices.transport is not Transport.NONE:
-        return found
-    text = f"{found.text}; without a device the start ends: No available RNIC, setup returns -1"
-    return found._replace(text=text, consequence=Consequence.WILL_NOT_START)
+        return finding
+    text = f"{finding.text}; without a device the start ends: No available RNIC, setup returns -1"
+    return finding._replace(text=text, consequence=Consequence.WILL_NOT_START)
 
 
-def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
-    """Yield each use with why its devices cannot be judged, None where they can."""
-    for use in found:
+def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
+    """Yield each use with why its devices cannot be judged, None if they can."""
+    for use in launch_uses:
         names = use.devices.names
         if isinstance(names, Unknown):
             yield use, unknown(use.who, names.of("which devices it uses is not known: "))
         elif not names:
-            text = "no device is in use (see the other checks of rdma)"
-            yield use, skip(text, use.who)
+            yield use, skip("no device is in use (see the other checks of rdma)", use.who)
         else:
             yield use, None
 
 
 def whichever_is_used(
-    found: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
+    launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
-    """Judge uses; those whose devices are not known by all that they may come to.
+    """Judge the uses; where only the GIDs are unknown, judge all devices that a use may come to.
 
-    What each of those passes, passes whichever is used: fewer devices take no more. Only where one
-    of them does not it is said why it is not known. judge: the uses that have devices.
+    If these pass, every smaller choice passes: fewer devices take no more. Otherwise the finding
+    says why the devices are not known. judge: judges the uses that have devices.
     """
-    instead = [why for _, why in users(found) if why is not None]
-    widest = [_widest(use) for use in found]
-    if found != widest and all(not isinstance(use.devices.names, Unknown) for use in widest):
+    instead = [why for _, why in users(launch_uses) if why is not None]
+    widest = [_widest(use) for use in launch_uses]
+    if launch_uses != widest and all(not isinstance(use.devices.names, Unknown) for use in widest):
         wide = judge(widest)
-        if all(one.status in (Status.PASS, Status.SKIP) for one in wide):
+        if all(finding.status in (Status.PASS, Status.SKIP) for finding in wide):
             return [*(why for why in instead if why.status is Status.SKIP), *wide]
-    return [*instead, *judge(found)]
+    return [*instead, *judge(launch_uses)]
 
 
 def _widest(use: Use) -> Use:
-    """Return a use with all devices that it may come to, where their GIDs alone decide which."""
+    """Return a use with all devices that it may come to, if their GIDs alone decide which."""
     devices = use.devices
     if not isinstance(devices.names, Unknown) or not devices.at_most:
         return use
@@ -133,9 +133,9 @@ def judge_nics(
         known(rdma.nics)
         return [judge(nic, ()) for nic in rdma.present] or [skip(NO_DEVICE)]
 
-    def judge_those(found: Sequence[Use]) -> list[Finding]:
-        nics = {nic.name: nic for use in found for nic in use.nics}
-        return [judge(nic, found) for nic in nics.values()]
+    def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
+        nics = {nic.name: nic for use in launch_uses for nic in use.nics}
+        return [judge(nic, launch_uses) for nic in nics.values()]
 
     return whichever_is_used(uses(rdma, launch), judge_those)
 
@@ -143,18 +143,16 @@ def judge_nics(
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
-    """Judge each use of devices; say why not, where none can be had."""
+    """Judge each use of devices; say why not, if none can be had."""
 
-    def judge_those(found: Sequence[Use]) -> list[Finding]:
-        return [one for use in found if use.nics for one in judge(use)]
+    def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
+        return [finding for use in launch_uses if use.nics for finding in judge(use)]
 
     return whichever_is_used(uses(rdma, needs), judge_those)
 
 
 def judge_regions(
-    rdma: RdmaFacts,
-    needs: LaunchNeeds,
-    judge: Callable[[str, tuple[Region, ...], Use], Finding],
+    rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
     """Judge each process that registers memory, by name; equal findings together."""
 

@@ -52,6 +52,8 @@ ANYBODY = 0o006  # everybody may read and write
 
 @CHECKS.check("rdma.port-down", any_launch)
 def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether the port that Mooncake opens on each device is active."""
+
     def problem(nic: Nic, use: Use) -> Lost | Unknown | None:
         if use.processes:
             reach = reach_problem(nic)
@@ -85,6 +87,7 @@ def _shown(fact: str | Unknown) -> str:
 
 
 def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
+    """Return how to get an active port: another port, the interface up, or the cable."""
     active = [port.number for port in ports if port.state == "ACTIVE"]
     if active:
         setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active[0]), asked)
@@ -107,6 +110,7 @@ def port_mtu(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_mtus(use: Use) -> Finding:
+    """Judge whether all ports of one use end up with the same path MTU."""
     asked = leading_integer(use.environment.get("MC_MTU", ""))
     bound = asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
     number = port_of(use.environment)
@@ -142,11 +146,12 @@ def _active_mtu(nic: Nic, number: int) -> int | Unknown:
 
 @CHECKS.check("rdma.pkey", rdma_launch)
 def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    found = judge_uses(rdma, needs, lambda use: [_judge_pkey(nic, use) for nic in use.nics])
-    return list(dict.fromkeys(found))
+    by_use = judge_uses(rdma, needs, lambda use: [_judge_pkey(nic, use) for nic in use.nics])
+    return list(dict.fromkeys(by_use))
 
 
 def _judge_pkey(nic: Nic, use: Use) -> Finding:
+    """Judge the partition key at the index that Mooncake takes on one device."""
     asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
     index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
     number = port_of(use.environment)
@@ -179,12 +184,14 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
 
 @CHECKS.check("rdma.uverbs-permission", any_launch)
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether processes can open each device's file below /dev/infiniband."""
+
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        node = nic.uverbs_node
+        file = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
-        if isinstance(node, DeviceNode):
-            seen = f"mode {node.permissions:04o}{'' if node.opens else ', ' + node.why_not}"
+        if isinstance(file, DeviceNode):
+            seen = f"mode {file.permissions:04o}{'' if file.opens else ', ' + file.why_not}"
             finding = finding._replace(have="it opens", evidence=(Evidence(path, seen),))
         if lost is None:
             return finding
@@ -192,14 +199,14 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
         text = f"Mooncake leaves it out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
-    found = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
+    findings = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
     contained = (
         _judge_container(process, use, rdma)
         for use in ([] if needs is None else uses(rdma, needs))
         for process in use.processes
         if process.container is not None and use.nics
     )
-    return [*found, *fold(contained)]
+    return [*findings, *fold(contained)]
 
 
 def _exclusive(rdma: RdmaFacts) -> bool:
@@ -224,13 +231,13 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
             text = "a container with a network of its own sees no RDMA device, whatever it is given"
             return finding._replace(status=Status.FAIL, text=text, have="a network of its own")
         return finding.unknown("whether a device is moved into the container's network")
-    given = container.verbs_nodes
+    given_nodes = container.verbs_nodes
     # NVIDIA's gives the nodes where the image (NVIDIA_MOFED) or its own configuration asks for it.
     runtime = rdma.docker_runtime
-    if given == () and isinstance(runtime, Unknown):
-        given = runtime
-    elif given == () and runtime not in ("", "runc"):
-        given = Unknown(f"whether {runtime}, Docker's default runtime, gives it {NODES}")
+    if given_nodes == () and isinstance(runtime, Unknown):
+        given_nodes = runtime
+    elif given_nodes == () and runtime not in ("", "runc"):
+        given_nodes = Unknown(f"whether {runtime}, Docker's default runtime, gives it {NODES}")
     settings = tuple(
         Setting(Kind.DEVICE, path, path, described_by=container.runtime) for path in wanted
     )
@@ -240,12 +247,12 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
     elif container.runtime == "kubernetes":
         advice = "ask for the resource of the RDMA device plugin under resources.limits"
         settings = (Setting(Kind.DEVICE, NODES, NODES, described_by="kubernetes"),)
-    if isinstance(given, Unknown):
-        return finding.unknown(Unknown(given.reason, advice=advice), settings=settings)
-    places = [f"{place.rstrip('/')}/" for place in given]
+    if isinstance(given_nodes, Unknown):
+        return finding.unknown(Unknown(given_nodes.reason, advice=advice), settings=settings)
+    places = [f"{place.rstrip('/')}/" for place in given_nodes]
     lost = [path for path in wanted if not f"{path}/".startswith(tuple(places))]
     shown = folded([path for path in wanted if path not in lost]) or "no device"
-    evidence = (Evidence(container.origin, folded(given) or "no device of RDMA"),)
+    evidence = (Evidence(container.origin, folded(given_nodes) or "no device of RDMA"),)
     finding = finding._replace(have=f"{shown} given", evidence=evidence)
     if not lost:
         return finding
@@ -277,40 +284,42 @@ def _shared_devices() -> Setting:
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
+    """Return how to make the device file of ``nic`` open for this process."""
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
-    node, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
-    given = Setting(Kind.DEVICE, path, path)
-    stale = not isinstance(node, Unknown) and not node.opens and node.errno == ENXIO
-    if isinstance(node, Unknown) or stale:
+    file, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
+    device = Setting(Kind.DEVICE, path, path)
+    stale = not isinstance(file, Unknown) and not file.opens and file.errno == ENXIO
+    if isinstance(file, Unknown) or stale:
         if not isinstance(nic.uverbs_number, str):
-            return f"give the container {path}", (given,)
-        words = ("mknod", "-m", "666", path, "c", *nic.uverbs_number.split(":"))
+            return f"give the container {path}", (device,)
+        mknod = ("mknod", "-m", "666", path, "c", *nic.uverbs_number.split(":"))
         advice = f"make {path} again (the kernel has the device), or give it to the container"
         old = (command("rm", path, as_root=True),) * stale
-        return advice, (*old, given._replace(words=words))
-    if node.opens:
+        return advice, (*old, device._replace(words=mknod))
+    if file.opens:
         return "read the kernel's log (dmesg): the device file opens, but the driver refuses", ()
-    if node.errno == EACCES and node.permissions & ANYBODY == ANYBODY:
+    if file.errno == EACCES and file.permissions & ANYBODY == ANYBODY:
         return (
             f"its mode lets everybody in: the file system that {path} is on is mounted nodev "
             f"(findmnt -T {path}), or a security module refuses; use the host's /dev, or --device"
         ), ()
-    if node.errno != EPERM:
+    if file.errno != EPERM:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
-        return advice, (given._replace(now=f"mode {node.permissions:04o}"),)
+        return advice, (device._replace(now=f"mode {file.permissions:04o}"),)
     if exclusive:
         return _SHARE, (_shared_devices(),)
-    return f"give the container {path}", (given,)
+    return f"give the container {path}", (device,)
 
 
 @CHECKS.check("rdma.provider-missing", any_launch)
 def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    """Judge whether libibverbs has the user-space library of each device."""
     libraries = rdma.libraries
 
     def problem(nic: Nic, _use: object) -> Lost | Unknown | None:
-        node = node_problem(nic)
-        return provider_problem(nic) if node is None else node
+        file_problem = node_problem(nic)
+        return provider_problem(nic) if file_problem is None else file_problem
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
         name = nic.provider if isinstance(nic.provider, str) else "the device's"

@@ -36,6 +36,7 @@ def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
+    """Judge whether each memory region fits into one registration of its devices, or is split."""
     longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
     finding = passed(name, need=format_bytes(longest.bytes, f"{{}} in one region ({longest.what})"))
     largest = finding.known(largest_region_bytes(use.nics, use.environment))
@@ -88,8 +89,8 @@ def _limit_of(nic: Nic) -> Evidence:
 
 @CHECKS.check("rdma.table-capacity", rdma_launch)
 def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    def judge(found: Sequence[Use]) -> list[Finding]:
-        loads = nic_loads(rdma, found)
+    def judge(launch_uses: Sequence[Use]) -> list[Finding]:
+        loads = nic_loads(rdma, launch_uses)
         return [_judge_table(rdma, load, len(loads)) for load in loads]
 
     return fold(whichever_is_used(uses(rdma, needs), judge))
@@ -97,6 +98,7 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
+    """Judge whether one NIC's translation table holds all that the launch registers there."""
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
     if row is not None and row.table.bound is TableBound.HOST_MEMORY:
@@ -118,14 +120,17 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
 def _judge_bound(
     rdma: RdmaFacts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
 ) -> Finding:
+    """Hold the entries against what was measured here, else against the table of devices."""
     need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
     bound = TableBound.UNTOLD if row is None else row.table.bound
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
-    mine = [one for one in rdma.measured if one.device == load.nic.name and one.page_bytes <= least]
+    mine = [
+        each for each in rdma.measured if each.device == load.nic.name and each.page_bytes <= least
+    ]
     if mine:
         # Larger pages never take more of a table: the largest that is not larger says most.
-        best = max(mine, key=lambda one: (one.page_bytes, one.holds_bytes))
+        best = max(mine, key=lambda each: (each.page_bytes, each.holds_bytes))
         fits = _holds(load, best, bound)
         if fits is not None:
             return _as_measured(finding, load, best, fits, nics)
@@ -134,8 +139,7 @@ def _judge_bound(
         text = f"how much {what} can hold is unknown: only a measurement tells it"
         name = shlex.quote(load.nic.name)
         advice = f"run: mooncake-preflight measure --only registration --device {name}"
-        evidence = () if row is None else _evidence(row)
-        return finding.unknown(text, evidence=evidence, advice=advice)
+        return finding.unknown(text, evidence=() if row is None else _evidence(row), advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)
 
 
@@ -151,8 +155,8 @@ def _formula(load: NicLoad) -> str:
 
 
 def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
-    told = row.confidence.value
-    return tuple(Evidence(f"{row.name}, {told}", text) for text in row.evidence)
+    source = row.confidence.value
+    return tuple(Evidence(f"{row.name}, {source}", text) for text in row.evidence)
 
 
 def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
@@ -169,6 +173,7 @@ def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
 def _as_measured(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
+    """Judge by a measurement on this host."""
     page = format_page_size(measured.page_bytes)
     source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
@@ -179,11 +184,11 @@ def _as_measured(
     if fits:
         return finding
     text = "registration fails: this device was measured to hold less"
-    most = measured.holds_bytes // measured.page_bytes
-    return _over(finding.failed(text), load, most, nics)
+    return _over(finding.failed(text), load, measured.holds_bytes // measured.page_bytes, nics)
 
 
 def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
+    """Judge by the table of devices: what is vouched for, worked, or failed for others."""
     table = row.table
     finding = finding._replace(
         have=counted(table.holds_entries, "entries"), evidence=_evidence(row)
@@ -218,7 +223,7 @@ def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
     ways.append(f"register {less} less on this NIC")
     # Each process on one NIC alone: the largest first, each to the emptiest.
     full = [0] * max(1, nics)
-    for entries in sorted((one.entries for _, one in load.loads), reverse=True):
+    for entries in sorted((load_.entries for _, load_ in load.loads), reverse=True):
         full[full.index(min(full))] += entries
     if max(full) <= most:
         ways.append(

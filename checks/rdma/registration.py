@@ -56,8 +56,7 @@ def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) ->
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
-        limits = known(nic.verbs.limits)
-        smallest = min(smallest, limits.max_mr_size_bytes)
+        smallest = min(smallest, known(nic.verbs.limits).max_mr_size_bytes)
     return smallest
 
 
@@ -85,10 +84,11 @@ def registration_of(
 
 
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
-    """Return what the kernel counts of a region on one NIC, in base pages of ``page_bytes``.
+    """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    A piece that ends inside a page counts that page, and the next piece counts it again; so does a
-    region that begins inside one (``offset_bytes``, as ``Region`` has it).
+    Counted in base pages of ``page_bytes``. A piece that ends inside a page counts that page,
+    and the next piece counts it again; so does a region that begins inside a page
+    (``offset_bytes``, as ``Region`` has it).
     Source: drivers/infiniband/core/umem.c, ib_umem_num_pages.
     """
     if not registered.keys or not registered.bytes:
@@ -121,7 +121,7 @@ class Load(NamedTuple):
     """What one process registers with each of its NICs.
 
     registrations: memory keys. pinned_bytes: host memory, for one NIC. by_page: registered bytes by
-    the size of the backing page, the GPU's included. more: why there is more, None where not.
+    the size of the backing page, the GPU's included. more: why there is more, None if not.
     """
 
     registrations: int
@@ -139,11 +139,9 @@ class Load(NamedTuple):
 
 
 def load_of(
-    process: ProcessNeeds,
-    largest_bytes: int | Unknown,
-    release: MooncakeRelease | None,
+    process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
-    """Return what ``process`` registers with each NIC; Unknown where its memory is.
+    """Add up the registrations of ``process`` with each NIC; Unknown if its memory is unknown.
 
     A limit that is not known (``largest_bytes``) leaves every region whole.
     """
@@ -164,8 +162,7 @@ def load_of(
     if isinstance(gpu, Unknown):
         return Load(registrations, pinned, by_page, gpu)
     if gpu:
-        size = round_up(gpu, GPU_PAGE_BYTES)
-        by_page[GPU_PAGE_BYTES] = by_page.get(GPU_PAGE_BYTES, 0) + size
+        by_page[GPU_PAGE_BYTES] = by_page.get(GPU_PAGE_BYTES, 0) + round_up(gpu, GPU_PAGE_BYTES)
     return Load(registrations, pinned, by_page)
 
 
@@ -216,11 +213,11 @@ class NicLoad(NamedTuple):
         return sum(load.entries for _, load in self.loads)
 
 
-def nic_loads(rdma: RdmaFacts, found: Iterable[Use]) -> list[NicLoad]:
+def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
     """Return each NIC in use, in the host's order, with all that the launch registers with it."""
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
-    for use in found:
+    for use in launch_uses:
         if isinstance(use.devices.names, Unknown):
             reason = use.devices.names.reason
             elsewhere = Unknown(f"{use.who} may register with it too: {reason}")
@@ -228,15 +225,15 @@ def nic_loads(rdma: RdmaFacts, found: Iterable[Use]) -> list[NicLoad]:
         for process in use.processes:
             load = load_of(process, largest, use.release)
             for nic in use.nics:
-                own = sums.get(nic.name, NicLoad(nic))
+                total = sums.get(nic.name, NicLoad(nic))
                 if isinstance(load, Unknown):
-                    own = own._replace(unknown=load)
+                    total = total._replace(unknown=load)
                 else:
-                    loads = (*own.loads, (process.name, load))
-                    own = own._replace(loads=loads, unknown=_first(own.unknown, load.more))
-                sums[nic.name] = own
+                    loads = (*total.loads, (process.name, load))
+                    total = total._replace(loads=loads, unknown=_first(total.unknown, load.more))
+                sums[nic.name] = total
     there = [sums[nic.name] for nic in rdma.present if nic.name in sums]
-    return [one._replace(unknown=_first(one.unknown, elsewhere)) for one in there]
+    return [total._replace(unknown=_first(total.unknown, elsewhere)) for total in there]
 
 
 def _first(*reasons: Unknown | None) -> Unknown | None:
@@ -244,7 +241,7 @@ def _first(*reasons: Unknown | None) -> Unknown | None:
 
 
 def row_of(nic: Nic) -> DeviceRow | Unknown | None:
-    """Return the device's row of the table; None where it is no known device."""
+    """Return the device's row of the table; None if it is no known device."""
     provider = nic.provider
     if isinstance(provider, Unknown) and isinstance(nic.driver, str):
         provider = _PROVIDERS.get(nic.driver, provider)
@@ -257,7 +254,7 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """Of one device. regions: Unknown where the launch's memory is.
+    """Of one device. regions: Unknown if the launch's memory is.
 
     queue_pairs: once every process has talked to every NIC of every other one.
     """
@@ -268,9 +265,9 @@ class Objects(NamedTuple):
     queue_pairs: int
 
 
-def objects_of(nic: Nic, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
-    """Count what the launch's processes make of objects on ``nic``, those that would take it."""
-    mine = [(use, process) for use in found for process in takers(use, nic)]
+def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Objects:
+    """Count the RDMA objects on ``nic`` of the launch's processes that would take it."""
+    mine = [(use, process) for use in launch_uses for process in takers(use, nic)]
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | Unknown = 0
     others = queue_pairs = 0

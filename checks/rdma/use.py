@@ -85,7 +85,7 @@ class Use(NamedTuple):
     """Processes of a launch that come to the same devices, with the same environment for them.
 
     processes: () for the host itself, where no launch is given. takes: the host's devices that they
-    would take if all were well. release: Mooncake's, None where it is not known.
+    would take if all were well. release: Mooncake's, None if it is not known.
     """
 
     processes: tuple[ProcessNeeds, ...]
@@ -102,7 +102,7 @@ class Use(NamedTuple):
     def who(self) -> str:
         if len(self.processes) < 2:
             return self.processes[0].name if self.processes else "host"
-        names = [one.name for one in self.processes]
+        names = [process.name for process in self.processes]
         ranks = tuple(n for name in names if isinstance(name, Subject) for n in name.ranks)
         return Subject(f"{names[0]} and {len(names) - 1} more", "process", ranks)
 
@@ -112,7 +112,7 @@ class Use(NamedTuple):
 
     @property
     def nics(self) -> tuple[Nic, ...]:
-        """Return the devices that it comes to; none where that is not known."""
+        """The devices that the processes come to; () if that is not known."""
         names = () if isinstance(self.devices.names, Unknown) else self.devices.names
         return tuple(nic for nic in self.takes if nic.name in names)
 
@@ -120,18 +120,18 @@ class Use(NamedTuple):
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     """Return the launch's RDMA processes, those alike together."""
     release = release_of(needs.mooncake_version)
-    found: dict[str, Use] = {}
+    by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
     for process in needs.rdma_processes:
         asked = process.rdma, process.environment, process.container, host_table(process)
         if asked != before:  # ranks of one server ask alike
             before, devices = asked, devices_in_use(rdma, process, release)
-        given = {k: v for k, v in process.environment.items() if k in _VARIABLES}
+        variables = {k: v for k, v in process.environment.items() if k in _VARIABLES}
         takes = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
-        key = repr((devices, sorted(given.items()), host_table(process)))
-        use = found.get(key, Use((), devices, takes, release))
-        found[key] = use._replace(processes=(*use.processes, process))
-    return list(found.values())
+        key = repr((devices, sorted(variables.items()), host_table(process)))
+        use = by_devices.get(key, Use((), devices, takes, release))
+        by_devices[key] = use._replace(processes=(*use.processes, process))
+    return list(by_devices.values())
 
 
 # What else of a process's environment decides how a device in use behaves.
@@ -206,7 +206,7 @@ def devices_in_use(
     without = Transport.TCP if silent else Transport.NONE
     if doubts:
         ports = {name: port_problem(there[name], environment) for name in reached}
-        left = [name for name in reached if name not in {one.name for one in lost}]
+        left = [name for name in reached if name not in {device.name for device in lost}]
         of_gids = len(doubts) == len(left) - len(names)
         of_gids = of_gids and all(ports[name] is None for name in left)
         at_most = tuple(left) if of_gids else ()
@@ -218,13 +218,12 @@ def devices_in_use(
 
 
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
-    """Return why TENT, which is asked for, leaves its devices open; None where it is not built in.
+    """Return why the engine TENT leaves its devices open; None if TENT is not built in.
 
-    Without it the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14 (client_service
-    .cpp, isUsingTent).
+    Without TENT the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14
+    (client_service .cpp, isUsingTent).
     """
-    own = process.container is not None
-    parts = Unknown("its container has its own") if own else rdma.parts
+    parts = Unknown("its container has its own") if (process.container is not None) else rdma.parts
     if isinstance(parts, Unknown):
         return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
     if "tent" not in parts:
@@ -287,7 +286,7 @@ def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
 
 
 def _of_topology(content: str) -> tuple[str, ...]:
-    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; none where it is not that."""
+    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; () if it is no such JSON."""
     import json
 
     try:
@@ -300,7 +299,7 @@ def _of_topology(content: str) -> tuple[str, ...]:
 
 
 def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> set[str] | None:
-    """Return what MC_TE_FILTERS lets the engine take at all; None where it says nothing."""
+    """Return the devices that MC_TE_FILTERS allows; None if all are allowed."""
     if release is not None and not release.reads_te_filters:
         return None
     names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
@@ -320,7 +319,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device of the host, None where it does.
+    """Return why Mooncake does not list a device of the host, None if it does.
 
     Source: topology.cpp, isIbDeviceAvailable.
     """
@@ -335,17 +334,17 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
 
 
 def node_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return what is wrong with a device's node below /dev/infiniband."""
-    node = nic.uverbs_node
-    if isinstance(node, Unknown):
-        if not node.absent:
-            return node
-        why = f"/dev/infiniband/{nic.uverbs} does not exist" if nic.uverbs else node.reason
+    """Return why a device's file below /dev/infiniband does not open; None if it opens."""
+    device_file = nic.uverbs_node
+    if isinstance(device_file, Unknown):
+        if not device_file.absent:
+            return device_file
+        why = f"/dev/infiniband/{nic.uverbs} does not exist" if nic.uverbs else device_file.reason
         return Lost(nic.name, Cause.UVERBS, why)
-    if not node.character:
-        return Lost(nic.name, Cause.UVERBS, f"{node.path} is not a character device")
-    if not node.opens:
-        return Lost(nic.name, Cause.UVERBS, f"{node.path}: {node.why_not}")
+    if not device_file.character:
+        return Lost(nic.name, Cause.UVERBS, f"{device_file.path} is not a character device")
+    if not device_file.opens:
+        return Lost(nic.name, Cause.UVERBS, f"{device_file.path}: {device_file.why_not}")
     if nic.verbs.listed is True and nic.verbs.error:
         cause = Cause.CGROUP if nic.verbs.errno == EAGAIN else Cause.UVERBS
         return Lost(nic.name, cause, f"ibv_open_device: {nic.verbs.error}")
@@ -354,7 +353,7 @@ def node_problem(nic: Nic) -> Lost | Unknown | None:
 
 @or_unknown
 def provider_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return what is wrong where libibverbs has no library for a device, else None."""
+    """Return a problem if libibverbs has no library for the device, else None."""
     if known(nic.verbs.listed):
         return None
     return Lost(nic.name, Cause.PROVIDER, "libibverbs does not list it")
@@ -362,7 +361,7 @@ def provider_problem(nic: Nic) -> Lost | Unknown | None:
 
 @or_unknown
 def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | None:
-    """Return what is wrong where the port that Mooncake opens is not active, else None."""
+    """Return a problem if the port that Mooncake opens is not active, else None."""
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:
@@ -375,7 +374,7 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
 ) -> Lost | Unknown | None:
-    """Return what is wrong where Mooncake finds no GID on the port that it opens, else None.
+    """Return a problem if Mooncake finds no GID on the port that it opens, else None.
 
     of_host: see ``host_table``.
     """

@@ -111,43 +111,43 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
     mode = answer["mode"] & 0xFFFF  # type and permissions
-    node = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
+    node_ = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
     if answer.get("open") is True:
-        return node
+        return node_
     errno = answer.get("errno")
     why = f"{answer.get('error')} ({errno})"
-    return node._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
+    return node_._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
 
 
 @or_unknown
 def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
     """Return the uverbs name of each RDMA device: ``{"mlx5_0": "uverbs0"}``.
 
-    From the class, or, where nobody recorded that (as hwloc does), from the folder of each device's
-    PCI function: of those without one it is Unknown.
+    From the class, or, if a capture lacks that (as hwloc's do), from the folder of each device's
+    PCI function: Unknown for a device without one.
     """
     names = root.names(CLASS)
     if not isinstance(names, Unknown) or names.absent:
-        listed = () if isinstance(names, Unknown) else names
-        return {**known(_uverbs_in(root, CLASS, listed))}
-    found: dict[str, str | Unknown] = dict.fromkeys(devices, names)
+        return {**known(_uverbs_in(root, CLASS, () if isinstance(names, Unknown) else names))}
+    by_device: dict[str, str | Unknown] = dict.fromkeys(devices, names)
     for device in devices:
         folder = f"{RDMA_DEVICES}/{device}/device/infiniband_verbs"
-        found |= known(_uverbs_in(root, folder, root.listed(folder)))
-    return found
+        by_device |= known(_uverbs_in(root, folder, root.listed(folder)))
+    return by_device
 
 
 @or_unknown
 def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] | Unknown:
-    found = {}
+    """Map each device to its uverbs name, from the ``ibdev`` files below ``folder``."""
+    by_device = {}
     for name in names:
         if name.startswith("uverbs"):
             device = root.word(f"{folder}/{name}/ibdev")
             if isinstance(device, str):
-                found[device] = name
+                by_device[device] = name
             elif not device.absent:
                 return device  # whose it is decides whether that device can be reached
-    return found
+    return by_device
 
 
 def read_verbs(root: Root, device: str) -> Verbs:
@@ -165,23 +165,24 @@ def read_verbs(root: Root, device: str) -> Verbs:
         closed = Unknown(f"libibverbs cannot open {device}: {error}")
         code = errno if isinstance(errno, int) else 0
         return Verbs(answer["listed"], error, closed, closed, code, closed)
-    found = Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
+    opened = Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
     paging = answer.get("pages_on_demand")
-    return found._replace(pages_on_demand=paging) if isinstance(paging, bool) else found
+    return opened._replace(pages_on_demand=paging) if isinstance(paging, bool) else opened
 
 
-def _limits(given: Any) -> DeviceLimits | Unknown:
+def _limits(answer: Any) -> DeviceLimits | Unknown:
     names = [name.removesuffix("_bytes") for name in DeviceLimits._fields]
-    if not isinstance(given, dict) or not all(isinstance(given.get(name), int) for name in names):
+    if not isinstance(answer, dict) or not all(isinstance(answer.get(name), int) for name in names):
         return Unknown("rdma.verbs: no device limits in the answer")
-    return DeviceLimits(*(given[name] for name in names))
+    return DeviceLimits(*(answer[name] for name in names))
 
 
-def _verbs_ports(given: Any) -> dict[int, VerbsPort] | Unknown:
-    if not isinstance(given, dict):
+def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
+    """Read the ports of an answer, by number."""
+    if not isinstance(answer, dict):
         return Unknown("rdma.verbs: no ports in the answer")
     ports = {}
-    for number, port in given.items():
+    for number, port in answer.items():
         if isinstance(port, dict) and str(number).isdecimal():
             mtu = port.get("active_mtu_bytes")
             known = mtu if isinstance(mtu, int) else Unknown("libibverbs names no active MTU")
@@ -208,13 +209,14 @@ def read_libraries(root: Root) -> Libraries:
 
 @or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
-    found = []
+    """Name the providers that have both a configuration file and a library."""
+    names_in = []
     for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
         names = root.names(place)
         if isinstance(names, Unknown) and names.absent:
             return frozenset()
-        found.append({match[1] for name in known(names) if (match := pattern.fullmatch(name))})
-    return frozenset(found[0] & found[1])
+        names_in.append({match[1] for name in known(names) if (match := pattern.fullmatch(name))})
+    return frozenset(names_in[0] & names_in[1])
 
 
 _DRIVER = regex(r"(.+)\.driver", re.DOTALL)
@@ -293,11 +295,12 @@ def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
     mount = own_mount(root, "rdma")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
-    found = [known(_read_cgroup(root, folder)) for folder in mount.folders]
-    return tuple(cgroup for cgroup in found if cgroup is not None)
+    limited = [known(_read_cgroup(root, folder)) for folder in mount.folders]
+    return tuple(cgroup for cgroup in limited if cgroup is not None)
 
 
 def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
+    """Read the rdma limits of one cgroup; None if it sets none."""
     limits = _budgets(root, f"{folder}/rdma.max")
     if isinstance(limits, Unknown):
         return None if limits.absent else limits

@@ -88,7 +88,7 @@ class MooncakeRelease(NamedTuple):
 
 
 def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
-    """Return what a release changed; what it does not name holds as before."""
+    """Return the facts that a release changed; all others hold as before."""
     return version, facts
 
 
@@ -168,13 +168,13 @@ def parse_version(text: str) -> Numbers:
 
 
 def mooncake_release(text: str) -> MooncakeRelease:
-    """Return what the version ``text`` does. Raises ValueError as ``parse_version`` does."""
+    """Return the facts of the version ``text``. Raises ValueError as ``parse_version`` does."""
     version = parse_version(text)
     return next(row for row in reversed(RELEASES) if row.first <= version)
 
 
 def release_of(text: str) -> MooncakeRelease | None:
-    """Return the same for a version that somebody else wrote; None where it cannot be told."""
+    """Return the same for a version that somebody else wrote; None if it cannot be told."""
     try:
         return mooncake_release(text)
     except ValueError:
@@ -186,15 +186,15 @@ def newer_than_known(text: str) -> bool:
     return parse_version(text) > parse_version(NEWEST_KNOWN)
 
 
-def work_together(one: str, other: str) -> bool | None:
-    """Return whether two releases share a master; None where one of them was not tried."""
-    if one == other:
+def work_together(version: str, other: str) -> bool | None:
+    """Return whether two releases share a master; None if one of them was not tried."""
+    if version == other:
         return True
     groups = {row.together for row in RELEASES}
-    tried = [group for group in groups if one in group or other in group]
+    tried = [group for group in groups if version in group or other in group]
     if len(tried) == 2:
         return False
-    return True if tried and {one, other} <= tried[0] else None
+    return True if tried and {version, other} <= tried[0] else None
 
 
 def _rows() -> Iterator[MooncakeRelease]:

@@ -91,5 +91,5 @@ OPEN_CHANGES = (
 
 
 def open_changes(program: str) -> Iterator[OpenChange]:
-    """Yield what no known release of a program carries."""
-    return (one for one in OPEN_CHANGES if one.program == program and not one.first)
+    """Yield the changes that no known release of a program carries."""
+    return (change for change in OPEN_CHANGES if change.program == program and not change.first)

@@ -205,7 +205,7 @@ class SglangRelease(NamedTuple):
 
 
 def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
-    """Return what a release changed; what it does not name holds as before."""
+    """Return the facts that a release changed; all others hold as before."""
     return version, facts
 
 
@@ -276,10 +276,7 @@ _CHANGES = (
     ),
     _change("0.5.16", mem_fraction_rules=True, linear_layer_first=False),
     _change(
-        "0.5.17",
-        hybrid_size=HybridSize.SHARED,
-        decode_offload_allocates=True,
-        absent=frozenset(),
+        "0.5.17", hybrid_size=HybridSize.SHARED, decode_offload_allocates=True, absent=frozenset()
     ),
     _change(
         "0.5.18",
@@ -335,7 +332,7 @@ def parse_version(text: str) -> Numbers:
 
 
 def sglang_release(text: str) -> SglangRelease:
-    """Return what the version ``text`` does.
+    """Return the facts of the version ``text``.
 
     Raises ValueError as ``parse_version`` does, and for a version older than the table.
     """
@@ -345,13 +342,13 @@ def sglang_release(text: str) -> SglangRelease:
 
 
 def older_than_known(text: str) -> str:
-    """Return the sentence that says that ``text`` is older than the table; "" where it is not."""
+    """Return the sentence that says that ``text`` is older than the table; "" if it is not."""
     try:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
         known = True  # which release it is cannot be told
-    said = f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
-    return "" if known else said
+    text_ = f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
+    return "" if known else text_
 
 
 def newer_than_known(text: str) -> bool:
@@ -360,12 +357,12 @@ def newer_than_known(text: str) -> bool:
 
 
 def store_reader(version: str | None) -> StoreReader:
-    """Return what ``version`` reads, or the newest where none is said, the oldest for an older."""
+    """Return how ``version`` reads store settings; None: the newest; too old: the oldest known."""
     return (RELEASES[-1] if version is None else _row_of(version)).store
 
 
 def release_of(text: str) -> SglangRelease | None:
-    """Return the release that somebody else wrote, or None where it cannot be told.
+    """Return the release that somebody else wrote, or None if it cannot be told.
 
     What is older than the table is taken for its oldest row.
     """
@@ -386,10 +383,10 @@ def _rows() -> Iterator[SglangRelease]:
     row = SglangRelease()
     yield row
     for text, facts in _CHANGES:
-        own = {name: fact for name, fact in facts.items() if name in row._fields}
-        of_store = {name: fact for name, fact in facts.items() if name not in own}
+        changed = {name: fact for name, fact in facts.items() if name in row._fields}
+        of_store = {name: fact for name, fact in facts.items() if name not in changed}
         store = row.store._replace(**of_store)
-        row = row._replace(first=parse_version(text), store=store, **own)
+        row = row._replace(first=parse_version(text), store=store, **changed)
         yield row
 
 

@@ -98,18 +98,15 @@ def read_facts(
 ) -> Facts:
     """Read ``topics`` (all of them by default) below ``root``; never raises, never hangs.
 
-    ``needs`` says which addresses, ports and paths to look at. ``slow`` is told once which topics
-    are still being read after ``slow_seconds``. A reader that fails or takes longer than
-    ``limit_seconds`` leaves Unknown in its place; its thread is left to die with the process.
+    ``needs`` says which addresses, ports and paths to look at. ``slow`` is called once with the
+    topics that are still being read after ``slow_seconds``. A reader that fails or takes longer
+    than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the process.
     """
     results: dict[str, Any] = {}
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:
         thread = threading.Thread(
-            target=_read,
-            args=(topic, root, needs, results, limit_seconds),
-            name=topic,
-            daemon=True,
+            target=_read, args=(topic, root, needs, results, limit_seconds), name=topic, daemon=True
         )
         threads[topic] = thread
         try:
@@ -142,12 +139,9 @@ def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
 
 
 def _read(
-    topic: str,
-    root: Root,
-    needs: LaunchNeeds | None,
-    results: dict[str, Any],
-    limit_seconds: float,
+    topic: str, root: Root, needs: LaunchNeeds | None, results: dict[str, Any], limit_seconds: float
 ) -> None:
+    """Read one topic into ``results``; whatever goes wrong makes this topic Unknown."""
     LIMIT_SECONDS.set(limit_seconds)
     module, function = READERS[topic]
     try:

@@ -57,6 +57,7 @@ def _checks_of(module: str) -> list[tuple[Check, Judge]]:
 
 
 def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
+    """Return a check that says that a module of checks cannot be loaded."""
     topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
     page = Page(
         f"Can the checks of {topic} be loaded?",
@@ -75,34 +76,34 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
     return check, judge_nothing
 
 
-def _described(found: Finding, runtime: str) -> Finding:
+def _described(finding: Finding, runtime: str) -> Finding:
     """Return the finding with ``runtime`` as what describes the processes and their variables."""
-    if not runtime or not found.settings:
-        return found
+    if not runtime or not finding.settings:
+        return finding
     settings = tuple(
-        one._replace(described_by=runtime) if one.kind is Kind.ENVIRONMENT else one
-        for one in found.settings
+        setting._replace(described_by=runtime) if setting.kind is Kind.ENVIRONMENT else setting
+        for setting in finding.settings
     )
-    return found._replace(settings=settings)
+    return finding._replace(settings=settings)
 
 
 def judge(
     facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
 ) -> list[Finding]:
-    """Return what ``checks`` find. One that fails, or whose topic was not read, is unknown."""
+    """Run ``checks``. A check that fails, or whose topic was not read, yields an unknown."""
     findings: list[Finding] = []
     runtimes = {process.runtime for process in needs.processes} if needs is not None else set()
     runtime = runtimes.pop() if len(runtimes) == 1 else ""
     for check, judge_one in checks:
         try:
-            found = list(judge_one(facts, needs))
+            check_findings = list(judge_one(facts, needs))
         except UnreadTopicError as missing:
-            found = [Finding(check.id, Status.UNKNOWN, "host", text=str(missing))]
+            check_findings = [Finding(check.id, Status.UNKNOWN, "host", text=str(missing))]
         except Exception as error:  # a defect of one check must not hide the others
             text = f"defect of this check: {type(error).__name__}: {error}"
-            found = [Finding(check.id, Status.UNKNOWN, "host", text=text)]
+            check_findings = [Finding(check.id, Status.UNKNOWN, "host", text=text)]
         # A check that says nothing would be a silent pass.
-        findings += [_described(one, runtime) for one in found] or [
+        findings += [_described(finding, runtime) for finding in check_findings] or [
             Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")
         ]
     return findings

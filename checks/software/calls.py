@@ -81,15 +81,15 @@ def libraries(package: str) -> list[dict[str, Any]]:
     names the wheel that it came in. Of a program also what ``_identity`` has.
     """
     loader = Loader()
-    found = []
+    files = []
     for name, path in _wanted(package):
         elf = read_elf(path)
         if elf is not None:
             missing = [list(pair) for pair in loader.missing(path)]
-            own = [*elf.rpath, *elf.runpath]
+            search_path = [*elf.rpath, *elf.runpath]
             identity = _identity(path, elf) if name in PROGRAMS else {}
-            found.append({"file": name, "missing": missing, "rpath": own, **identity})
-    return found
+            files.append({"file": name, "missing": missing, "rpath": search_path, **identity})
+    return files
 
 
 def _wanted(package: str) -> list[tuple[str, str]]:
@@ -104,18 +104,18 @@ def parts(package: str) -> list[str]:
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
-    found = set()
+    names = set()
     for path in loaded:
         with open(path, "rb") as file:
             if not 0 < os.fstat(file.fileno()).st_size <= _PROGRAM_LIMIT_BYTES:
                 raise OSError(f"{path}: empty, or too large to be looked through")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                found |= {name for name, mark in PARTS.items() if content.find(mark) >= 0}
-    return sorted(found)
+                names |= {name for name, mark in PARTS.items() if content.find(mark) >= 0}
+    return sorted(names)
 
 
 def program(path: str) -> dict[str, str]:
-    """Return what a file on PATH is: its ``_identity``, or a script's interpreter. Runs nothing."""
+    """Read a file on PATH: its ``_identity``, or a script's interpreter. Runs nothing."""
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)
@@ -125,34 +125,34 @@ def program(path: str) -> dict[str, str]:
 
 
 def _identity(path: str, elf: Elf) -> dict[str, str]:
-    """Return the ``build_id``, and ``release``: what --version prints, "" where it prints none."""
+    """Return the ``build_id``, and ``release``: what --version prints, "" if it prints none."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
             return {"build_id": elf.build_id, "release": ""}
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             at = content.find(b" (git: ")
-            said = _RELEASE.search(content[max(0, at - 40) : at]) if at >= 0 else None
-    return {"build_id": elf.build_id, "release": said[0].decode() if said else ""}
+            version = _RELEASE.search(content[max(0, at - 40) : at]) if at >= 0 else None
+    return {"build_id": elf.build_id, "release": version[0].decode() if version else ""}
 
 
 def records(folder: str) -> list[dict[str, Any]]:
-    """Return how the files of each Mooncake wheel in ``folder`` differ from its RECORD.
+    """Compare the files of each Mooncake wheel in ``folder`` with the wheel's RECORD.
 
     ``info``: the wheel's .dist-info; ``listed``: how many files of Mooncake RECORD lists, None
-    without a RECORD; ``changed``: [name, bytes that RECORD says, bytes there, None where it is
+    without a RECORD; ``changed``: [name, bytes in RECORD, bytes on disk, None if the file is
     absent]. Sizes are compared, and of some files the hash. Source: PyPA, Recording installed
     projects.
     """
     import csv
 
-    found: list[dict[str, Any]] = []
+    wheels: list[dict[str, Any]] = []
     for info in sorted(os.listdir(folder)):
         wheel = distribution_of(info)
         if wheel is None or not is_mooncake(wheel[0]):
             continue
         path = os.path.join(folder, info, "RECORD")
         if not os.path.isfile(path):
-            found.append({"info": info, "listed": None, "changed": []})
+            wheels.append({"info": info, "listed": None, "changed": []})
             continue
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             rows = [row for row in csv.reader(file) if len(row) == 3 and row[2].isdecimal()]
@@ -163,12 +163,12 @@ def records(folder: str) -> list[dict[str, Any]]:
             hashed = _HASHED.fullmatch(name)
             if have != int(size) or (hashed and not _hashed(folder, name, sha256)):
                 changed.append([name, int(size), have])
-        found.append({"info": info, "listed": len(rows), "changed": changed})
-    return found
+        wheels.append({"info": info, "listed": len(rows), "changed": changed})
+    return wheels
 
 
 def _size(path: str) -> int | None:
-    """Return a file's size; None where there is none (nor a pipe, which has no end)."""
+    """Return a file's size; None if there is none (nor a pipe, which has no end)."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -176,13 +176,14 @@ def _size(path: str) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _hashed(folder: str, name: str, said: str) -> bool:
+def _hashed(folder: str, name: str, listed: str) -> bool:
+    """Tell whether a file has the hash that RECORD lists, if RECORD lists one."""
     import base64
     import hashlib
 
     with open(os.path.join(folder, name), "rb") as file:
         digest = base64.urlsafe_b64encode(hashlib.sha256(file.read()).digest())
-    return said in ("", f"sha256={digest.rstrip(b'=').decode()}")
+    return listed in ("", f"sha256={digest.rstrip(b'=').decode()}")
 
 
 class Loader:
@@ -208,11 +209,11 @@ class Loader:
                 if name in seen:
                     continue
                 seen.add(name)
-                found = self._find(name, owner, elf, inherited, first.machine)
-                if found is None:
+                loaded = self._find(name, owner, elf, inherited, first.machine)
+                if loaded is None:
                     missing.append((name, os.path.basename(owner)))
                     continue
-                target, library = found
+                target, library = loaded
                 waiting.append((target, library, self._rpath(target, library, inherited)))
         return missing
 
@@ -223,11 +224,13 @@ class Loader:
     def _find(
         self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...], machine: int
     ) -> tuple[str, Elf] | None:
+        """Find a library as ld.so does: RPATH, LD_LIBRARY_PATH, RUNPATH, the cache, the standard
+        folders.
+        """
         if "/" in name:
             candidates = [name]
         else:
-            before = () if elf.runpath else rpath
-            folders = [*before, *self._given, *_expand(elf.runpath, owner)]
+            folders = [*(() if elf.runpath else rpath), *self._given, *_expand(elf.runpath, owner)]
             candidates = [os.path.join(folder, name) for folder in folders]
             if self._cache is None:
                 self._cache = read_cache(CACHE)
@@ -247,7 +250,7 @@ class Loader:
 
 def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
     origin = os.path.dirname(os.path.realpath(path))
-    return tuple(one.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for one in folders)
+    return tuple(each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in folders)
 
 
 def read_elf(path: str) -> Elf | None:
@@ -265,6 +268,7 @@ def read_elf(path: str) -> Elf | None:
 
 
 def _read_elf(descriptor: int) -> Elf | None:
+    """Read from an ELF file the libraries that it needs and where it looks for them."""
     header = os.pread(descriptor, 64, 0)
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
         return None
@@ -277,12 +281,12 @@ def _read_elf(descriptor: int) -> Elf | None:
     build_id = ""
     for index in range(entries):
         at = index * entry_bytes
-        kind, _, offset, address, _, size, _, align = struct.unpack_from("<IIQQQQQQ", table, at)
-        if kind == _PT_LOAD:
+        type_, _, offset, address, _, size, _, align = struct.unpack_from("<IIQQQQQQ", table, at)
+        if type_ == _PT_LOAD:
             loads.append((address, offset, size))
-        elif kind == _PT_DYNAMIC:
+        elif type_ == _PT_DYNAMIC:
             dynamic = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
-        elif kind == _PT_NOTE and not build_id:
+        elif type_ == _PT_NOTE and not build_id:
             notes = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
             build_id = _build_id(notes, align)
     places = range(0, len(dynamic) // 16 * 16, 16)
@@ -314,17 +318,16 @@ def _build_id(notes: bytes, align: int) -> str:
     align = 8 if align == 8 else 4
     start = 0
     while start + 12 <= len(notes):
-        name_bytes, size, kind = struct.unpack_from("<III", notes, start)
+        name_bytes, size, note_type = struct.unpack_from("<III", notes, start)
         value = start + -(-(12 + name_bytes) // align) * align
-        if kind == _NT_GNU_BUILD_ID and notes[start + 12 : start + 16] == b"GNU\0":
+        if note_type == _NT_GNU_BUILD_ID and notes[start + 12 : start + 16] == b"GNU\0":
             return notes[value : value + size].hex()
         start = value + -(-size // align) * align
     return ""
 
 
 def read_cache(path: str) -> dict[str, list[str]]:
-    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first; empty where there is
-    none.
+    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first; {} without the file.
 
     Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede.
     """
@@ -337,13 +340,13 @@ def read_cache(path: str) -> dict[str, list[str]]:
     if start < 0 or len(data) < start + 48:
         return {}
     (count,) = struct.unpack_from("<I", data, start + 20)
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for index in range(min(count, (len(data) - start - 48) // 24)):
         _, key, value = struct.unpack_from("<iII", data, start + 48 + 24 * index)
         name, target = _string(data, start + key), _string(data, start + value)
         if name and target:
-            found.setdefault(name, []).append(target)
-    return found
+            files.setdefault(name, []).append(target)
+    return files
 
 
 def _string(data: bytes, start: int) -> str:

@@ -50,7 +50,7 @@ class Environment(NamedTuple):
 class CompiledFile(NamedTuple):
     """A compiled file of Mooncake's: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries it looks for, "" where it names none. releases:
+    wheel: the distribution whose libraries it looks for, "" if it names none. releases:
     those that a program may be of, as it says itself or by its build id; none where neither tells.
     """
 
@@ -64,7 +64,7 @@ class Record(NamedTuple):
     """How a wheel's files differ from what its RECORD lists.
 
     listed: how many files that names, None without a RECORD. changed: (name, bytes that RECORD
-    says, bytes there, None where it is absent); as many bytes mean another content.
+    says, bytes there, None if it is absent); as many bytes mean another content.
     """
 
     wheel: Distribution
@@ -75,8 +75,8 @@ class Record(NamedTuple):
 class Master(NamedTuple):
     """The mooncake_master on PATH.
 
-    package: the ``mooncake`` folder that it starts the program of, None where it is the program
-    itself. releases: those that it may be of, none where nothing tells. source: what tells.
+    package: the ``mooncake`` folder that it starts the program of, None if it is the program
+    itself. releases: those that it may be of, none if nothing tells. source: what tells.
     """
 
     path: str
@@ -88,7 +88,7 @@ class Master(NamedTuple):
 class SoftwareFacts(NamedTuple):
     """environments: the interpreters looked at, this one first. files: compiled files of the
     Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None. records: of
-    the wheels of ``engine``. master: None where PATH has none. parts: what of ``calls.PARTS`` its
+    the wheels of ``engine``. master: None if PATH has none. parts: what of ``calls.PARTS`` its
     compiled files have, asked for only where the launch names one."""
 
     environments: tuple[Environment, ...] | Unknown
@@ -100,25 +100,24 @@ class SoftwareFacts(NamedTuple):
 
     @property
     def engine(self) -> Environment | Unknown | None:
-        """Return the first environment that has SGLang or Mooncake; None where none has."""
+        """Return the first environment that has SGLang or Mooncake; None if none has."""
         return engine_of(self.environments)
 
 
 @or_unknown
 def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | Unknown | None:
-    """Return what ``SoftwareFacts.engine`` does."""
+    """Return the first environment with SGLang or Mooncake; None if none has them."""
     environments = known(environments)
-    return next((one for one in environments if one.sglang or one.package or one.mooncake), None)
+    return next((e for e in environments if e.sglang or e.package or e.mooncake), None)
 
 
 def installed_engine(root: Root) -> Installed | None:
-    """Return what a launch would load here, where it is another interpreter's than this program's
-    own.
+    """Return what a launch would load on this host, if by another interpreter than this
+    program's.
 
-    None where this one has SGLang or Mooncake itself, and where nothing is found.
+    None if this program's own interpreter has SGLang or Mooncake, or none has.
     """
-    search = root.call("software.search")
-    environments = _environments(root, search)
+    environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
         return None
@@ -126,12 +125,12 @@ def installed_engine(root: Root) -> Installed | None:
         return None
     pairs = tuple((wheel.name, wheel.version) for wheel in engine.mooncake)
     sglang = None if engine.sglang is None else engine.sglang.version
-    engines = tuple((one.name, one.version) for one in engine.others)
+    engines = tuple((other_engine.name, other_engine.version) for other_engine in engine.others)
     return Installed(pairs, sglang, engine.interpreter, others=engines)
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Return what is installed below ``root``; ``needs`` says whether ``parts`` are asked for."""
+    """Read what is installed below ``root``; ``needs`` says whether ``parts`` are read."""
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
@@ -141,11 +140,11 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     programs = _programs(search)
     records = _records(root, engine)
     master = _master(root, environments, programs)
-    found = SoftwareFacts(environments, files, programs, records, master)
+    facts = SoftwareFacts(environments, files, programs, records, master)
     package = engine.package if isinstance(engine, Environment) else None
     if package is None or needs is None or not any(asked_parts(needs)):
-        return found
-    return found._replace(parts=_parts(root.call("software.parts", package)))
+        return facts
+    return facts._replace(parts=_parts(root.call("software.parts", package)))
 
 
 class AskedPart(NamedTuple):
@@ -163,8 +162,7 @@ def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
         if process.transport == "efa":
             yield AskedPart("efa", process.name, "protocol efa", process)
         if TENT in process.environment:
-            words = f"{TENT}={process.environment[TENT]}"
-            yield AskedPart("tent", process.name, words, process)
+            yield AskedPart("tent", process.name, f"{TENT}={process.environment[TENT]}", process)
     for service in needs.services:
         if service.kind == "metadata-redis":
             yield AskedPart("redis", service.owner, f"redis at {service.origin}")
@@ -180,27 +178,29 @@ def _parts(answer: object) -> frozenset[str] | Unknown:
 
 @or_unknown
 def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, ...] | Unknown:
+    """Read how the wheels of the engine differ from their RECORDs."""
     engine = known(engine)
-    found = []
+    records = []
     for folder in dict.fromkeys(wheel.folder for wheel in engine.mooncake) if engine else ():
         answer = known(root.call("software.records", folder))
         try:
             for row in answer:
                 wheel = distribution_of(row["info"])
                 if wheel is not None:
-                    changed = tuple((name, said, have) for name, said, have in row["changed"])
-                    found.append(Record(Distribution(*wheel, folder), row["listed"], changed))
+                    changed = tuple((name, size, have) for name, size, have in row["changed"])
+                    records.append(Record(Distribution(*wheel, folder), row["listed"], changed))
         except (KeyError, TypeError, ValueError, AttributeError):
             return Unknown("software.records: not a list of wheels")
-    return tuple(found)
+    return tuple(records)
 
 
 @or_unknown
 def _master(
     root: Root, environments: tuple[Environment, ...] | Unknown, programs: object
 ) -> Master | Unknown | None:
-    found = known(programs)
-    path = found.get("mooncake_master") if isinstance(found, dict) else None
+    """Read the mooncake_master on PATH: which package and release it is."""
+    on_path = known(programs)
+    path = on_path.get("mooncake_master") if isinstance(on_path, dict) else None
     if path is None:
         return None
     answer = known(root.call("software.program", path))
@@ -212,34 +212,34 @@ def _master(
     folder = script.rpartition("/")[0]
     if not script.rpartition("/")[2].startswith("python"):
         return Unknown(f"{path}: neither a program nor a script of Python")
-    for one in known(environments):
-        if not folder or one.interpreter.rpartition("/")[0] == folder:
-            return _started(path, one)
+    for environment in known(environments):
+        if not folder or environment.interpreter.rpartition("/")[0] == folder:
+            return _started(path, environment)
     return _started(path, known(_environment(root, script, list(_folders_of(root, script)))))
 
 
 def _started(path: str, environment: Environment) -> Master:
-    releases = tuple(one.version for one in environment.mooncake[:1])
+    releases = tuple(wheel.version for wheel in environment.mooncake[:1])
     source = f"a script of {environment.interpreter}, which imports {environment.package}"
     return Master(path, environment.package, releases, source)
 
 
 def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
-    """Return the releases that a program may be of, and what tells it."""
-    said, build_id = str(row.get("release", "")), str(row.get("build_id", ""))
-    if said:
-        return (said,), f"what its --version prints: {said}"
+    """Return the releases that a program may be of, and the source of that answer."""
+    version, build_id = str(row.get("release", "")), str(row.get("build_id", ""))
+    if version:
+        return (version,), f"what its --version prints: {version}"
     return _build_ids().get(build_id, ()), f"its build id: {build_id or 'none'}"
 
 
 @cache
 def _build_ids() -> dict[str, tuple[str, ...]]:
     """Return the table that lies beside this module: build id -> releases that have it."""
-    found: dict[str, tuple[str, ...]] = {}
+    releases_of: dict[str, tuple[str, ...]] = {}
     with open(os.path.join(os.path.dirname(__file__), "build_ids.txt"), encoding="ascii") as file:
         for release, build_id in re.findall(r"^(\S+) (\w+)$", file.read(), re.MULTILINE):
-            found[build_id] = (*found.get(build_id, ()), release)
-    return found
+            releases_of[build_id] = (*releases_of.get(build_id, ()), release)
+    return releases_of
 
 
 @or_unknown
@@ -253,24 +253,25 @@ def _programs(search: object) -> dict[str, str | None] | Unknown:
 
 @or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
+    """Read the Python of this program, and the python3 of PATH if that one has other folders."""
     search = known(search)
     folders = search.get("folders") if isinstance(search, dict) else None
     if not isinstance(search, dict) or not isinstance(folders, list):
         return Unknown("software.search: has no folders")
-    own = [folder for folder in folders if isinstance(folder, str)]
-    first = known(_environment(root, str(search.get("interpreter", "")), own))
-    found = [first]
+    folders_here = [folder for folder in folders if isinstance(folder, str)]
+    first = known(_environment(root, str(search.get("interpreter", "")), folders_here))
+    environments = [first]
     programs = _programs(search)
     python = None if isinstance(programs, Unknown) else programs.get("python3")
     if python is not None:
-        others = [folder for folder in _folders_of(root, python) if folder not in own]
+        others = [folder for folder in _folders_of(root, python) if folder not in folders_here]
         if others:
             other = _environment(root, python, others)
             if not isinstance(other, Unknown):
-                found.append(other)
+                environments.append(other)
             elif engine_of((first,)) is None:
                 return other
-    return tuple(found)
+    return tuple(environments)
 
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
@@ -287,13 +288,13 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
             continue
         for name in root.listed(library):
             if re.fullmatch(r"python3(\.[0-9]+)?", name):
-                for kind in _MODULE_FOLDERS:
-                    if not isinstance(root.mode(f"{library}/{name}/{kind}"), Unknown):
-                        yield f"{library}/{name}/{kind}"
+                for modules in _MODULE_FOLDERS:
+                    if not isinstance(root.mode(f"{library}/{name}/{modules}"), Unknown):
+                        yield f"{library}/{name}/{modules}"
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read one; Unknown where a folder may not be listed and no other has SGLang or Mooncake."""
+    """Read one; Unknown if a folder may not be listed and no other has SGLang or Mooncake."""
     hidden: Unknown | None = None
     mooncake: dict[str, Distribution] = {}
     others: dict[str, Distribution] = {}
@@ -309,11 +310,15 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
             continue
         editable = [name for name in names if "editable" in name]
         for name in names:
-            found = distribution_of(name, editable)
-            if found is not None and is_mooncake(found[0]):
-                mooncake.setdefault(f"{folder}/{name}", Distribution(*found, folder))
-            elif found is not None and found[0] in ("sglang", "torch", *OTHER_ENGINES):
-                others.setdefault(found[0], Distribution(*found, folder))
+            distribution = distribution_of(name, editable)
+            if distribution is not None and is_mooncake(distribution[0]):
+                mooncake.setdefault(f"{folder}/{name}", Distribution(*distribution, folder))
+            elif distribution is not None and distribution[0] in (
+                "sglang",
+                "torch",
+                *OTHER_ENGINES,
+            ):
+                others.setdefault(distribution[0], Distribution(*distribution, folder))
         if package is None and "mooncake" in names and _has_engine(root, f"{folder}/mooncake"):
             package = f"{folder}/mooncake"
         if "nvidia" in names:
@@ -334,16 +339,18 @@ def _has_engine(root: Root, package: str) -> bool:
 
 
 def _cuda(root: Root, folder: str) -> dict[str, str]:
-    found = {}
+    """Find the CUDA runtime libraries that wheels installed: file name -> folder."""
+    folder_of = {}
     for wheel in _CUDA_WHEELS:
         for name in root.listed(f"{folder}/{wheel}/lib"):
             if re.fullmatch(r"libcudart\.so\.[0-9]+", name):
-                found[name] = f"{folder}/{wheel}/lib"
-    return found
+                folder_of[name] = f"{folder}/{wheel}/lib"
+    return folder_of
 
 
 @or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
+    """Read the compiled files of Mooncake, each with the libraries that it misses."""
     answer = known(answer)
     if not isinstance(answer, list):
         return Unknown("software.libraries: not a list of files")

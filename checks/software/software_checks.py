@@ -68,15 +68,15 @@ def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
     """Return the processes of a launch that load or run Mooncake's compiled files."""
     launch = the_launch(needs)
     stored = any(service.kind in ("master", "client") for service in launch.services)
-    found = [
+    processes = [
         process
         for process in launch.processes
         if process.program in FILES_OF
         and (process.program not in _SERVERS or stored or process.rdma is not None)
     ]
-    if not found:
+    if not processes:
         raise UnjudgedError(skip("no process of the launch uses Mooncake"))
-    return found
+    return processes
 
 
 def pip_install(engine: Environment, *words: str) -> Setting:
@@ -94,6 +94,7 @@ def mooncake_missing(
 
 @or_unjudged
 def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: ProcessNeeds) -> Finding:
+    """Judge whether Mooncake is installed for a process's interpreter."""
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     environments = unknown(process.name, "").known(software.environments)
@@ -104,11 +105,11 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
         text = f"neither SGLang nor Mooncake is installed for {looked_at}"
         advice = "run this check with the interpreter that runs the launch"
         return passed(process.name, need=need).unknown(text, advice=advice)
-    found = passed(process.name, _have(engine), need)
+    finding = passed(process.name, _have(engine), need)
     if engine.package is not None:
-        return found._replace(evidence=(Evidence(engine.package, _have(engine)),))
+        return finding._replace(evidence=(Evidence(engine.package, _have(engine)),))
     folders = ", ".join(engine.folders)
-    return found.failed(
+    return finding.failed(
         f'it ends with "ImportError: {_MISSING_TEXT}"',
         f"install mooncake-transfer-engine for {engine.interpreter}",
         (pip_install(engine, "mooncake-transfer-engine"),),
@@ -119,48 +120,49 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
 
 def _have(engine: Environment) -> str:
     if engine.mooncake:
-        return " and ".join(f"{one.name} {one.version}" for one in engine.mooncake)
+        return " and ".join(f"{wheel.name} {wheel.version}" for wheel in engine.mooncake)
     return "Mooncake without a wheel" if engine.package is not None else "none"
 
 
 @CHECKS.check("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
+    """Judge whether one Mooncake alone is installed, whole and as its wheel brought it."""
     engine = known(software.engine)
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")
         return
     files = software.files if isinstance(software.files, tuple) else ()
     records = software.records if isinstance(software.records, tuple) else ()
-    evidence = [Evidence(one.folder, f"{one.name} {one.version}") for one in engine.mooncake]
+    evidence = [Evidence(each.folder, f"{each.name} {each.version}") for each in engine.mooncake]
     for file in files:
         if file.releases:
-            said = f"release {' or '.join(file.releases)}"
-            evidence.append(Evidence(f"{engine.package}/{file.name}", said))
+            seen = f"release {' or '.join(file.releases)}"
+            evidence.append(Evidence(f"{engine.package}/{file.name}", seen))
     for record in records:
         listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
         source = f"RECORD of {record.wheel.name} {record.wheel.version}"
         evidence.append(Evidence(source, "there is none" if record.listed is None else listed))
     master = software.master if isinstance(software.master, Master) else None
     if master is not None:
-        said = f"release {' or '.join(master.releases) or 'unknown'}: {master.source}"
-        evidence.append(Evidence(master.path, said))
-    found = passed(engine.interpreter, _have(engine), evidence=tuple(evidence))
-    found = _judge_copies(found, engine, files, records)
+        seen = f"release {' or '.join(master.releases) or 'unknown'}: {master.source}"
+        evidence.append(Evidence(master.path, seen))
+    finding = passed(engine.interpreter, _have(engine), evidence=tuple(evidence))
+    finding = _judge_copies(finding, engine, files, records)
     # What PYTHONPATH puts in front of one interpreter's wheel, a script of another takes too.
     same = master is not None and (master.package == engine.package or _shadowed(engine))
     if master is not None and engine.package is not None and not (master.package and same):
-        imported = tuple(one.version for one in engine.mooncake[:1])
-        found = _judge_master(found, master, _told(files) if _shadowed(engine) else imported)
+        imported = tuple(each.version for each in engine.mooncake[:1])
+        finding = _judge_master(finding, master, _told(files) if _shadowed(engine) else imported)
     for fact in (software.records, software.master):
-        if isinstance(fact, Unknown) and found.status is Status.PASS:
-            found = found.unknown(fact)
-    yield found
+        if isinstance(fact, Unknown) and finding.status is Status.PASS:
+            finding = finding.unknown(fact)
+    yield finding
 
 
 def _shadowed(engine: Environment) -> bool:
     """Return whether an import takes a folder that came with none of the wheels."""
     folder = (engine.package or "").rpartition("/")[0]
-    return engine.package is not None and folder not in [one.folder for one in engine.mooncake]
+    return engine.package is not None and folder not in [wheel.folder for wheel in engine.mooncake]
 
 
 def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
@@ -169,31 +171,33 @@ def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
 
 
 def _judge_copies(
-    found: Finding,
+    finding: Finding,
     engine: Environment,
     files: tuple[CompiledFile, ...],
     records: tuple[Record, ...],
 ) -> Finding:
     """Judge the wheels and the files of one interpreter."""
-    folders = [one.folder for one in engine.mooncake]
+    folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
-        told = " or ".join(_told(files))
-        release = f"its programs are of release {told}" if told else "its release is unknown"
+        programs = " or ".join(_told(files))
+        release = (
+            f"its programs are of release {programs}" if programs else "its release is unknown"
+        )
         text = f"an import takes {engine.package}, which came with no wheel: {release}"
         advice = "remove its folder from PYTHONPATH, or uninstall the wheel that it shadows"
-        return found.warned(text, advice, need="one of them")
+        return finding.warned(text, advice, need="one of them")
     if len(engine.mooncake) < 2:
-        return _judge_files(found, engine, files, records)
-    whole = {one.wheel for one in records if one.listed and not one.changed}
-    wheels = {f"{one.name} {one.version}" for one in whole}
+        return _judge_files(finding, engine, files, records)
+    whole = {each.wheel for each in records if each.listed and not each.changed}
+    wheels = {f"{each.name} {each.version}" for each in whole}
     wheels = wheels or {file.wheel for file in files if file.wheel}
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
     text = f"they overwrite each other's files{on_disk}"
     if len(set(folders)) == len(folders):
         text = f"an import takes {engine.package or 'neither'}, which shadows the others"
-    names = dict.fromkeys(one.name for one in engine.mooncake)
+    names = dict.fromkeys(each.name for each in engine.mooncake)
     keep = engine.mooncake[0]
-    return found.warned(
+    return finding.warned(
         text,
         "uninstall all of them and install the one that is meant",
         (
@@ -208,14 +212,14 @@ def _judge_copies(
 
 
 def _judge_files(
-    found: Finding,
+    finding: Finding,
     engine: Environment,
     files: tuple[CompiledFile, ...],
     records: tuple[Record, ...],
 ) -> Finding:
     """Judge whether the files of the one wheel are those of its release."""
     if not engine.mooncake:
-        return found
+        return finding
     (wheel,) = engine.mooncake
     named = wheel.version.partition("+")[0]
     wrong = [
@@ -228,10 +232,10 @@ def _judge_files(
         same = "has other content in as many bytes"
         wrong.append(f"{name} {same if have_bytes == listed_bytes else have}")
     if not wrong:
-        return found
+        return finding
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     text = f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}"
-    return found.warned(
+    return finding.warned(
         text,
         "install it again, unless somebody changed these files on purpose",
         (pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}"),),
@@ -239,12 +243,12 @@ def _judge_files(
     )
 
 
-def _judge_master(found: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
+def _judge_master(finding: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
     """Judge the mooncake_master on PATH, which is none of the package that an import takes."""
-    ours = [one.partition("+")[0] for one in imported]
-    theirs = [one.partition("+")[0] for one in master.releases]
+    ours = [version.partition("+")[0] for version in imported]
+    theirs = [version.partition("+")[0] for version in master.releases]
     if set(ours) & set(theirs):
-        return found
+        return finding
     of = f"release {' or '.join(theirs)}" if theirs else "unknown release"
     text = (
         f"a command mooncake_master starts {master.path}, of {of}, "
@@ -252,10 +256,11 @@ def _judge_master(found: Finding, master: Master, imported: tuple[str, ...]) -> 
     )
     if theirs and ours and work_together(theirs[0], ours[0]) is False:
         text += ", whose clients fail with that master"
-    return found.warned(
-        f"{found.text}; {text}" if found.text else text,
-        f"{found.advice} Start the master by its path, or remove {master.path} from PATH.".strip(),
-        need=found.need or "one release",
+    advice = f"{finding.advice} Start the master by its path, or remove {master.path} from PATH."
+    return finding.warned(
+        f"{finding.text}; {text}" if finding.text else text,
+        advice.strip(),
+        need=finding.need or "one release",
     )
 
 
@@ -276,6 +281,7 @@ _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "a
 def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
+    """Judge whether the loader finds every library that Mooncake's compiled files need."""
     files = known(software.files)
     engine = known(software.engine)
     if files is None or engine is None:
@@ -285,13 +291,14 @@ def library_missing(
         # Each file for itself, as whoever has no torch would load it.
         yield from (_judge_file(system, engine, file, file.name, False) for file in files)
         return
-    judged = (_judge_libraries(system, engine, files, one) for one in using_mooncake(needs))
-    yield from fold(found for each in judged for found in each)
+    judged = (_judge_libraries(system, engine, files, process) for process in using_mooncake(needs))
+    yield from fold(finding for each in judged for finding in each)
 
 
 def _judge_libraries(
     system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
 ) -> list[Finding]:
+    """Judge the compiled files that one process loads."""
     if elsewhere(system, process):
         return [skip(OTHER_CONTAINER, process.name)]
     wanted = FILES_OF[process.program]
@@ -299,15 +306,16 @@ def _judge_libraries(
     if not loaded:
         return [unknown(process.name, f"{engine.package} has no {' or '.join(wanted)}")]
     torch = process.program == "sglang" and engine.torch is not None
-    found = [_judge_file(system, engine, file, process.name, torch) for file in loaded]
+    findings = [_judge_file(system, engine, file, process.name, torch) for file in loaded]
     names = ", ".join(file.name for file in loaded)
-    good = found[0]._replace(have=f"all found for {names}")
-    return [one for one in found if one.status is Status.FAIL] or [good]
+    good = findings[0]._replace(have=f"all found for {names}")
+    return [finding for finding in findings if finding.status is Status.FAIL] or [good]
 
 
 def _judge_file(
     system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
 ) -> Finding:
+    """Judge whether all libraries of one compiled file are found."""
     missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
     source = f"{engine.package}/{file.name}"
     if not missing:
@@ -316,8 +324,7 @@ def _judge_file(
     listed = ", ".join(library for library, _ in missing)
     seen = tuple(Evidence(source, f"{by} needs {name}: not found") for name, by in missing)
     error = f"{missing[0][0]}: cannot open shared object file: No such file or directory"
-    compiled = "mooncake_" in file.name
-    what = "error while loading shared libraries" if compiled else "ImportError"
+    what = "error while loading shared libraries" if ("mooncake_" in file.name) else "ImportError"
     remedies = [_remedy(system, engine, library) for library, _ in missing]
     return passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen).failed(
         f'it ends with "{what}: {error}"',
@@ -327,7 +334,7 @@ def _judge_file(
 
 
 def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
-    """Return what to do about a missing library, in words and as a setting where that is one."""
+    """Say how to get a missing library, with the setting if one does it."""
     if library in engine.cuda:
         folder = engine.cuda[library]
         setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
@@ -345,8 +352,8 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
         red_hat = unread(system) is None and system.distribution in _RED_HAT
         setting = Setting(Kind.PACKAGE, PACKAGES[library][red_hat], "installed")
         return f"install the package that has {library}", setting
-    words = [f"{one.name}=={one.version}" for one in engine.mooncake[:1]]
-    again = pip_install(engine, "--force-reinstall", "--no-deps", *words) if words else None
+    versions = [f"{wheel.name}=={wheel.version}" for wheel in engine.mooncake[:1]]
+    again = pip_install(engine, "--force-reinstall", "--no-deps", *versions) if versions else None
     return "install the wheel again: this library is one of its own", again
 
 
@@ -354,6 +361,7 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
 def version_skew(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
+    """Judge whether the releases here are those that the needs were computed for."""
     if not needs.processes:
         yield skip("the launch starts no program that they are part of")
         return
@@ -376,11 +384,12 @@ def version_skew(
 
 
 def _judge_skew(name: str, wanted: str, have: str) -> Finding:
-    found = passed(name, f"{name} {have}", f"{name} {wanted}")
+    """Compare the release that the launch names with the one installed."""
+    finding = passed(name, f"{name} {have}", f"{name} {wanted}")
     # A local part names a build, not another release.
     if have.partition("+")[0] == wanted.partition("+")[0].removeprefix("v"):
-        return found
-    return found.warned(
+        return finding
+    return finding.warned(
         "the needs were computed for another release than the one here",
         f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
     )
@@ -390,11 +399,12 @@ def _judge_skew(name: str, wanted: str, have: str) -> Finding:
 def not_built_in(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts, rdma: RdmaFacts
 ) -> Iterator[Finding]:
+    """Judge whether the Mooncake here has the parts that the launch asks for."""
     asked = list(asked_parts(needs))
     if not asked:
         yield skip("the launch asks for nothing that only some builds of Mooncake have")
         return
-    yield from fold(_judge_part(software, system, rdma, needs, one) for one in asked)
+    yield from fold(_judge_part(software, system, rdma, needs, part) for part in asked)
 
 
 @or_unjudged
@@ -405,21 +415,22 @@ def _judge_part(
     needs: LaunchNeeds,
     asked: AskedPart,
 ) -> Finding:
+    """Judge one part that only some builds of Mooncake have."""
     of = needs.processes if asked.process is None else (asked.process,)
-    if any(elsewhere(system, one) for one in of):
+    if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
-    found = passed(asked.who, need=f"{asked.part} built in ({asked.words})")
-    engine = found.known(software.engine)
+    finding = passed(asked.who, need=f"{asked.part} built in ({asked.words})")
+    engine = finding.known(software.engine)
     if engine is None or engine.package is None:
         return skip("no Mooncake is installed here", asked.who)
-    if asked.part in found.known(software.parts):
-        return found._replace(have="built in")
+    if asked.part in finding.known(software.parts):
+        return finding._replace(have="built in")
     evidence = (Evidence(engine.package, f"its compiled files have no {asked.part}"),)
-    found = found._replace(have="not built in", evidence=evidence)
+    finding = finding._replace(have="not built in", evidence=evidence)
     if asked.part == "tent":
-        return found._replace(text=f"{asked.words} switches nothing on: the classic engine runs")
+        return finding._replace(text=f"{asked.words} switches nothing on: the classic engine runs")
     if asked.part == "redis":
-        return found.failed(
+        return finding.failed(
             'it aborts with "Unable to find metadata storage plugin redis"',
             "name another metadata server: P2PHANDSHAKE, http://.., etcd://..",
             consequence=Consequence.WILL_NOT_START,
@@ -429,18 +440,19 @@ def _judge_part(
     advice = f"install mooncake-transfer-engine-efa{kind} in place of {name or 'this Mooncake'}"
     if kind == "-cuda13":
         advice += ", or 0.3.14 of that, which has it too"
-    if any(nic.driver == EFA for nic in found.known(rdma.nics)):
+    if any(nic.driver == EFA for nic in finding.known(rdma.nics)):
         text = "RDMA is taken in its place, without a message, and the first transfer ends with "
-        return found.failed(f'{text}"Failed to create QP: Operation not supported [95]"', advice)
+        return finding.failed(f'{text}"Failed to create QP: Operation not supported [95]"', advice)
     text = "RDMA or TCP is taken in its place, without a message, whichever is found here"
-    return found.warned(text, advice)
+    return finding.warned(text, advice)
 
 
 @CHECKS.check("software.numactl-missing", the_launch)
 def numactl_missing(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    bound = [one for one in needs.processes if one.program == "sglang" and one.node is not None]
+    """Judge whether ranks bound to a NUMA node find the program numactl."""
+    bound = [rank for rank in needs.processes if rank.program == "sglang" and rank.node is not None]
     if not bound:
         yield skip("no rank of the launch is bound to a NUMA node")
         return
@@ -451,21 +463,22 @@ def numactl_missing(
 def _judge_numactl(
     system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> Finding:
+    """Judge whether numactl is on PATH for one bound rank."""
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):
         return skip("SGLANG_NUMA_BIND_V2 is off, so SGLang binds without the program", process.name)
     path = unknown(process.name, "").known(software.programs).get("numactl")
-    found = passed(process.name, path or "none", "numactl on PATH")
+    finding = passed(process.name, path or "none", "numactl on PATH")
     if path is not None:
-        return found
+        return finding
     probes = probes_numactl(_version(software, needs))
     package = Setting(Kind.PACKAGE, "numactl", "installed")
-    found = found._replace(advice="install numactl", settings=(package,))
+    finding = finding._replace(advice="install numactl", settings=(package,))
     why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
-    if not found.known(probes, why):
-        return found.failed('the rank ends at once with "exec: numactl: not found"')
-    return found.warned("ranks are not bound to their NUMA node")
+    if not finding.known(probes, why):
+        return finding.failed('the rank ends at once with "exec: numactl: not found"')
+    return finding.warned("ranks are not bound to their NUMA node")
 
 
 def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:

@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 
 
 def folder(path: str) -> dict[str, Any]:
-    """Return what ``path`` is for this user, with the size of its file system in bytes."""
+    """Describe ``path`` for this user, with the size of its file system in bytes."""
     mode = os.lstat(path).st_mode
     space = os.statvfs(path)
     return {
@@ -43,7 +43,7 @@ def direct(path: str) -> dict[str, Any]:
 class Folder(NamedTuple):
     """One path. parent: the nearest folder that exists is this one, not the path itself.
 
-    direct: files in it can be opened with O_DIRECT; Unknown where nobody asks for it.
+    direct: files in it can be opened with O_DIRECT; Unknown if nobody asks for it.
     full_of_files: its file system was seen to have no room for another file.
     """
 
@@ -113,6 +113,7 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
 
 @or_unknown
 def _direct(root: Root, path: str) -> bool | Unknown:
+    """Read whether files in a folder can be opened with O_DIRECT."""
     answer = known(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")

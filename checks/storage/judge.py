@@ -28,10 +28,10 @@ _NO_OFFLOAD = "the launch offloads to no folder"
 
 
 def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
-    found = [item for item in the_launch(needs).storage if item.kind == "offload"]
-    if not found:
+    offloads = [item for item in the_launch(needs).storage if item.kind == "offload"]
+    if not offloads:
         raise UnjudgedError(skip(_NO_OFFLOAD))
-    return found
+    return offloads
 
 
 @CHECKS.check("storage.offload-path", _offloads)
@@ -45,6 +45,7 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 
 
 def _folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
+    """Judge one offload folder: its path, then whether Mooncake may use it."""
     evidence = (Evidence(item.origin, path),)
     wrong = ""
     if not path.startswith("/"):
@@ -53,30 +54,31 @@ def _folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
         wrong = "path traversal is not allowed"
     if wrong:
         return passed(path, evidence=evidence).failed(f"Mooncake: {wrong}")
-    found = storage.folders.get(path, Unknown("not looked at"))
+    folder = storage.folders.get(path, Unknown("not looked at"))
     make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
-    if isinstance(found, Unknown):
-        if not found.absent:
-            return unknown(path, found)
+    if isinstance(folder, Unknown):
+        if not folder.absent:
+            return unknown(path, folder)
         text = "the folder does not exist"
         return passed(path, "absent", evidence=evidence).failed(text, "make it", make)
-    return _usable(item, path, found, evidence)
+    return _usable(item, path, folder, evidence)
 
 
-def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, ...]) -> Finding:
-    where = path if not found.parent else f"{found.path}, the nearest that exists"
-    seen = (*evidence, Evidence("lstat, access, statvfs", repr(found._asdict())))
-    own = (command("chown", Fill.USER_ID, found.path, as_root=True),)
+def _usable(item: Storage, path: str, folder: Folder, evidence: tuple[Evidence, ...]) -> Finding:
+    """Judge a folder that exists: type, permission, mount and O_DIRECT."""
+    where = path if not folder.parent else f"{folder.path}, the nearest that exists"
+    seen = (*evidence, Evidence("lstat, access, statvfs", repr(folder._asdict())))
+    chown = (command("chown", Fill.USER_ID, folder.path, as_root=True),)
     problems: list[tuple[str, str, tuple[Setting, ...]]] = []
-    if found.link and not found.parent:
+    if folder.link and not folder.parent:
         problems.append(("it is a symbolic link, which Mooncake refuses", "name its target", ()))
-    if not found.folder:
+    if not folder.folder:
         problems.append(("it is not a directory", "name a folder", ()))
-    if found.read_only:
+    if folder.read_only:
         problems.append(("its file system is mounted read-only", "mount it writable", ()))
-    elif not found.writable:
-        problems.append(("this user may not write there", "give it to the server's user", own))
-    if found.direct is False:
+    elif not folder.writable:
+        problems.append(("this user may not write there", "give it to the server's user", chown))
+    if folder.direct is False:
         problems.append(
             (
                 "its file system has no O_DIRECT, which io_uring offload needs",
@@ -87,8 +89,8 @@ def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, .
     if problems:
         text, advice, settings = problems[0]
         return passed(path, where, evidence=seen).failed(text, advice, settings)
-    if item.direct_io and isinstance(found.direct, Unknown):
-        return unknown(path, found.direct, have=where)
+    if item.direct_io and isinstance(folder.direct, Unknown):
+        return unknown(path, folder.direct, have=where)
     return passed(path, where, evidence=seen)
 
 
@@ -100,26 +102,27 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
         if isinstance(path, Unknown):
             yield unknown(Subject(item.owner, "process"), path)
             continue
-        found = storage.folders.get(path, Unknown("not looked at"))
-        if isinstance(found, Unknown):
-            yield unknown(path, found, need=format_bytes(item.need_bytes))
+        folder = storage.folders.get(path, Unknown("not looked at"))
+        if isinstance(folder, Unknown):
+            yield unknown(path, folder, need=format_bytes(item.need_bytes))
         else:
-            yield _space(item, path, found)
+            yield _space(item, path, folder)
 
 
-def _space(item: Storage, path: str, found: Folder) -> Finding:
-    have = format_bytes(found.available_bytes, "{} free")
-    need = format_need(item.need_bytes, found.available_bytes)
+def _space(item: Storage, path: str, folder: Folder) -> Finding:
+    """Hold the bytes that will be written against the free space."""
+    have = format_bytes(folder.available_bytes, "{} free")
+    need = format_need(item.need_bytes, folder.available_bytes)
     users = max(1, item.users)
     formula = f"{users} x {format_bytes(item.need_bytes // users)}"
-    evidence = (Evidence(f"statvfs {found.path}", f"{found.available_bytes} bytes"),)
-    if found.full_of_files:
+    evidence = (Evidence(f"statvfs {folder.path}", f"{folder.available_bytes} bytes"),)
+    if folder.full_of_files:
         text = "every write fails: its file system has no inode left"
         full = passed(path, f"{have}, no inode", need, formula, evidence=evidence)
-        return full.warned(text, f"remove files there (df -i {found.path})")
-    if found.available_bytes >= item.need_bytes:
+        return full.warned(text, f"remove files there (df -i {folder.path})")
+    if folder.available_bytes >= item.need_bytes:
         return passed(path, have, need, formula, evidence=evidence)
-    each = found.available_bytes * 9 // 10 // users
+    each = folder.available_bytes * 9 // 10 // users
     variable = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
     return passed(path, have, need, formula, evidence=evidence).warned(
         "the disk gets full before offload stops by itself",
@@ -139,14 +142,14 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
         if isinstance(item.path, Unknown):
             yield unknown(f"{item.kind} of {item.owner}", item.path)
             continue
-        found = storage.files.get(item.path, Unknown("not looked at"))
+        is_file = storage.files.get(item.path, Unknown("not looked at"))
         evidence = (Evidence(item.origin, item.path),)
-        if isinstance(found, Unknown) and not found.absent:
-            yield unknown(item.path, found)
+        if isinstance(is_file, Unknown) and not is_file.absent:
+            yield unknown(item.path, is_file)
             continue
         there = passed(item.path, "there", item.kind, evidence=evidence)
         have, text = "nothing there", "it does not exist here; it may exist in the container"
-        if found is False:
+        if is_file is False:
             have, text = "a folder", "it is opened as a file, and the error ends the process"
         advice = "mount or copy it, or correct the path"
-        yield there if found is True else there._replace(have=have).failed(text, advice)
+        yield there if is_file is True else there._replace(have=have).failed(text, advice)

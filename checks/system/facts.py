@@ -100,9 +100,9 @@ _NO_CONTAINER = Container("none", "")
 class SystemFacts(NamedTuple):
     """kernel: (major, minor) of ``kernel_release``. cgroup_version: 1, 2, or 0 without.
 
-    seccomp: off, strict or filter. uring_errno: of making a ring, 0 where it works; None where no
+    seccomp: off, strict or filter. uring_errno: of making a ring, 0 if it works; None if no
     process of the launch wants one. uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None
-    where the kernel has none. own_pid_namespace: other processes of the host are not seen.
+    if the kernel has none. own_pid_namespace: other processes of the host are not seen.
     hypervisor: the virtual machine's maker as its firmware says, "" on none that is known.
     glibc: the release that this program runs on, as 2.36; Unknown on another C library.
     """
@@ -160,11 +160,11 @@ def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
 
 
 def _kernel_release(root: Root) -> str | Unknown:
-    """Read the release; of /proc/version ("Linux version 6.8.0 (...") where that alone is there."""
+    """Read the kernel's release, from /proc/version ("Linux version 6.8.0 (...") if need be."""
     release, version = root.word(KERNEL_RELEASE), root.text("/proc/version")
     if isinstance(release, Unknown) and isinstance(version, str):
-        words = version.split()
-        return words[2] if words[:2] == ["Linux", "version"] and len(words) > 2 else release
+        fields = version.split()
+        return fields[2] if fields[:2] == ["Linux", "version"] and len(fields) > 2 else release
     return release
 
 
@@ -192,6 +192,7 @@ def _glibc(machine: object) -> str | Unknown:
 
 @or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
+    """Read the base page size."""
     machine = known(machine)
     value = _number(machine.get("page_bytes") if isinstance(machine, dict) else None)
     # A page is a power of two; anything else would spoil every count that is made with it.
@@ -235,9 +236,9 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
-    """Return which container this is, from the surest sign there is.
+    """Name the container that this process is in, by the surest sign.
 
-    What names Kubernetes comes first: it is also a container of some runtime.
+    A sign of Kubernetes comes first: its containers are also those of some runtime.
     """
     in_cluster = isinstance(machine, dict) and machine.get("kubernetes") is True
     secrets = "/var/run/secrets/kubernetes.io"
@@ -245,9 +246,9 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
         return Container("kubernetes", "KUBERNETES_SERVICE_HOST")
     if not isinstance(root.mode(secrets), Unknown):
         return Container("kubernetes", secrets)
-    for path, kind in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+    for path, runtime in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
         if not isinstance(root.mode(path), Unknown):
-            return Container(kind, path)
+            return Container(runtime, path)
     for word, source in (
         (_text_of(machine, "container"), "environment: container"),
         (root.word("/run/systemd/container"), "/run/systemd/container"),
@@ -255,15 +256,15 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
         if not isinstance(word, Unknown) and word:
             return Container(word, source)
     for line in _lines(root.text("/proc/1/cgroup")):
-        for trace, kind in _TRACES:
+        for trace, runtime in _TRACES:
             if trace in line.rpartition(":")[2]:
-                return Container(kind, f"/proc/1/cgroup: {line[:200]}")
+                return Container(runtime, f"/proc/1/cgroup: {line[:200]}")
     for line in _lines(mounts):
         fields = line.split()
         if len(fields) > 4 and fields[4] == "/" and " - overlay " in line:
-            for trace, kind in _TRACES:
+            for trace, runtime in _TRACES:
                 if trace in line:
-                    return Container(kind, f"{MOUNTS}: the root is an overlay of {kind}")
+                    return Container(runtime, f"{MOUNTS}: the root is an overlay of {runtime}")
             if _own_pid_namespace(machine) is False:
                 break  # a host that was booted from the network or a live image has one too
             return Container("unnamed", f"{MOUNTS}: the root is an overlay")
@@ -276,7 +277,7 @@ def _lines(content: str | Unknown) -> list[str]:
 
 @or_unknown
 def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
-    """Return 2 where only the unified hierarchy is mounted, 0 where none is, else 1.
+    """Return 2 where only the unified hierarchy is mounted, 0 if none is, else 1.
 
     In a hybrid, the controllers are those of version 1.
     """
@@ -289,6 +290,7 @@ def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
 
 @or_unknown
 def _seccomp(root: Root) -> str | Unknown:
+    """Read the seccomp mode of this process."""
     content = known(root.text(STATUS))
     for line in content.splitlines():
         if line.startswith("Seccomp:"):
@@ -298,11 +300,11 @@ def _seccomp(root: Root) -> str | Unknown:
 
 
 def _hypervisor(root: Root) -> str | Unknown:
-    """Return ``sys_vendor product_name`` where the firmware is a known virtual machine's, or ""."""
+    """Return ``sys_vendor product_name`` if the firmware is a known virtual machine's, or ""."""
     vendor = root.word("/sys/class/dmi/id/sys_vendor")
     if isinstance(vendor, Unknown):
         return "" if vendor.absent else vendor
     product = root.word("/sys/class/dmi/id/product_name")
-    words = vendor if isinstance(product, Unknown) else f"{vendor} {product}"
+    name_shown = vendor if isinstance(product, Unknown) else f"{vendor} {product}"
     known = ("QEMU", "KVM", "VMware", "Xen", "Microsoft", "Amazon EC2", "Google", "Alibaba Cloud")
-    return words if any(name.lower() in words.lower() for name in known) else ""
+    return name_shown if any(name.lower() in name_shown.lower() for name in known) else ""

@@ -19,37 +19,38 @@ CHECKS = CheckSet()
 
 @CHECKS.check("io-uring.unavailable", the_launch)
 def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
+    """Judge whether processes that offload to an SSD can make an io_uring."""
     users = [process for process in needs.processes if process.uses_uring is not False]
     if not users:
-        text = "no process of the launch uses io_uring"
-        yield skip(text)
+        yield skip("no process of the launch uses io_uring")
         return
     yield from fold(_judge_uring(system, process) for process in users)
 
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
+    """Judge the io_uring of one process, as tried here."""
     errno = system.uring_errno
-    found = passed(process.name, "a ring can be made", "io_uring")
+    finding = passed(process.name, "a ring can be made", "io_uring")
     contained = process.container is not None and not system.container.inside
     if contained and process.container is not None and not process.container.privileged:
         options = process.container.security_options
         if "seccomp=unconfined" not in options and "seccomp:unconfined" not in options:
             text = "this is not the launch's container, and its seccomp profile decides"
             if not errno_refuses(errno):
-                return found.unknown(text, have="")
+                return finding.unknown(text, have="")
     if errno is None:
-        return found.unknown("it was not tried", have="")
+        return finding.unknown("it was not tried", have="")
     if isinstance(errno, Unknown):
-        return found.unknown(errno, have="")
+        return finding.unknown(errno, have="")
     evidence = [Evidence("io_uring_setup(1)", os.strerror(errno) if errno else "a ring")]
     if isinstance(system.uring_disabled, int):
         evidence.append(Evidence(URING_DISABLED, str(system.uring_disabled)))
-    found = found._replace(evidence=tuple(evidence))
+    finding = finding._replace(evidence=tuple(evidence))
     if not errno:
-        return found
+        return finding
     if isinstance(process.uses_uring, Unknown):
-        return found.unknown(process.uses_uring, have="")
-    return found.failed(
+        return finding.unknown(process.uses_uring, have="")
+    return finding.failed(
         "it starts, and every read of what was offloaded to the SSD fails",
         f"{_refuser(system, errno)}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch",
         _allow(system, errno, process),
@@ -63,6 +64,7 @@ def errno_refuses(errno: int | Unknown | None) -> bool:
 
 
 def _refuser(system: SystemFacts, refused_with: int) -> str:
+    """Say what to change so that a ring can be made."""
     if refused_with == ENOMEM:
         return "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
@@ -73,11 +75,11 @@ def _refuser(system: SystemFacts, refused_with: int) -> str:
 
 
 def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tuple[Setting, ...]:
+    """Return the setting that lets a ring be made."""
     if refused_with == ENOMEM:
         return (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime),)
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
-        now = str(system.uring_disabled)
-        return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", now),)
+        return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", str(system.uring_disabled)),)
     if system.seccomp == "filter":
         return (Setting(Kind.SECURITY, "seccomp", "unconfined", described_by=process.runtime),)
     now = process.environment.get("MOONCAKE_OFFLOAD_USE_URING", "")
@@ -96,10 +98,11 @@ _USUAL_PAGE_BYTES = 4 * KIB
 
 @CHECKS.check("system.page-size", any_launch)
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
+    """Judge the base page size, which decides the huge page sizes of an ARM host."""
     size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
-    found = passed("host", have, evidence=evidence)
+    finding = passed("host", have, evidence=evidence)
     asked = _asked_sizes(needs)
     if system.architecture == "aarch64":
         sizes = ARM64_SIZES_BYTES.get(size, ())
@@ -108,7 +111,7 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
             listed = ", ".join(format_page_size(wanted) for wanted in sizes)
             wanted = " and ".join(format_page_size(wanted) for wanted in missing)
             spelled = f"{kernel_size(missing[-1])}B"  # the largest, as the variable has it
-            yield found.failed(
+            yield finding.failed(
                 "mapping them fails with Invalid argument, so the server does not start",
                 "set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has",
                 (Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", spelled),),
@@ -117,13 +120,13 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
             )
             return
     elif isinstance(system.architecture, Unknown) and asked and size != _USUAL_PAGE_BYTES:
-        yield found.unknown(system.architecture)
+        yield finding.unknown(system.architecture)
         return
     if size != _USUAL_PAGE_BYTES:
         text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
-        yield found.warned(text)
+        yield finding.warned(text)
         return
-    yield found
+    yield finding
 
 
 def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
@@ -155,22 +158,24 @@ _DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered
 
 @CHECKS.check("system.kernel-old", the_launch)
 def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
+    """Judge whether the kernel is new enough for what the launch uses."""
     kernel = known(system.kernel)
     wants = sorted(set(_wants(needs)))
     have = f"Linux {system.kernel_release}"
     evidence = (Evidence(KERNEL_RELEASE, str(system.kernel_release)),)
     missing = [want for want in wants if kernel < want.kernel]
-    found = passed("host", have, evidence=evidence)
+    finding = passed("host", have, evidence=evidence)
     if wants:
         major, minor = wants[-1].kernel
-        found = found._replace(need=f"{major}.{minor} or newer", formula=wants[-1].what)
+        finding = finding._replace(need=f"{major}.{minor} or newer", formula=wants[-1].what)
     if missing:
         text = "; ".join(f"without {want.what}, {want.without}" for want in missing)
-        found = found.warned(text, "use a newer kernel, unless this one has it back-ported")
-    yield found
+        finding = finding.warned(text, "use a newer kernel, unless this one has it back-ported")
+    yield finding
 
 
 def _wants(needs: LaunchNeeds) -> Iterator[_Wants]:
+    """Yield the kernel features that the launch uses."""
     for process in needs.processes:
         if isinstance(process.hugetlb_bytes, Unknown) or process.hugetlb_bytes:
             yield _HUGE_MEMFD

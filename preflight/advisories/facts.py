@@ -1,8 +1,8 @@
 """The named facts that a record's conditions ask for, of one process of a launch on one host.
 
 ``env.NAME`` is a variable of the process, ``flag.NAME`` a flag of its program (SGLang's argument by
-its own name, a gflag of Mooncake's programs): None where it is not given and has no default,
-Unknown where something that is not known may give it. All others stand in ``FACTS``.
+its own name, a gflag of Mooncake's programs): None if it is not given and has no default,
+Unknown if something that is not known may give it. All others stand in ``FACTS``.
 """
 
 from collections import Counter
@@ -55,18 +55,16 @@ class AdvisorySubject(NamedTuple):
 
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
-    """Return a fact's value, None for nothing there, or why it is not known.
+    """Return a fact's value, None if there is none, or why it is not known.
 
-    Raises KeyError for a name that there is not.
+    Raises KeyError if no fact has that name.
     """
-    kind, dot, rest = name.partition(".")
+    prefix, dot, rest = name.partition(".")
     try:
-        if dot and kind == "env":
+        if dot and prefix == "env":
             word = subject.process.command.environment.get(rest)
-            if word is None:
-                return None
-            return word_value(word)
-        if dot and kind == "flag":
+            return None if word is None else word_value(word)
+        if dot and prefix == "flag":
             return _flag(subject, rest)
         return FACTS[name](subject)
     except (UnknownFactError, UnreadTopicError) as error:
@@ -74,6 +72,7 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
 
 
 def _flag(subject: AdvisorySubject, name: str) -> Any:
+    """Return the value of a flag of the process's program."""
     process, program = subject.process, GFLAGS_PROGRAMS.get(subject.process.kind)
     if process.server is not None:
         setting = process.server.arguments.settings.get(name)
@@ -84,8 +83,8 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
         return None
     word = value_of(process.arguments, name)
     declared = flags_of(program).get(name)
-    kind = "string" if declared is None else declared.type
-    if kind == "bool":
+    flag_type = "string" if declared is None else declared.type
+    if flag_type == "bool":
         on = is_on(process.arguments, program, name)
         if on is None:
             return Unknown(f"--{name} follows from a variable")
@@ -93,16 +92,15 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
     if word is None:
         return subject.may_give
     value = word_value(word)
-    if kind == "string" or isinstance(value, Unknown):
+    if flag_type == "string" or isinstance(value, Unknown):
         return value
-    number = as_integer(kind, value)
+    number = as_integer(flag_type, value)
     return value if number is None else number
 
 
 def may_give(process: LaunchProcess) -> Unknown | None:
-    """Return what is not known of a process and may give it settings; None for nothing.
-
-    A file that is not read here, or words.
+    """Return an unread file or unknown word that may give a process settings; None if there is
+    none.
     """
     unread = process.server.arguments.unread if process.server else process.unread
     if unread is None and process.store and isinstance(process.store.client, Unknown):
@@ -148,11 +146,11 @@ def release_of(sized: Sized, product: str) -> Input:
 
 
 def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
-    """Return the release that the launch is sized for; Unknown where it is an assumption."""
-    found, name = release_of(subject.sized, product), _NAMES[product]
-    if found.assumed:
+    """Return the release that the launch is sized for; Unknown if it is an assumption."""
+    release, name = release_of(subject.sized, product), _NAMES[product]
+    if release.assumed:
         return Unknown(f"the release of {name} is not known", advice=f"give --{product}-version")
-    return str(found.value)
+    return str(release.value)
 
 
 def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
@@ -164,7 +162,7 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 def _environment(subject: AdvisorySubject) -> Environment:
     """Return the interpreter that the process runs in.
 
-    Raises UnknownFactError where it is not here.
+    Raises UnknownFactError if it is not here.
     """
     _must_be_here(subject)
     engine = known(subject.seen.facts.software.engine)
@@ -174,7 +172,7 @@ def _environment(subject: AdvisorySubject) -> Environment:
 
 
 def _must_be_here(subject: AdvisorySubject) -> None:
-    """Raise where the process sees other files than this program: those of its own image."""
+    """Raise if the process sees other files than this program: those of its own image."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
@@ -211,7 +209,7 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
         if process.server is None or process.server.store is None:
             continue
         memory, page = inputs.memory.get(process.number), known(process.server.value("page_size"))
-        pools = [pool for pool in memory.pools if pool.tokens] if memory else []
+        pools = [host_pool for host_pool in memory.pools if host_pool.tokens] if memory else []
         if not pools:
             missing = None if memory is None else memory.missing
             return Unknown("the size of an object of the store") if missing is None else missing
@@ -220,12 +218,12 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
 
 
 def _segment_bytes(subject: AdvisorySubject) -> int | None:
-    """Return what a store's client has of memory for the store; None where it is none."""
+    """Return the memory that a store's client gives the store; None if the process is no client."""
     server = subject.process.server
     if server is not None:
         known(_of_store(subject, "global_segment_size"))
         return configured_segment(server)
-    sizes = [known(own.client).segment_bytes for own in subject.process.stores]
+    sizes = [known(store.client).segment_bytes for store in subject.process.stores]
     return max(sizes, default=None)
 
 
@@ -237,6 +235,7 @@ def _gpu_names(subject: AdvisorySubject) -> frozenset[str]:
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
+    """Return the version of NVIDIA's driver; None without such a GPU."""
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
@@ -261,6 +260,7 @@ def _protocol(subject: AdvisorySubject) -> str | None:
 
 
 def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
+    """Return the protocol of the server's transfer engine; None if it has no such engine."""
     process = subject.process
     if process.server is not None:
         protocol = engine_protocol(process.server)
@@ -273,10 +273,10 @@ def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
 
 def _is_forced(subject: AdvisorySubject) -> bool:
     use = store_devices(subject.process, 0)
-    words = subject.process.command.environment
-    if use is None or "MC_FORCE_TCP" not in words:
+    variables = subject.process.command.environment
+    if use is None or "MC_FORCE_TCP" not in variables:
         return False
-    return forces_tcp(known(use.devices), {name: word.text for name, word in words.items()})
+    return forces_tcp(known(use.devices), {name: word.text for name, word in variables.items()})
 
 
 def _uses_rdma(subject: AdvisorySubject) -> bool:
@@ -287,6 +287,7 @@ def _uses_rdma(subject: AdvisorySubject) -> bool:
 
 
 def _metadata(subject: AdvisorySubject) -> Any:
+    """Name the scheme of the metadata server; None without one."""
     process = subject.process
     if process.server is not None:
         address = _of_store(subject, "metadata_server")
@@ -321,17 +322,19 @@ def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
             users.setdefault(network_of(process.command), []).append(process)
     shown = None if sizing.shown is None else sizing.shown.inputs.launch.processes
     shares = Counter[int]()
-    for one in shown or ():
-        shares[one.id.command] += len(one.clients)
-    found: dict[str, int | Unknown] = {}
+    for replayed in shown or ():
+        shares[replayed.id.command] += len(replayed.clients)
+    clients: dict[str, int | Unknown] = {}
     for network, members in users.items():
         if shown is not None:
-            found[network] = sum(shares[one.number] for one in members)
-        elif all(one.store is not None for one in members):  # a store service, a client: one each
-            found[network] = len(members)
+            clients[network] = sum(shares[process.number] for process in members)
+        elif all(
+            process.store is not None for process in members
+        ):  # a store service, a client: one each
+            clients[network] = len(members)
         else:
-            found[network] = Unknown("how many clients of the store there are is not known")
-    return found
+            clients[network] = Unknown("how many clients of the store there are is not known")
+    return clients
 
 
 def _layout(subject: AdvisorySubject) -> Any:

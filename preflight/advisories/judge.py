@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
-    """Yield each record for each process of the launch that runs something of what it is about."""
+    """Yield a verdict on each record for each process that runs a product of the record."""
     sized = seen.launch
     if not isinstance(sized, Sized):
         return
@@ -58,21 +58,23 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
         AdvisorySubject(process, sized, seen, may_give(process), clients)
         for process in sized.sizing.inputs.processes
     ]
-    for one in advisories():
+    for record in advisories():
         for subject in subjects:
-            yield _verdict(one, subject)
+            yield _verdict(record, subject)
 
 
-def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
+def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
+    """Judge one record for one process: its conditions, then the releases of its products."""
+
     def value(name: str) -> Any:
         return fact(subject, name)
 
-    product, unasked = one.affected[0].product, Unknown("not asked")
-    found = Verdict(one, subject.process, product, unasked, False, subject.may_give)
-    conditions = True if one.when is None else holds(one.when, value)
+    product, unasked = record.affected[0].product, Unknown("not asked")
+    verdict = Verdict(record, subject.process, product, unasked, False, subject.may_give)
+    conditions = True if record.when is None else holds(record.when, value)
     if conditions is False:
-        return found
-    for each in one.affected:
+        return verdict
+    for each in record.affected:
         # Whose code does not run here is not asked for its release.
         product = program_of(each.product)
         asked = PRODUCTS[each.product][0] == "PyPI" and product != "nixl"
@@ -89,23 +91,23 @@ def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
             wheel = value("mooncake.wheel")
             ours = wheel if isinstance(wheel, Unknown) else each.product in wheel
             within = joined((within, ours), True)
-        found = found._replace(
+        verdict = verdict._replace(
             product=product,
             version=version if isinstance(version, Unknown) else str(version),
             holds=joined((user, within, conditions), True),
         )
-        if found.holds is True:
-            return found
-    return found
+        if verdict.holds is True:
+            return verdict
+    return verdict
 
 
 def advisory_findings(seen: JudgedHost) -> list[Finding]:
-    """Return what the records say of a launch on a host; nothing without a launch.
+    """Judge the records for a launch on a host; [] without a launch.
 
-    What affects it, or may, is a finding each; the others are one pass. Those that hang on a
-    release that nobody named are one skip, which is no pass: every launch would be full of them.
-    So are those that take something which only happens later, and those that hang on words which
-    are not known: ``launch.not-read`` tells of these.
+    A record that affects the launch, or may, is a finding each; the others are one pass. Those
+    that depend on a release that nobody named are one skip, which is no pass: every launch would
+    be full of them. So are those of something that only happens later, and those that depend on
+    words which are not known: ``launch.not-read`` names these.
     """
     if not isinstance(seen.launch, Sized):
         return []
@@ -114,24 +116,24 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     judged: set[str] = set()
     later: set[str] = set()
     for verdict in verdicts(seen):
-        one = verdict.advisory
-        if one.covered_by:
+        record = verdict.advisory
+        if record.covered_by:
             continue
-        judged.add(one.check)
+        judged.add(record.check)
         if verdict.holds is False:
             continue
         if _is_later(verdict):
-            later.add(one.check)
+            later.add(record.check)
         elif verdict.holds is True:
             found.append(_affected(verdict))
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
-            open_.setdefault(why, set()).add(one.check)
+            open_.setdefault(why, set()).add(record.check)
         elif verdict.hangs_on_words and verdict.may_give is not None:
-            open_.setdefault((verdict.may_give.reason, ""), set()).add(one.check)
+            open_.setdefault((verdict.may_give.reason, ""), set()).add(record.check)
         else:
             found.append(_unsure(verdict, verdict.holds))
-    said = {each.check for each in found}.union(later, *open_.values())
+    named = {each.check for each in found}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
         text += "mooncake-preflight explain --advisories LAUNCH"
@@ -139,15 +141,15 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     for (reason, advice), ids in open_.items():
         text = f"what decides {_count(ids)}. {advice}".rstrip()
         found.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
-    if judged - said:
-        have = f"{_count(judged - said)}, none of them here"
+    if judged - named:
+        have = f"{_count(judged - named)}, none of them here"
         found.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
     return found
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
-    """Return what affects the launch, or may, where something else happens while it runs."""
-    return [one for one in verdicts(seen) if not one.advisory.covered_by and _is_later(one)]
+    """Return the verdicts on something that happens only while the launch runs."""
+    return [v for v in verdicts(seen) if not v.advisory.covered_by and _is_later(v)]
 
 
 def _is_later(verdict: Verdict) -> bool:
@@ -161,29 +163,29 @@ def _count(ids: set[str]) -> str:
     return f"{len(ids)} known problem{'s' * (len(ids) != 1)}"
 
 
-def _finding(verdict: Verdict, status: Status, said: str) -> Finding:
+def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
     """Return the finding of one record and one process: its summary, the release, and ``said``."""
-    one = verdict.advisory
-    ranges = "; ".join(map(range_text, one.affected))
+    record = verdict.advisory
+    ranges = "; ".join(map(range_text, record.affected))
     return Finding(
-        one.check,
+        record.check,
         status,
         verdict.process.name,
-        text=f"{one.summary} ({verdict.product} {verdict.version}; affected: {ranges}). {said}",
-        evidence=tuple(Evidence(url, kind.lower()) for kind, url in one.references),
-        advice=one.remedy,
-        consequence=SEVERITIES[one.severity],
+        text=f"{record.summary} ({verdict.product} {verdict.version}; affected: {ranges}). {after}",
+        evidence=tuple(Evidence(url, reference.lower()) for reference, url in record.references),
+        advice=record.remedy,
+        consequence=SEVERITIES[record.severity],
     )
 
 
 def _affected(verdict: Verdict) -> Finding:
-    one = verdict.advisory
-    status = Status.FAIL if one.grave else Status.WARN
-    return _finding(verdict, status, f"What is seen: {one.seen}")
+    record = verdict.advisory
+    status = Status.FAIL if record.grave else Status.WARN
+    return _finding(verdict, status, f"What is seen: {record.seen}")
 
 
 def _unsure(verdict: Verdict, why: Unknown) -> Finding:
-    one = verdict.advisory
-    status = Status.UNKNOWN if one.grave else Status.WARN
-    said = f"It is where {condition_text(one.when)}; not known: {why.reason}"
-    return _finding(verdict, status, said)._replace(cause=why.cause)
+    record = verdict.advisory
+    status = Status.UNKNOWN if record.grave else Status.WARN
+    sentence = f"It is where {condition_text(record.when)}; not known: {why.reason}"
+    return _finding(verdict, status, sentence)._replace(cause=why.cause)

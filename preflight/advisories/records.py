@@ -128,15 +128,15 @@ def advisories() -> tuple[Advisory, ...]:
 def advisory(id_: str) -> Advisory | None:
     """Return the record of an id, as it is written or as its finding has it."""
     wanted = id_.lower().removeprefix(CHECK_PREFIX)
-    return next((one for one in advisories() if one.id.lower() == wanted), None)
+    return next((record for record in advisories() if record.id.lower() == wanted), None)
 
 
 def _read(name: str) -> Advisory:
     """Return the record of a file. Tests hold our own records to what one may have."""
     with open(os.path.join(FOLDER, name), "rb") as file:
         table = json.load(file)
-    own = table["database_specific"]
-    words = {key: _text(own.get(key, "")) for key in ("seen", "remedy", "arises", "command")}
+    details = table["database_specific"]
+    texts = {key: _text(details.get(key, "")) for key in ("seen", "remedy", "arises", "command")}
     return Advisory(
         id=table["id"],
         summary=_text(table["summary"]),
@@ -144,29 +144,30 @@ def _read(name: str) -> Advisory:
         modified=f"{table['modified']}T00:00:00Z",
         affected=tuple(_affected(row) for row in table["affected"]),
         references=tuple((row["type"], row["url"]) for row in table["references"]),
-        severity=own["severity"],
-        evidence=tuple(own["evidence"]),
-        when=expression(own["when"]) if "when" in own else None,
-        log=tuple(own.get("log", ())),
-        lines=tuple(own.get("lines", ())),
-        covered_by=tuple(own.get("covered_by", ())),
-        **words,
+        severity=details["severity"],
+        evidence=tuple(details["evidence"]),
+        when=expression(details["when"]) if "when" in details else None,
+        log=tuple(details.get("log", ())),
+        lines=tuple(details.get("lines", ())),
+        covered_by=tuple(details.get("covered_by", ())),
+        **texts,
     )
 
 
-def _text(given: str | list[str]) -> str:
+def _text(value: str | list[str]) -> str:
     """Return a text, or the lines of one that are joined."""
-    return given if isinstance(given, str) else " ".join(given)
+    return value if isinstance(value, str) else " ".join(value)
 
 
 def _affected(row: Mapping[str, Any]) -> Affected:
+    """Read the ranges of releases of one product."""
     ranges: list[Range] = []
     for event in row["events"]:
-        ((kind, version),) = event.items()
-        if kind == "introduced":
+        ((event_type, version),) = event.items()
+        if event_type == "introduced":
             ranges.append(Range(version))
         else:
-            ranges[-1] = ranges[-1]._replace(**{_ENDS[kind]: version})
+            ranges[-1] = ranges[-1]._replace(**{_ENDS[event_type]: version})
     return Affected(row["package"], tuple(ranges))
 
 
@@ -195,9 +196,9 @@ def comparisons_of(condition: Expression | None) -> list[Comparison]:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds, by ``fact``, which gives a fact's value by its name.
+    """Tell whether a condition holds. fact: returns a fact's value by its name.
 
-    A value is a text, number, truth value, a set of which any may hold, None for nothing there,
+    A value is a text, number, truth value, a set of which any may hold, None for an absent one,
     or Unknown.
     """
     if isinstance(condition, Comparison):
@@ -220,19 +221,21 @@ def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
 
 
 def _test(test: Comparison, value: Any) -> bool | Unknown:
+    """Compare a fact's value with a record's; of a set or list any value counts."""
     if isinstance(value, Unknown):
         return value
-    one = tuple(value) if isinstance(value, list) else value  # --lora-paths a b
-    values = one if isinstance(one, frozenset) else frozenset((one,))
+    value = tuple(value) if isinstance(value, list) else value  # --lora-paths a b
+    values = value if isinstance(value, frozenset) else frozenset((value,))
     if test.op == "given":
         return (values not in (frozenset(), frozenset((None,)))) is test.value
-    return joined((_holds(test, one) for one in values if one is not None), False)
+    return joined((_holds(test, item) for item in values if item is not None), False)
 
 
 def _holds(test: Comparison, value: Any) -> bool | Unknown:
+    """Compare one value."""
     if test.op == "is":
         wanted = test.value if isinstance(test.value, list) else [test.value]
-        return any(value == one and type(value) is type(one) for one in wanted)
+        return any(value == each and type(value) is type(each) for each in wanted)
     if test.op == "matches":
         return re.search(test.value, str(value)) is not None
     if isinstance(value, str) and not isinstance(test.value, str):
@@ -258,14 +261,16 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
     return key if isinstance(key, Unknown) else any(_in(affected, r, key) for r in affected.ranges)
 
 
-def _in(affected: Affected, one: Range, key: Any) -> bool:
+def _in(affected: Affected, span: Range, key: Any) -> bool:
+    """Tell whether a version lies in one range."""
+
     def of(text: str) -> Any:
         return version_key(affected.product, text)
 
     return bool(
-        (one.introduced == "0" or of(one.introduced) <= key)
-        and (not one.fixed or key < of(one.fixed))
-        and (not one.last or key <= of(one.last))
+        (span.introduced == "0" or of(span.introduced) <= key)
+        and (not span.fixed or key < of(span.fixed))
+        and (not span.last or key <= of(span.last))
     )
 
 
@@ -290,16 +295,16 @@ def version_key(product: str, text: str) -> Any:
 
 def range_text(affected: Affected) -> str:
     """Return ``mooncake 0.3.10 to before 0.3.13``."""
-    said = []
-    for one in affected.ranges:
-        first = "" if one.introduced == "0" else f"{one.introduced} "
-        if one.fixed:
-            said.append(f"{first}{'to ' if first else ''}before {one.fixed}")
-        elif one.last:
-            said.append(one.last if one.last == one.introduced else f"{first}to {one.last}")
+    texts = []
+    for span in affected.ranges:
+        first = "" if span.introduced == "0" else f"{span.introduced} "
+        if span.fixed:
+            texts.append(f"{first}{'to ' if first else ''}before {span.fixed}")
+        elif span.last:
+            texts.append(span.last if span.last == span.introduced else f"{first}to {span.last}")
         else:
-            said.append(f"{first}and newer" if first else "every release")
-    return f"{affected.product} {', '.join(said)}"
+            texts.append(f"{first}and newer" if first else "every release")
+    return f"{affected.product} {', '.join(texts)}"
 
 
 def condition_text(condition: Expression | None) -> str:
@@ -312,8 +317,8 @@ def condition_text(condition: Expression | None) -> str:
             return f"{name} is {'' if value else 'not '}given"
         if condition.op == "is" and isinstance(value, bool):
             return name if value else f"not {name}"
-        words = " or ".join(map(str, value)) if isinstance(value, list) else value
-        return f"{name} {condition.op.replace('_', ' ').replace('below', 'is below')} {words}"
+        wanted = " or ".join(map(str, value)) if isinstance(value, list) else value
+        return f"{name} {condition.op.replace('_', ' ').replace('below', 'is below')} {wanted}"
     if condition.op == "not":
         return f"not ({condition_text(condition.parts[0])})"
     join = " and " if condition.op == "all" else " or "
@@ -324,11 +329,11 @@ def condition_text(condition: Expression | None) -> str:
     return join.join(parts)
 
 
-def as_osv(one: Advisory) -> dict[str, Any]:
+def as_osv(known: Advisory) -> dict[str, Any]:
     """Return a record in OSV's own form. What OSV has no ecosystem for stands in
     ``database_specific`` alone."""
     affected = []
-    for each in one.affected:
+    for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]
         events = [event for bounds in each.ranges for event in _events(bounds)]
         for name in names:
@@ -337,35 +342,36 @@ def as_osv(one: Advisory) -> dict[str, Any]:
             affected.append({"package": package, "ranges": ranges})
     return {
         "schema_version": OSV_VERSION,
-        "id": f"{OSV_PREFIX}{one.id}",
-        "modified": one.modified,
-        "summary": one.summary,
-        "details": f"{one.details}\n\nSeen: {one.seen}\n\nWhat to do: {one.remedy}",
+        "id": f"{OSV_PREFIX}{known.id}",
+        "modified": known.modified,
+        "summary": known.summary,
+        "details": f"{known.details}\n\nSeen: {known.seen}\n\nWhat to do: {known.remedy}",
         "affected": affected,
-        "references": [{"type": kind, "url": url} for kind, url in one.references],
+        "references": [{"type": type_, "url": url} for type_, url in known.references],
         "database_specific": {
-            "severity": one.severity,
-            "evidence": list(one.evidence),
-            "condition": condition_text(one.when),
-            "arises": one.arises,
-            "affected": [range_text(each) for each in one.affected],
-            "judged_by": list(one.covered_by or (one.check,)),
+            "severity": known.severity,
+            "evidence": list(known.evidence),
+            "condition": condition_text(known.when),
+            "arises": known.arises,
+            "affected": [range_text(each) for each in known.affected],
+            "judged_by": list(known.covered_by or (known.check,)),
         },
     }
 
 
-def for_scanners(one: Advisory) -> bool:
+def for_scanners(known: Advisory) -> bool:
     """Tell whether a record holds of a package alone, which is all that a scanner knows.
 
-    A wheel that is bad by itself, or what a scanner is there for; never one without an end, which
-    would be found in every release to come.
+    That is a wheel that is bad by itself, or a security advisory; never a record without an end,
+    which would match every release to come.
     """
-    ends = all(bounds.fixed or bounds.last for each in one.affected for bounds in each.ranges)
-    by_itself = one.severity == "security" or one.affected[0].product in PRODUCTS["mooncake"][1]
+    ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
+    by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself
 
 
 def _events(bounds: Range) -> list[dict[str, str]]:
+    """Return a range in OSV's form."""
     events = [{"introduced": bounds.introduced}]
     if bounds.fixed:
         events.append({"fixed": bounds.fixed})

@@ -40,8 +40,8 @@ def checked(
 ) -> Checked:
     """Judge ``launch`` on the host at ``root``. Raises UsageError.
 
-    more_topics: to be read too. ``slow`` is told what takes long to read. measured: what follows
-    from rates that were measured.
+    more_topics: topics to read beside those of the checks. slow: called with the topics that
+    take long. measured: judges by rates that were measured.
     """
     host_checks = list(every_check())
     selection = selection_of(chosen)
@@ -50,10 +50,10 @@ def checked(
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
     of_launch = [*seen.of_launch, *known_problems(seen), *measured(seen)]
-    of_launch = [found for found in of_launch if unread or selection.takes(found.check)]
+    of_launch = [findings for findings in of_launch if unread or selection.takes(findings.check)]
     over = waiver_findings(selection)
     again = partial(_again, launch=launch, root=root)
-    found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks, again)
+    findings = _explained([*over, *seen.of_host, *of_launch], seen, host_checks, again)
     understood = ""
     left_out: tuple[str, ...] = ()
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
@@ -69,14 +69,15 @@ def checked(
         elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
         if uses_neither(processes):
-            understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
-    told = report(found, selection.ignore, seen.needs, seen.host.name, understood)
-    told = told._replace(left_out=left_out)
-    return Checked(told, seen, selection.waivers)
+            understood += (
+                f"; neither HiCache nor Mooncake. {_checked_all_the_same(findings.findings)}"
+            )
+    answer = report(findings, selection.ignore, seen.needs, seen.host.name, understood)
+    return Checked(answer._replace(left_out=left_out), seen, selection.waivers)
 
 
 def known_problems(seen: JudgedHost) -> list[Finding]:
-    """Return what the records of known problems say of the launch; none without a launch."""
+    """Judge the launch by the records of known problems; [] without a launch."""
     if seen.launch is None:
         return []
     from preflight.advisories.judge import advisory_findings
@@ -96,9 +97,9 @@ def _checked_all_the_same(findings: Iterable[Finding]) -> str:
 
 
 def selection_of(chosen: Chosen) -> Selection:
-    """Return what is chosen, of the checks and rules that there are. Raises UsageError.
+    """Return the checks and rules chosen. Raises UsageError.
 
-    A typing error must not widen or narrow what is checked in silence: each pattern and each waiver
+    A typing error must not widen or narrow the check in silence: each pattern and each waiver
     has to name something, and together they have to leave something.
     """
     if chosen == ALL_CHECKS:
@@ -111,33 +112,33 @@ def selection_of(chosen: Chosen) -> Selection:
         *(check.id for check, _ in every_check()),
         *(check.id for check in (*LAUNCH_CHECKS, *MEASURED)),
     }
-    ids |= {*(one.check for one in advisories()), *RULES}
+    ids |= {*(pattern.check for pattern in advisories()), *RULES}
     from datetime import date
 
     for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
         for pattern in patterns:
             if not any(_matches(check, (pattern,)) for check in ids):
                 raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
-    given = [("--ignore", one) for one in chosen.ignore]
+    options = [("--ignore", waiver) for waiver in chosen.ignore]
     if chosen.waivers is not None:
         option = f"--waivers {chosen.waivers}:"
-        given += [(option, one) for one in read_waivers(chosen.waivers)]
+        options += [(option, waiver) for waiver in read_waivers(chosen.waivers)]
     # What a lock waives is of an older command: a check that is gone cannot be found any more.
-    own = {one.check for _, one in given}
-    given += [("the lock", one) for one in chosen.locked if one.check in ids - own]
+    rule_ids = {waiver.check for _, waiver in options}
+    options += [("the lock", waiver) for waiver in chosen.locked if waiver.check in ids - rule_ids]
     holds: dict[str, Waiver] = {}
     over = []
     today = date.today()
-    for option, one in given:
-        if one.check not in ids:
-            raise UsageError(f"{option} {one.check}: {_why_not(one.check, ids, 'this')}")
-        if one.is_over(today):
-            over.append(one)
-        elif one.check in holds:
-            raise UsageError(f"{option} {one.check}: it is waived twice: give one reason")
+    for option, waiver in options:
+        if waiver.check not in ids:
+            raise UsageError(f"{option} {waiver.check}: {_why_not(waiver.check, ids, 'this')}")
+        if waiver.is_over(today):
+            over.append(waiver)
+        elif waiver.check in holds:
+            raise UsageError(f"{option} {waiver.check}: it is waived twice: give one reason")
         else:
-            holds[one.check] = one
-    over = [one for one in over if one.check not in holds]
+            holds[waiver.check] = waiver
+    over = [waiver for waiver in over if waiver.check not in holds]
     only = chosen.only
     if any(pattern.startswith("advisory.") for pattern in only):
         only += (ADVISORIES.id,)  # what the records that do not affect the launch say in one
@@ -148,7 +149,7 @@ def selection_of(chosen: Chosen) -> Selection:
 
 
 def _explained(
-    found: Sequence[Finding],
+    findings: Sequence[Finding],
     seen: JudgedHost,
     host_checks: Sequence[tuple[Check, Judge]],
     again: Callable[[str], tuple[Line, ...]],
@@ -164,16 +165,16 @@ def _explained(
 
     context = context_of(seen.facts)
     return Findings(
-        found,
+        findings,
         consequences(declared),
-        lambda one: commands(one.settings, context),
-        lambda one: takes(one.settings, context),
-        lambda one: again(one.asks),
+        lambda finding: commands(finding.settings, context),
+        lambda finding: takes(finding.settings, context),
+        lambda finding: again(finding.asks),
     )
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; none where it would be another.
+    """Return the line that asks ``command`` of the same launch; none if it would be another.
 
     A launch that was typed, and what standard input held, are not repeated.
     """
@@ -188,8 +189,8 @@ def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
         ("--mooncake-version", mooncake),
         ("--sglang-version", sglang),
     )
-    given = [word for name, value in options if value for word in (name, value)]
-    return (line(("mooncake-preflight", command, *given, *files)),)
+    options_used = [word for name, value in options if value for word in (name, value)]
+    return (line(("mooncake-preflight", command, *options_used, *files)),)
 
 
 # Of a file of waivers; longer is none.
@@ -230,6 +231,7 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
 
 
 def _waiver(where: str, number: int, row: object) -> Waiver:
+    """Read one row of the waivers. Raises UsageError."""
     from datetime import date
 
     row = row if isinstance(row, dict) else {}
@@ -252,17 +254,18 @@ def waiver_findings(selection: Selection) -> list[Finding]:
     from preflight.judging.pages import WAIVER
 
     text = "the waiver has expired, and what the check finds counts again"
+    advice = "mend what the check finds, or write a later until; its reason: "
     return [
         Finding(
             WAIVER.id,
             Status.WARN,
-            one.check,
-            f"a waiver until {one.until}",
+            waiver.check,
+            f"a waiver until {waiver.until}",
             text=text,
-            advice=f"mend what the check finds, or write a later until; its reason: {one.reason}",
+            advice=advice + waiver.reason,
         )
-        for one in selection.over
-        if selection.takes(one.check)
+        for waiver in selection.over
+        if selection.takes(waiver.check)
     ]
 
 
@@ -280,7 +283,7 @@ class Selection(NamedTuple):
     @property
     def ignore(self) -> Mapping[str, str]:
         """Return the reason of each waiver by the id of its check."""
-        return {one.check: one.text for one in self.waivers}
+        return {waiver.check: waiver.text for waiver in self.waivers}
 
     def takes(self, check: str) -> bool:
         """Tell whether the check is to be made."""
@@ -288,9 +291,8 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Return why ``pattern`` chooses none of ``ids``.
-
-    What is found between nodes has its own command.
+    """Say why ``pattern`` chooses none of ``ids``; what is found between nodes has a command
+    apart.
     """
     from preflight.check.catalogue import FLEET_CHECKS
 

@@ -46,14 +46,16 @@ class Catalogue(NamedTuple):
 
     @property
     def ids(self) -> Sequence[str]:
-        own = [rule.id for rule in self.rules]
-        return [*self.checks, *own, *(one.check for one in self.advisories)]
+        rule_ids = [rule.id for rule in self.rules]
+        return [*self.checks, *rule_ids, *(each.check for each in self.advisories)]
 
     def about(self) -> dict[str, str]:
-        """Return by id what a reader of a finding wants to know of it, in paragraphs."""
-        texts = {id_: f"{one.page.asks}\n\n{one.page.why}" for id_, one in self.checks.items()}
+        """Return by id the question and the reason that a reader of a finding asks for."""
+        texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
         texts |= {rule.id: rule.finds for rule in self.rules}
-        return texts | {one.check: f"{one.summary}.\n\n{one.details}" for one in self.advisories}
+        return texts | {
+            each.check: f"{each.summary}.\n\n{each.details}" for each in self.advisories
+        }
 
 
 def catalogue() -> Catalogue:
@@ -107,25 +109,24 @@ def check_page(check: Check) -> PageText:
 
 
 def worst_status(page: Page) -> Status:
-    """Return the worst status that its findings can have.
-
-    Unknown counts only where there is nothing else.
+    """Return the worst status that findings of the page can have; Unknown only if no other is
+    left.
     """
-    given = {status for status, _ in page.outcomes}
+    statuses = {status for status, _ in page.outcomes}
     return next(
-        (status for status in (Status.FAIL, Status.WARN) if status in given), Status.UNKNOWN
+        (status for status in (Status.FAIL, Status.WARN) if status in statuses), Status.UNKNOWN
     )
 
 
 def consequence_text(page: Page) -> str:
-    """Return what follows when the check fails; "" for a check that can only pass or be unknown."""
+    """Name what follows when the check fails; "" for a check that can only pass or be unknown."""
     if worst_status(page) is Status.UNKNOWN:
         return ""
-    return ", or ".join(one.value for one in (page.consequence, *page.or_else))
+    return ", or ".join(consequence.value for consequence in (page.consequence, *page.or_else))
 
 
 def _worst_row(page: Page) -> tuple[str, str]:
-    """Return what comes of a finding, under the status that it really has."""
+    """Name what follows from a finding, under the status that the finding really has."""
     worst = worst_status(page)
     if worst is Status.FAIL:
         return "when it fails", consequence_text(page)
@@ -146,20 +147,22 @@ def rule_page(rule: Rule) -> PageText:
     return PageText(rule.id, _sentence(rule.finds), "", rows)
 
 
-def advisory_page(one: Advisory) -> PageText:
+def advisory_page(known: Advisory) -> PageText:
     """Return the page of a record."""
     rows = [
-        ("affected", "; ".join(map(range_text, one.affected))),
-        ("where", condition_text(one.when)),
-        ("and", one.arises),
-        ("what follows", one.severity),
-        ("what is seen", one.seen),
-        ("what to do", one.remedy),
-        ("judged by", ", ".join(one.covered_by)),
-        ("how it is known", "; ".join(filter(None, (", ".join(one.evidence), one.command)))),
-        ("read or seen in", ", ".join(url for _, url in one.references)),
+        ("affected", "; ".join(map(range_text, known.affected))),
+        ("where", condition_text(known.when)),
+        ("and", known.arises),
+        ("what follows", known.severity),
+        ("what is seen", known.seen),
+        ("what to do", known.remedy),
+        ("judged by", ", ".join(known.covered_by)),
+        ("how it is known", "; ".join(filter(None, (", ".join(known.evidence), known.command)))),
+        ("read or seen in", ", ".join(url for _, url in known.references)),
     ]
-    return PageText(one.id, one.summary + ".", one.details, tuple(row for row in rows if row[1]))
+    return PageText(
+        known.id, known.summary + ".", known.details, tuple(row for row in rows if row[1])
+    )
 
 
 def notice_page(id_: str) -> PageText:

@@ -58,7 +58,7 @@ def report_object(
 
 
 def launch_of(report: Report) -> tuple[str, str] | None:
-    """Return what the launch is called, and what it starts in one sentence; None without one."""
+    """Return the launch's name and what it starts, in one sentence; None without a launch."""
     return None if report.needs is None else (report.needs.source, report.understood)
 
 
@@ -74,6 +74,7 @@ def findings_objects(report: Report) -> list[Json]:
 
 
 def _finding(row: Row) -> Json:
+    """Return one row as JSON."""
     finding = row.finding
     return {
         **finding_object(finding, row.subjects, **fields(finding, "formula", "text")),
@@ -92,12 +93,13 @@ def _finding(row: Row) -> Json:
 
 
 def _needs(needs: LaunchNeeds) -> Json:
+    """Return the needs of the launch as JSON."""
     return {
         **fields(needs, "hosts", "mooncake_version", "sglang_version"),
         "processes": [_process(process) for process in needs.processes],
         "services": [
-            {"kind": one.kind, "host": one.host, "port": one.port, "own": one.own}
-            for one in needs.services
+            {"kind": service.kind, "host": service.host, "port": service.port, "own": service.own}
+            for service in needs.services
         ],
         "ports": [{"what": port.what, "port": port.port} for port in needs.ports],
         "storage": [{"kind": path.kind, "path": path.path} for path in needs.storage],
@@ -142,6 +144,7 @@ def error_junit(message: str) -> str:
 def _element(
     name: str, attributes: dict[str, str], children: Iterable[Element] = (), text: str = ""
 ) -> Element:
+    """Make an XML element."""
     from xml.etree.ElementTree import Element
 
     made = Element(name, attributes)
@@ -160,7 +163,7 @@ def _document(root: Element) -> str:
 def _totals(rows: Sequence[Row]) -> dict[str, str]:
     kinds = [_kind(row) for row in rows]
     counts = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    return {"tests": str(len(rows)), **{name: str(kinds.count(kind)) for name, kind in counts}}
+    return {"tests": str(len(rows)), **{name: str(kinds.count(kind_)) for name, kind_ in counts}}
 
 
 def _kind(row: Row) -> str:
@@ -168,28 +171,29 @@ def _kind(row: Row) -> str:
 
 
 def _case(row: Row) -> Element:
-    finding, kind = row.finding, _kind(row)
-    told: list[Element] = []
+    """Return one row as a test case of JUnit."""
+    finding, outcome = row.finding, _kind(row)
+    children: list[Element] = []
     if row.ignored is not None:
-        told = [_told("skipped", f"was {finding.status.value}; ignored: {row.ignored}")]
-    elif kind == "skipped":
-        told = [_told(kind, finding.text)]
-    elif kind:
-        message = finding.text or row.advice or finding.check
-        told = [_told(kind, message, _details(row))]
+        children = [_told("skipped", f"was {finding.status.value}; ignored: {row.ignored}")]
+    elif outcome == "skipped":
+        children = [_told(outcome, finding.text)]
+    elif outcome:
+        children = [_told(outcome, finding.text or row.advice or finding.check, _details(row))]
     elif finding.status is Status.WARN:
-        told = [_element("system-out", {}, text=_plain(f"warn: {_details(row)}"))]
+        children = [_element("system-out", {}, text=_plain(f"warn: {_details(row)}"))]
     name = _line(f"{finding.check}: {finding.subject}")
-    return _element("testcase", {"classname": _line(finding.check), "name": name}, told)
+    return _element("testcase", {"classname": _line(finding.check), "name": name}, children)
 
 
-def _told(kind: str, message: str, details: str = "") -> Element:
-    return _element(kind, {"message": _line(message)}, text=_plain(details))
+def _told(name: str, message: str, details: str = "") -> Element:
+    return _element(name, {"message": _line(message)}, text=_plain(details))
 
 
 def _details(row: Row) -> str:
+    """Return all that is known of a row, one text a line."""
     finding = row.finding
-    said = (
+    texts = (
         finding.text,
         f"have: {finding.have}" if finding.have else "",
         f"need: {finding.need}" if finding.need else "",
@@ -198,13 +202,12 @@ def _details(row: Row) -> str:
         row.advice,
         *row.commands,
     )
-    return "\n".join(text for text in said if text)
+    return "\n".join(text for text in texts if text)
 
 
 def _plain(text: str) -> str:
     # What XML 1.0 has no way to say, not even as a reference.
-    forbidden = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-    return re.sub(forbidden, "\ufffd", text)
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def _line(text: str) -> str:
@@ -273,8 +276,7 @@ def _plain_line(word: str, text: str, protocol: str) -> str | None:
 
 def shorten(text: str, most_bytes: int) -> str:
     """Return at most so many bytes of ASCII: what reads it may cut a character in two."""
-    text = text.encode("ascii", "replace").decode()
-    return shortened(text, most_bytes)
+    return shortened(text.encode("ascii", "replace").decode(), most_bytes)
 
 
 def _first(report: Report) -> str:
@@ -284,5 +286,5 @@ def _first(report: Report) -> str:
         return report.reason or "nothing stands in the way"
     more = f" (+{len(rows) - 1})" if len(rows) > 1 else ""
     finding = rows[0].finding
-    said = f"{finding.check} {finding.subject}: {amounts(finding) or finding.text}"
-    return f"{clean(said)}{more}"
+    worst = f"{finding.check} {finding.subject}: {amounts(finding) or finding.text}"
+    return f"{clean(worst)}{more}"

@@ -58,12 +58,12 @@ def run_behind_the_gate(
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
     as_json: bool = False,
-    held: LockedStart | None = None,
+    locked_start: LockedStart | None = None,
 ) -> int:
-    """Check, then become the command. Returns an exit code only where the command is not run.
+    """Check, then become the command. Returns an exit code only if the command is not run.
 
-    as_json: what the check says, as one object, on standard error. held: the locked answer that
-    decides in place of ``fail_on``. Raises UsageError for a mode or a check that there is not.
+    as_json: the answer, as one object, on standard error. locked_start: the locked answer that
+    decides in place of ``fail_on``. Raises UsageError for an unknown mode or check.
     """
     mode = _mode(os.environ)
     if mode != "off" and chosen != ALL_CHECKS:
@@ -83,12 +83,12 @@ def run_behind_the_gate(
             mode,
             chosen,
             as_json,
-            held,
+            locked_start,
         )
 
     judged = _judged_in_child(judge, STEPS * timeout_seconds)
     if isinstance(judged, str):
-        starts = mode == "warn" or not _refused(None, fail_on, held)
+        starts = mode == "warn" or not _refused(None, fail_on, locked_start)
         _say(None, judged, starts, as_json)
         judged = Judged(starts, {})
     if not judged.starts:
@@ -104,10 +104,10 @@ class Judged(NamedTuple):
 
 
 def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judged | str:
-    """Return what a child judges; without an answer, why there is none.
+    """Judge in a child process, and return its answer; if it gives none, the reason.
 
-    An open on a mount that is gone may hold a process for ever, even against SIGKILL. This process
-    opens nothing, and can become the server without the child that does.
+    An open on a mount that is gone may hold a process for ever, even against SIGKILL. This
+    process opens nothing, and can become the server without the child that does.
     """
     try:
         reader, writer = os.pipe()
@@ -167,18 +167,19 @@ def _judged(
     mode: str,
     chosen: Chosen,
     as_json: bool,
-    held: LockedStart | None,
+    locked_start: LockedStart | None,
 ) -> Judged:
-    """Check, and say it. ``changes`` are of what the check recommends, where it is to be applied.
+    """Check, and print the answer. ``changes`` are the settings recommended, if they are to be
+    applied.
 
-    It is done in a child, which is left behind where it hangs: the server must start.
+    This runs in a child, which is left behind if it hangs: the server must start.
     """
     changes: dict[str, str] = {}
     try:
-        found, reason = _checked(launch, timeout_seconds, chosen)
+        checked, reason = _checked(launch, timeout_seconds, chosen)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
-        starts = mode == "warn" or held is None or not held.strict
+        starts = mode == "warn" or locked_start is None or not locked_start.strict
         reason = f"nothing to check: {error}"
         if as_json:
             _say(None, reason, starts, as_json)
@@ -186,19 +187,19 @@ def _judged(
             refusal = "" if starts else ": --strict starts nothing that cannot be compared"
             say(f"{NAME}: {reason}{refusal}", err=True)
         return Judged(starts, changes)
-    if apply_environment and found is not None:
-        changes = recommended(found.report)
+    if apply_environment and checked is not None:
+        changes = recommended(checked.report)
         if changes:
             environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
-            found, reason = _checked(launch, timeout_seconds, chosen)
-    report = None if found is None else found.report
+            checked, reason = _checked(launch, timeout_seconds, chosen)
+    report = None if checked is None else checked.report
     _save(report_path, report, reason, timeout_seconds)
-    refused, locked = _refused(report, fail_on, held), None
-    if found is not None and held is not None:
-        locked = held.differences(found)
-        refused = locked.exit_code > (0 if held.strict else 1)
+    refused, locked = _refused(report, fail_on, locked_start), None
+    if checked is not None and locked_start is not None:
+        locked = locked_start.differences(checked)
+        refused = locked.exit_code > (0 if locked_start.strict else 1)
         if not as_json:
             say(f"{NAME}: {locked.text}", err=True)
     starts = mode == "warn" or not refused
@@ -257,25 +258,20 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
     return {**kept, **{name: value for name, value in changes.items() if value}}
 
 
-def _refused(report: Report | None, fail_on: str, held: LockedStart | None) -> bool:
+def _refused(report: Report | None, fail_on: str, lock: LockedStart | None) -> bool:
     """Return whether the verdict is bad enough; no verdict counts as unknown."""
     from preflight.check.forms import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
-    return verdict in FAIL_ON[fail_on] or (report is None and held is not None and held.strict)
+    return verdict in FAIL_ON[fail_on] or (report is None and lock is not None and lock.strict)
 
 
 def _say(
-    report: Report | None,
-    reason: str,
-    starts: bool,
-    as_json: bool,
-    locked: Differs | None = None,
+    report: Report | None, reason: str, starts: bool, as_json: bool, locked: Differs | None = None
 ) -> None:
     """Print the answer on standard error: standard output is the server's."""
     if as_json:
-        code = None if starts else exit_codes.REFUSED
-        say(_object_text(report, reason, code, locked), err=True)
+        say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return
     what = "started all the same" if starts else "not started"
     if locked is not None and not starts:
@@ -313,10 +309,7 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
 
 
 def _object_text(
-    report: Report | None,
-    reason: str,
-    exit_code: int | None = None,
-    locked: Differs | None = None,
+    report: Report | None, reason: str, exit_code: int | None = None, locked: Differs | None = None
 ) -> str:
     """Return the object of the check as text.
 

@@ -94,7 +94,9 @@ class LaunchShare(NamedTuple):
 
 
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
-    """Return what is compared with other machines, as data; texts are not cleaned of secrets."""
+    """Return the facts to compare with other machines, as data; texts are not cleaned of
+    secrets.
+    """
     ports = rails(seen.facts, seen.needs)
     host, boot = _host_name(seen.host), seen.host.root.word(BOOT_ID)
     named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]
@@ -116,7 +118,7 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
 
 
 def _host_name(host: Host) -> str:
-    """Return what the host calls itself; a folder or capture that does not say has its own name."""
+    """Return the host's own name; of a folder or capture without one, the name of that file."""
     name = host.root.word(HOST_NAME)
     if not isinstance(name, Unknown) and name:
         return name
@@ -124,6 +126,7 @@ def _host_name(host: Host) -> str:
 
 
 def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
+    """Yield each fact to compare, with its name."""
     for topic, as_read in _AS_READ.items():
         record = facts.topic(topic)
         if isinstance(record, Unknown):
@@ -139,15 +142,17 @@ def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
 
 
 def _system(system: Any) -> Pairs:
+    """Yield the facts of the system."""
     name, version = system.distribution, system.distribution_version
     both = isinstance(name, str) and isinstance(version, str)
     yield "distribution", f"{name} {version}" if both else name
-    kind, source = system.container
-    yield "container", Unknown(source) if kind == "unknown" else kind
+    runtime, source = system.container
+    yield "container", Unknown(source) if runtime == "unknown" else runtime
     yield "hypervisor", "none" if system.hypervisor == "" else system.hypervisor
 
 
 def _limits(limits: Any) -> Pairs:
+    """Yield the limits of this process."""
     from checks.limits.facts import IPC_LOCK_BIT
 
     for name in ("memlock", "nofile", "nproc"):
@@ -158,6 +163,7 @@ def _limits(limits: Any) -> Pairs:
 
 
 def _hugetlb(hugetlb: Any) -> Pairs:
+    """Yield the huge pages of each size and NUMA node."""
     pools = hugetlb.hugetlb.pools
     if isinstance(pools, Unknown):
         yield "hugetlb", pools
@@ -177,19 +183,20 @@ def _hugetlb(hugetlb: Any) -> Pairs:
 def _numa(numa: Any) -> Pairs:
     yield "numa.nodes", len(numa.nodes) or 1
     cpus = [node.cpus for node in numa.nodes]
-    unread = next((one for one in cpus if isinstance(one, Unknown)), None)
-    yield "numa.cpus", ", ".join(str(len(one)) for one in cpus) if unread is None else unread
+    unread = next((each for each in cpus if isinstance(each, Unknown)), None)
+    yield ("numa.cpus", ", ".join(str(len(each)) for each in cpus) if unread is None else unread)
 
 
 def _pci(pci: Any) -> Pairs:
     accelerators = () if isinstance(pci.accelerators, Unknown) else pci.accelerators
-    kinds = [one.iommu for one in (*accelerators, *pci.nics.values())]
-    unread = next((kind for kind in kinds if isinstance(kind, Unknown)), None)
-    written = " ".join(sorted({kind for kind in kinds if isinstance(kind, str)}))
+    kinds = [function.iommu for function in (*accelerators, *pci.nics.values())]
+    unread = next((mode for mode in kinds if isinstance(mode, Unknown)), None)
+    written = " ".join(sorted({mode for mode in kinds if isinstance(mode, str)}))
     yield "iommu", (written or None) if unread is None else unread
 
 
 def _gpus(gpus: Any) -> Pairs:
+    """Yield the facts of the GPUs."""
     on_pci, peers, nvml = gpus.accelerators, gpus.peer_modules, gpus.nvml
     yield "gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci)
     yield "gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers)
@@ -210,10 +217,11 @@ def _gpus(gpus: Any) -> Pairs:
     yield "gpu.memory_bytes", min(sizes) if sizes else None
     for field in ("mig", "ecc", "compute_mode"):
         values = [getattr(gpu, field) for gpu in nvml.gpus]
-        yield f"gpu.{field}", " ".join("-" if one is None else str(one) for one in values)
+        yield f"gpu.{field}", " ".join("-" if value is None else str(value) for value in values)
 
 
 def _rdma(rdma: Any) -> Pairs:
+    """Yield the facts of the RDMA devices."""
     if isinstance(rdma.nics, Unknown):
         yield "rdma.devices", "" if rdma.nics.absent else rdma.nics
     else:
@@ -231,6 +239,7 @@ def _rdma(rdma: Any) -> Pairs:
 
 
 def _software(software: Any) -> Pairs:
+    """Yield the installed wheels."""
     engine = software.engine
     if isinstance(engine, Unknown):
         yield "wheel.mooncake", engine
@@ -276,7 +285,7 @@ def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
 
 
 def _share(seen: JudgedHost) -> LaunchShare | None:
-    """Return the launch's share; None where none was given or it could not be read."""
+    """Return the launch's share; None if none was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing
@@ -285,7 +294,7 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
         protocol_of(sizing),
         stores if isinstance(stores, Unknown) else sum(stores),
         stores if isinstance(stores, Unknown) else len(stores),
-        min((mtu_limit_bytes(one.environment) for one in needs.rdma_processes), default=None),
+        min((mtu_limit_bytes(each.environment) for each in needs.rdma_processes), default=None),
         affinity_of(needs),
     )
 
@@ -307,13 +316,13 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
     """Return the protocol of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
-    found: set[str] = set()
+    protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
-            found.add(str(known(process.server.store.value("protocol"))))
+            protocols.add(str(known(process.server.store.value("protocol"))))
         else:
-            found |= {known(store.client).protocol.value for store in process.stores}
-    return " ".join(sorted(found))
+            protocols |= {known(store.client).protocol.value for store in process.stores}
+    return " ".join(sorted(protocols))
 
 
 def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
@@ -323,13 +332,14 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Return which devices talk to which, as config.cpp of Mooncake takes the two variables.
+    """Name the rule by which devices talk to each other, of Mooncake's two variables
+    (config.cpp).
 
     Both of them together count as neither. None without a process that uses RDMA.
     """
-    found = set()
+    rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment
         listed = process.environment.get(PEER_AFFINITY, "").lower() in ("1", "true")
-        found.add("any" if same_name == listed else "same name" if same_name else "listed")
-    return next((kind for kind in ("any", "listed", "same name") if kind in found), None)
+        rules.add("any" if same_name == listed else "same name" if same_name else "listed")
+    return next((rule for rule in ("any", "listed", "same name") if rule in rules), None)

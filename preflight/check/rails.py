@@ -20,9 +20,9 @@ MOST_ROUTES = 64
 class Rail(NamedTuple):
     """One port of an RDMA device, and the address that it speaks from.
 
-    used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
+    used: Mooncake takes this device for the launch; None if no launch says so. state, rate,
     link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
-    those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
+    those that Mooncake takes, None if it takes none. netdev: the interface behind the GID, ""
     without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
     that interface for the GID's address, by all tables in the order of ``ip rule``; None where
     there is no GID, or it is that of an InfiniBand port.
@@ -61,7 +61,7 @@ def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown
 
 
 def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
-    """Return the rail with its interface's routes, where its GID is an address of it."""
+    """Return the rail with its interface's routes, if its GID is an address of that interface."""
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not rail.netdev:
         return rail
     if rail.link_layer != "Ethernet":
@@ -70,18 +70,19 @@ def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
         return rail._replace(exits=Unknown(routing.reason))
     address = ipaddress.ip_address(rail.gid)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    found = exits(routing, str(mapped or address), rail.netdev)
-    if not isinstance(found, Unknown):
-        kept = [one for one in found if not one.startswith(("fe80:", "ff"))]
-        found = tuple(kept[:MOST_ROUTES])
-    return rail._replace(exits=found)
+    networks = exits(routing, str(mapped or address), rail.netdev)
+    if not isinstance(networks, Unknown):
+        kept = [network for network in networks if not network.startswith(("fe80:", "ff"))]
+        networks = tuple(kept[:MOST_ROUTES])
+    return rail._replace(exits=networks)
 
 
 def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
+    """Yield each port of each device, with the use that the launch makes of it."""
     taken: dict[tuple[str, int], Use] = {}
     doubt: Unknown | None = None
-    found = [] if needs is None else uses(rdma, needs)
-    for use in found:
+    launch_uses = [] if needs is None else uses(rdma, needs)
+    for use in launch_uses:
         if isinstance(use.devices.names, Unknown):
             doubt = use.devices.names
         else:
@@ -94,7 +95,7 @@ def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
             takes: bool | Unknown | None = None
             if needs is not None:
                 takes = doubt if use_of is None and doubt is not None else use_of is not None
-            environment = (use_of or found[0]).environment if found else {}
+            environment = (use_of or launch_uses[0]).environment if launch_uses else {}
             yield _rail(rdma, nic, port, environment, release, takes)
 
 
@@ -132,5 +133,5 @@ def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
     ports = nic.verbs.ports
     if isinstance(ports, Unknown):
         return ports
-    found = ports.get(port.number)
-    return Unknown("libibverbs says nothing of it") if found is None else found.active_mtu_bytes
+    seen = ports.get(port.number)
+    return Unknown("libibverbs says nothing of it") if seen is None else seen.active_mtu_bytes

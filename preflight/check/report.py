@@ -16,7 +16,7 @@ from preflight.base.shell import Line
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
 
-# What says what would do, by the command that a finding asks.
+# What ask_sentence what would do, by the command that a finding asks.
 ASKED = {FIT: ASK_FIT}
 
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
@@ -32,10 +32,10 @@ EXIT_CODES = {
 class Row(NamedTuple):
     """One finding, or several alike: ``finding`` is the first, its subject names them all.
 
-    ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
-    commands: what mends it on this host, one a line; those that start with # are for people.
-    takes: what that takes, as ``as root``. says: the end of its advice, which other rows may have
-    too: who says what would do, "" where commands have that.
+    ignored: the reason of the waiver, None without one. consequence: of the finding, or its
+    check. commands: what mends the finding on this host, one a line; a line that starts with #
+    is for people. takes: the conditions of the commands, as ``as root``. ask_sentence: names the
+    command of this program to ask, "" if ``commands`` has that command.
     """
 
     finding: Finding
@@ -44,19 +44,19 @@ class Row(NamedTuple):
     consequence: Consequence | None
     commands: tuple[Line, ...]
     takes: tuple[str, ...] = ()
-    says: str = ""
+    ask_sentence: str = ""
 
     @property
     def advice(self) -> str:
-        """Return what to do about it, in words."""
-        return "; ".join(filter(None, (self.finding.advice, self.says)))
+        """The finding's advice and ``ask_sentence``, as one text."""
+        return "; ".join(filter(None, (self.finding.advice, self.ask_sentence)))
 
 
 class Report(NamedTuple):
     """rows: the worst first. counts: findings by status, before folding; ignored ones apart.
 
     reason: why the verdict is what it is, where the rows do not say so. understood: what the launch
-    starts, in one sentence; "" without one. left_out: what it says and does not start.
+    starts, in one sentence; "" without one. left_out: what it ask_sentence and does not start.
     """
 
     verdict: Status
@@ -88,7 +88,7 @@ class Findings(NamedTuple):
     """What there is to report on, and what follows from a check's id.
 
     commands, takes: what mends a finding here, and what that takes. asked: the line by which
-    another command of this program says what would, () where none can be typed.
+    another command of this program ask_sentence what would, () where none can be typed.
     """
 
     findings: Sequence[Finding]
@@ -108,7 +108,7 @@ def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | Non
 
 
 def report(
-    found: Findings,
+    findings: Findings,
     waivers: Mapping[str, str],
     needs: LaunchNeeds | None,
     root: str,
@@ -117,12 +117,12 @@ def report(
     """Fold, order and judge. A finding that is not a pass and has a waiver counts nowhere."""
     counting: list[Finding] = []
     waived: list[Finding] = []
-    for finding in found.findings:
+    for finding in findings.findings:
         wanting = finding.status in (Status.FAIL, Status.UNKNOWN, Status.WARN)
         (waived if wanting and finding.check in waivers else counting).append(finding)
     verdict, reason = _verdict(counting)
-    rows = [_row(group, found, None) for group in _alike(counting)]
-    rows += [_row(group, found, waivers[group[0].check]) for group in _alike(waived)]
+    rows = [_row(group, findings, None) for group in _alike(counting)]
+    rows += [_row(group, findings, waivers[group[0].check]) for group in _alike(waived)]
     counts = {
         status.value: sum(finding.status is status for finding in counting) for status in Status
     }
@@ -156,15 +156,16 @@ def _place(row: Row) -> tuple[int, int]:
     return _ORDER.index(status), row.ignored is not None
 
 
-def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
+def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Row:
+    """Return the row of findings that are alike, without secrets."""
     first = group[0]
     subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
     quiet = first.status in (Status.PASS, Status.SKIP)
-    asked = () if quiet or not first.asks else found.asked(first)
+    asked = () if quiet or not first.asks else answers.asked(first)
     # What can be typed stands below as a command; else a sentence names it.
     sentence = "" if asked or quiet else ASKED.get(first.asks, "")
     # A report is shown to others: in an issue, in a log that all may read.
-    evidence = dict.fromkeys(e for one in group for e in one.evidence)
+    evidence = dict.fromkeys(e for finding in group for e in finding.evidence)
     shown = first._replace(
         subject=fold(subjects),
         have=public(first.have),
@@ -174,25 +175,23 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
         cause=public(first.cause),
         evidence=tuple(Evidence(public(seen.source), public(seen.value)) for seen in evidence),
     )
-    commands = () if quiet else (*found.commands(first), *asked)
-    consequence = first.consequence or found.consequence_of(first.check)
-    takes = found.takes(first)
-    return Row(shown, subjects, ignored, consequence, commands, takes, sentence)
+    commands = () if quiet else (*answers.commands(first), *asked)
+    consequence = first.consequence or answers.consequence_of(first.check)
+    return Row(shown, subjects, ignored, consequence, commands, answers.takes(first), sentence)
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return groups of findings that are the same but for their subject and its evidence."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
-        key = finding._replace(subject="", evidence=())
-        groups.setdefault(key, []).append(finding)
+        groups.setdefault(finding._replace(subject="", evidence=()), []).append(finding)
     return list(groups.values())
 
 
 def amounts(finding: Finding) -> str:
     """Return ``have 8.00 MiB, need 60.00 GiB``: what there is of the two, on one line."""
-    told = (("have", finding.have), ("need", finding.need))
-    return ", ".join(f"{word} {clean(text)}" for word, text in told if text)
+    pairs = (("have", finding.have), ("need", finding.need))
+    return ", ".join(f"{word} {clean(text)}" for word, text in pairs if text)
 
 
 def fold(subjects: Sequence[str]) -> str:
@@ -209,14 +208,14 @@ _WORST = (
 
 
 def verdict_reason(report: Report) -> str:
-    """Return what the verdict means for this launch, or for this host without one."""
+    """Say what the verdict means for this launch, or for this host without one."""
     launch = None if report.needs is None else clean(report.needs.source)
     where = "this host" if report.root == "/" else clean(report.root)
     if report.reason:
         return report.reason
     if report.verdict is Status.FAIL:
-        found = {row.consequence or _WORST[0] for row in report.of(Status.FAIL)}
-        worst = next((kind for kind in _WORST if kind in found), _WORST[0])
+        consequences = {row.consequence or _WORST[0] for row in report.of(Status.FAIL)}
+        worst = next((each for each in _WORST if each in consequences), _WORST[0])
         degraded = worst is Consequence.DEGRADED
         what = "starts and runs badly, without a message," if degraded else worst.value
         return f"{launch or 'a launch'} {what} on {where}"

@@ -95,19 +95,19 @@ def report_text(
     # Counts give way where they take a second line.
     for without in ((), ("pass", "skip"), mild, report.counts):
         counted = f" ({count_text(report, without)})" if without is not report.counts else ""
-        said = with_short_paths(f"{verdict_reason(report)}{counted}", width - 4)
-        if verbosity or len(word) + 2 + len(said) <= width or report.verdict is Status.PASS:
+        sentence = with_short_paths(f"{verdict_reason(report)}{counted}", width - 4)
+        if verbosity or len(word) + 2 + len(sentence) <= width or report.verdict is Status.PASS:
             break
-    verdict = headed(word, said, width, paint(word, COLOURS[report.verdict]))
+    verdict = headed(word, sentence, width, paint(word, COLOURS[report.verdict]))
     if verbosity < 0:
         lost = filled(f"    {clean('; '.join(report.left_out))}", width) if report.left_out else ""
         notes = _notes(report, width, verbosity, more or ())
         return "\n".join(filter(None, (verdict, lost, notes)))
     head = verdict
     if report.understood:
-        said = f"    read: {clean(report.understood)}"
+        sentence = f"    read: {clean(report.understood)}"
         most = _line_count(MOST_READ_LINES, width) if verbosity == 0 else None
-        head += "\n" + "\n".join(_told(said, width, " " * 8, most))
+        head += "\n" + "\n".join(_told(sentence, width, " " * 8, most))
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
     if fine := _fine_topics(report, wanting):
         head += f"\n{filled(f'    fine: {fine}', width)}"
@@ -144,14 +144,14 @@ def launch_file(report: Report) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    """Return the rows as a table whose words are whole; "" where the terminal is too narrow."""
+    """Return the rows as a table whose words are whole; "" if the terminal is too narrow."""
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
     cells = [
-        [label(row), row.finding.check, *(_short(text, LONGEST_CELL) for text in told)]
+        [label(row), row.finding.check, *(_short(text, LONGEST_CELL) for text in cells)]
         for row in rows
-        for told in [(row.finding.subject, row.finding.have, row.finding.need)]
+        for cells in [(row.finding.subject, row.finding.have, row.finding.need)]
     ]
     used = [at for at in range(len(heads)) if at < 2 or any(line[at] for line in cells)]
     heads = [heads[at] for at in used]
@@ -235,15 +235,15 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
         lines_most = _line_count(MOST_FAIL_LINES if _fails(rows) else MOST_LINES, width)
         # Names give way to what is said of them, and paths: -v has all of it whole.
         for names, longest in ((MOST_NAMES, None), (MOST_NAMES, width // 2), (1, width // 2)):
-            said = with_last_name(said_of(rows, names), file)
-            text = f"{word:{_LABEL_COLUMNS}}{so}{said}"
+            subject = with_last_name(said_of(rows, names), file)
+            text = f"{word:{_LABEL_COLUMNS}}{so}{subject}"
             text = text if longest is None else with_short_paths(text, longest)
-            if len(told := _told(text, width, further)) <= lines_each:
+            if len(wrapped := _told(text, width, further)) <= lines_each:
                 break
-        if len(told) > lines_most:
-            told = _told(text, width, further, lines_most)
-        told[0] = told[0].replace(word, paint(word, _colour(rows[0])), 1)
-        lines += told
+        if len(wrapped) > lines_most:
+            wrapped = _told(text, width, further, lines_most)
+        wrapped[0] = wrapped[0].replace(word, paint(word, _colour(rows[0])), 1)
+        lines += wrapped
     if len(groups) > most:
         lines.append(f"and {len(groups) - most} more, which -v shows")
     return "\n".join(lines)
@@ -259,6 +259,7 @@ def _line_count(lines: int, width: int) -> int:
 
 
 def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
+    """Wrap a text; most: lines, then " ..."."""
     return textwrap.wrap(
         text,
         width,
@@ -270,7 +271,7 @@ def _told(text: str, width: int, further: str, most: int | None = None) -> list[
 
 
 def said_of(rows: Sequence[Row], most: int = MOST_NAMES) -> str:
-    """Return what ``told_of`` does as one text."""
+    """Return ``told_of`` as one text."""
     return ": ".join(told_of(rows, most))
 
 
@@ -280,11 +281,11 @@ def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     most: so many subjects are named that have no number to count by.
     """
     finding = rows[0].finding
-    have, need, said = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
-    if finding.need and (finding.status is not Status.UNKNOWN or not said):
-        said = f"{f'have {have}, ' if have else ''}need {need}"
+    have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
+    if finding.need and (finding.status is not Status.UNKNOWN or not text):
+        text = f"{f'have {have}, ' if have else ''}need {need}"
     if rows[0].ignored is not None:
-        said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
+        text = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
     names = list(dict.fromkeys(row.finding.check for row in rows))
     if finding.cause in _NOT_RECORDED:
         return fold_alike(names, most), f"{finding.cause}: {clean(finding.advice)}"
@@ -298,12 +299,12 @@ def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     if most < min(LEAST_TOGETHER, len(rows)) and not _alike(rows):
         # Each says something else: the first with what is said of it, and how many follow.
         return names[0], f"{told_of(rows[:1])[1]}; and {len(rows) - 1} more"
-    said = said or have
+    text = text or have
     if len(rows) > 1 and isinstance(finding.need, Quantity) and _alike(rows):
         about = f"{about} (each of {len(rows)})"
     # A subject that the sentence begins with is not said twice.
-    about = "" if about in _EVERYWHERE or said.startswith(about) else f"{about}: "
-    return names[0], f"{about}{said}"
+    about = "" if about in _EVERYWHERE or text.startswith(about) else f"{about}: "
+    return names[0], f"{about}{text}"
 
 
 class ToDoStep(NamedTuple):
@@ -325,8 +326,8 @@ _MOST_OWN = 3
 
 
 def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
-    """Return what mends the groups, the worst first; alike advice is one step."""
-    found: dict[str, list[Row]] = {}
+    """Return the steps that mend the groups, the worst first; alike advice is one step."""
+    by_advice: dict[str, list[Row]] = {}
     every = [row for rows in groups for row in rows if row.ignored is None]
     variables = dict.fromkeys(each for row in every for each in row.finding.sets)
 
@@ -338,22 +339,23 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         wanted = [
             row for row in rows if row.ignored is None and row.finding.cause not in _NOT_RECORDED
         ]
-        own: dict[str, list[Row]] = {}
+        mine: dict[str, list[Row]] = {}
         for row in wanted:
-            own.setdefault(advised(row), []).append(row)
-        own = {each: its for each, its in own.items() if each or any(row.commands for row in its)}
-        few = 1 < len(own) <= _MOST_OWN and one_of(list(own)) is None
+            mine.setdefault(advised(row), []).append(row)
+        mine = {each: its for each, its in mine.items() if each or any(row.commands for row in its)}
+        few = 1 < len(mine) <= _MOST_OWN and one_of(list(mine)) is None
         advice = "" if few else _folded(map(advised, wanted))
-        for each, of_it in (own if few else {advice: wanted}).items():
+        for each, of_it in (mine if few else {advice: wanted}).items():
             if each or any(row.commands for row in of_it):
-                found.setdefault(each, []).extend(of_it)
+                by_advice.setdefault(each, []).extend(of_it)
     shown: set[str] = set()
-    told = []
-    for advice, rows in found.items():
+    steps_shown = []
+    for advice, rows in by_advice.items():
         lines = tuple(map(clean, together(line for row in rows for line in row.commands)))
         # What an earlier step says or has to be typed for is not said or typed again.
-        says = [row.says for row in rows if row.says and row.says not in shown][:1]
-        told.append(
+        sentences = (row.ask_sentence for row in rows if row.ask_sentence not in {"", *shown})
+        says = list(sentences)[:1]
+        steps_shown.append(
             ToDoStep(
                 "; ".join(filter(None, (advice, *says))),
                 fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
@@ -362,30 +364,30 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
             )
         )
         shown.update((*lines, *says))
-    return told
+    return steps_shown
 
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
     """Return the steps, numbered: a sentence, and the commands for this place."""
-    found = steps(groups)
-    lines = ["To do:"] if found else []
+    to_do = steps(groups)
+    lines = ["To do:"] if to_do else []
     most = max(MOST_STEPS, len(steps([rows for rows in groups if _fails(rows)])))
-    for number, step in enumerate(found[:most], 1):
+    for number, step in enumerate(to_do[:most], 1):
         head = f"{number:>2}. {step.head}"
         advice = with_last_name(step.advice, file)
         text = f"{head}: {advice}" if advice else head
         lines += _told(text, width, " " * 5, _line_count(MOST_FAIL_LINES, width))
         # A command is not wrapped: it is to be copied.
         lines += [f"      {line}" for line in step.commands]
-    if len(found) > most:
-        lines.append(f"    and {len(found) - most} more, which -v shows")
+    if len(to_do) > most:
+        lines.append(f"    and {len(to_do) - most} more, which -v shows")
     return "\n".join(lines)
 
 
 def _folded(texts: Iterable[str]) -> str:
     """Return texts that differ in a number as one; of others the first, and how many follow."""
-    said = list(dict.fromkeys(clean(text) for text in texts if text))
-    return fold_alike([text.rstrip(".") for text in said] if len(said) > 1 else said, 1)
+    cleaned = list(dict.fromkeys(clean(text) for text in texts if text))
+    return fold_alike([text.rstrip(".") for text in cleaned] if len(cleaned) > 1 else cleaned, 1)
 
 
 def _short(text: str, most: int) -> str:
@@ -402,6 +404,7 @@ def label(row: Row) -> str:
 
 
 def _details(row: Row, paint: Paint, width: int) -> str:
+    """Return one row whole, for -v: what follows, what was seen, what to do."""
     finding = row.finding
     lines = [_headed(row, paint, width)]
     if row.ignored is not None:
@@ -414,7 +417,7 @@ def _details(row: Row, paint: Paint, width: int) -> str:
         seen for seen in finding.evidence if seen.value not in finding.text or not seen.value
     ]
     unshown = len(evidence) - MOST_EVIDENCE
-    said = (
+    texts = (
         follows,
         f"need: {clean(finding.formula)}" if finding.formula else "",
         *(
@@ -424,7 +427,7 @@ def _details(row: Row, paint: Paint, width: int) -> str:
         f"and {unshown} more, in --json" if unshown > 0 else "",
         f"to do: {clean(row.advice)}" if row.advice else "",
     )
-    lines += [_indented(text, width) for text in said if text]
+    lines += [_indented(text, width) for text in texts if text]
     # A command is not wrapped: it is to be copied.
     lines += [f"      {clean(command)}" for command in row.commands]
     return "\n".join(lines)
@@ -434,8 +437,8 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
     """Return ``fail: memlock.limit, rank 0-3: have 8.00 MiB, need 60.00 GiB``."""
     finding = row.finding
     seen = amounts(finding)
-    said = f"{finding.check}, {clean(finding.subject)}{f': {seen}' if seen else ''}"
-    return headed(label(row), said, width, paint(label(row), _colour(row)))
+    sentence = f"{finding.check}, {clean(finding.subject)}{f': {seen}' if seen else ''}"
+    return headed(label(row), sentence, width, paint(label(row), _colour(row)))
 
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
@@ -459,6 +462,9 @@ def _skips(report: Report, paint: Paint, width: int) -> str:
 
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
+    """Return the last lines: unused waivers, the command for all settings, and where to read
+    more.
+    """
     lines = [
         filled(f"waiver of {check}: nothing is found that it would waive", width)
         for check in report.unused_waivers
@@ -477,10 +483,10 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 
 def _all_settings(report: Report, width: int) -> str:
-    """Return the command that sets all that was found wanting, or prints it; "" without settings.
+    """Return the command that sets, or prints, every setting that findings ask for; "" without.
 
-    apply does it on the host itself, where sysctl and huge pages are all that is wanting. A
-    command that does not fit stands on a line of its own, to be copied.
+    ``apply`` if sysctl and huge pages of this host are all. A command that does not fit stands
+    on a line of its own, to be copied.
     """
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
@@ -488,12 +494,12 @@ def _all_settings(report: Report, width: int) -> str:
     if not kinds or not file:
         return ""
     mends_all = all(row.finding.settings for row in wanting) and kinds <= {Kind.SYSCTL, Kind.SYSFS}
-    lead, words = "Every setting:", ["mooncake-preflight", "plan", file]
+    lead, arguments = "Every setting:", ["mooncake-preflight", "plan", file]
     if report.root != "/":
-        words[2:2] = ["--root", report.root]
+        arguments[2:2] = ["--root", report.root]
     elif mends_all:
-        lead, words = "All of it:", ["sudo", "mooncake-preflight", "apply", file]
-    command = shlex.join(words)
+        lead, arguments = "All of it:", ["sudo", "mooncake-preflight", "apply", file]
+    command = shlex.join(arguments)
     whole = f"{lead} {command}"
     return whole if len(whole) <= width else f"{lead}\n      {command}"
 

@@ -128,7 +128,7 @@ class Consumer(NamedTuple):
     connectors: tuple[str, ...] = ()
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
-        """Return why what runs may take the words; "" where it ends, None where it takes them."""
+        """Return why what runs may take the words; "" if it ends, None if it takes them."""
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -151,7 +151,7 @@ class Consumer(NamedTuple):
 
     @property
     def model(self) -> Any:
-        """The model as it is named, None where it is not."""
+        """The model as it is named, None if it is not."""
         return self.settings["model"].value if "model" in self.settings else None
 
     @property
@@ -167,23 +167,23 @@ class Consumer(NamedTuple):
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
         """Return a worker's pools at one bound, and over both if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
-        found = []
-        for pool in self.pools:
-            sizes = [pool.bytes_of(self.is_first(rank), kind, most) for kind in kinds]
+        pools = []
+        for own_pool in self.pools:
+            sizes = [own_pool.bytes_of(self.is_first(rank), is_mla, most) for is_mla in kinds]
             size = max(sizes) if most else min(sizes)
             if size:
-                found.append(pool.memory._replace(bytes=size))
-        return tuple(found)
+                pools.append(own_pool.memory._replace(bytes=size))
+        return tuple(pools)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
         """Return the store clients of one worker; the scheduler's are counted with the first."""
         first = self.is_first(rank)
-        others = (one for one in self.clients if first or not one.in_scheduler)
-        return tuple(one.store for one in others if first or not (mla and one.first_if_mla))
+        others = (each for each in self.clients if first or not each.in_scheduler)
+        return tuple(each.store for each in others if first or not (mla and each.first_if_mla))
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release lies in a span; False where one of the three is no number."""
+    """Tell whether a release lies in a span; False if one of the three is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:
@@ -209,25 +209,25 @@ class ConsumerParts:
         self.sockets: list[str] = []
         self.connectors: list[str] = []
 
-    def add(self, found: Consumer) -> None:
-        """Add what another reader says of a part of it."""
-        self.settings |= found.settings
-        self.parts += [found.release] if found.release else []
-        self.may_use = found.may_use if self.may_use is None else self.may_use
+    def add(self, part: Consumer) -> None:
+        """Add a part that another reader understood."""
+        self.settings |= part.settings
+        self.parts += [part.release] if part.release else []
+        self.may_use = part.may_use if self.may_use is None else self.may_use
         for name in _LISTS:
-            getattr(self, name).extend(getattr(found, name))
+            getattr(self, name).extend(getattr(part, name))
 
     def consumer(self, release: str = "", **more: Any) -> Consumer:
-        """Return what was collected as a Consumer of ``release``, with ``more`` of its fields."""
+        """Return the collected parts as a Consumer of ``release``, with ``more`` of its fields."""
         lists: dict[str, Any] = {name: tuple(getattr(self, name)) for name in _LISTS}
         return Consumer(release, settings=self.settings, may_use=self.may_use, **lists, **more)
 
     @property
     def rdma(self) -> bool:
         """Whether one of its clients registers with NICs."""
-        clients = [one.store.client for one in self.clients]
+        clients = [each.store.client for each in self.clients]
         rdma = Protocol.RDMA
-        return any(isinstance(one, StoreClient) and one.protocol is rdma for one in clients)
+        return any(isinstance(each, StoreClient) and each.protocol is rdma for each in clients)
 
 
 _LISTS = (
@@ -263,7 +263,7 @@ def flags_of(words: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" where it does not."""
+    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" if it does not."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):
@@ -279,7 +279,9 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
 def store_file(
     environment: Mapping[str, Word], read_file: ReadFile, read: Callable[[str], dict[str, Any]]
 ) -> tuple[dict[str, Any] | Unknown, str, tuple[str, ...]]:
-    """Return what the file of MOONCAKE_CONFIG_PATH comes to, its path, and how it is refused."""
+    """Read the file of MOONCAKE_CONFIG_PATH: its values, its path, and the errors that refuse
+    it.
+    """
     path = environment.get(STORE_PATH)
     if path is None or not path.text:
         unset = f"The environment variable '{STORE_PATH}' is not set."
@@ -294,13 +296,13 @@ def store_file(
 
 
 def file_client(config: Mapping[str, Any], path: str) -> StoreProcess:
-    """Return the client that a store's file sets up; refused: why Mooncake's setup does."""
+    """Return the client that a store's file sets up; refused: the error of Mooncake's setup."""
     segment, local = config["global_segment_size"], config["local_buffer_size"]
     protocol = str(config["protocol"])
     wrong = setup_refuses(segment, local, protocol)
-    kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+    transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     return StoreProcess(
-        StoreClient(max(0, segment), max(0, local), kind),
+        StoreClient(max(0, segment), max(0, local), transport),
         (f"{path}: {wrong}",) if wrong else (),
         devices=str(config["device_name"]),
         master=str(config["master_server_address"]),
@@ -321,12 +323,12 @@ def shown_store(config: Mapping[str, Any], path: str) -> dict[str, SettingValue]
 
 
 def chunked_pool(size: int) -> OwnPool:
-    """Return a pool that holds whole chunks: less than one of them may be missing."""
+    """Return a pool of whole chunks: the last one may be missing."""
     return OwnPool(size, max(size - MOST_CHUNK_BYTES, size // 2 + 1))
 
 
 def attempt(read: Callable[[], _Read]) -> _Read | str:
-    """Return what ``read`` does, or the words with which it raises: ``ValueError: …``."""
+    """Call ``read``, and return its value, or the words of its error: ``ValueError: …``."""
     try:
         return read()
     except (ValueError, TypeError, AttributeError, OverflowError, KeyError) as error:

@@ -48,8 +48,8 @@ def lmcache_settings() -> Mapping[str, _Row]:
     with open(data_file("lmcache_settings.txt"), encoding="utf-8") as file:
         for line in file:
             if not line.startswith("#"):
-                name, kind, default = line.split(" ", 2)
-                rows[name] = _Row(kind, json.loads(default))
+                name, reader, default = line.split(" ", 2)
+                rows[name] = _Row(reader, json.loads(default))
     return rows
 
 
@@ -85,60 +85,65 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 def lmcache_values(
-    file: str | None, environment: Mapping[str, str], said: list[str] | None = None
+    file: str | None, environment: Mapping[str, str], warnings: list[str] | None = None
 ) -> dict[str, Any]:
     """Return every setting as LMCache has it, from a YAML text and the environment.
 
-    file: None without one. Raises what LMCache raises, in its own words. said: to which its
-    warnings of lost values are added.
+    file: None without one. warnings: LMCache's warnings of lost values are added. Raises what
+    LMCache raises, in its own words.
     """
-    said = [] if said is None else said
+    warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
-    found: dict[str, Any] = {}
+    of_file: dict[str, Any] = {}
     if file is not None:
         import yaml
 
-        found = _resolved((yaml.safe_load(file) or {}).items(), said)
+        of_file = _resolved((yaml.safe_load(file) or {}).items(), warnings)
     values: dict[str, Any] = {}
-    given = {name: f"LMCACHE_{name.upper()}" for name in (*rows, *_ALIASES)}
-    plain = _resolved([(n, environment[v]) for n, v in given.items() if v in environment], said)
+    variables = {name: f"LMCACHE_{name.upper()}" for name in (*rows, *_ALIASES)}
+    plain = _resolved(
+        [(n, environment[v]) for n, v in variables.items() if v in environment], warnings
+    )
     for name, row in rows.items():
         value = row.default
-        if name in found:
-            value = found[name]
+        if name in of_file:
+            value = of_file[name]
         elif file is None and name in plain:
             value = _unquoted(plain[name])
-        values[name] = _safely(name, row, value, said)
+        values[name] = _safely(name, row, value, warnings)
         if file is not None and name in plain:
             try:
                 values[name] = _READ[row.kind](_unquoted(plain[name]))
             except ValueError as error:
-                said.append(f"LMCACHE_{name.upper()}={plain[name]}: {error}: it is passed over")
+                warnings.append(f"LMCACHE_{name.upper()}={plain[name]}: {error}: it is passed over")
     _validate(values)
     return values
 
 
-def _resolved(items: Any, said: list[str]) -> dict[str, Any]:
-    found = {}
+def _resolved(items: Any, warnings: list[str]) -> dict[str, Any]:
+    """Return the known settings by their own names; warn of the others."""
+    values = {}
     for key, value in items:
         if key in _ALIASES or key in lmcache_settings():
-            found[_ALIASES.get(key, key)] = value
+            values[_ALIASES.get(key, key)] = value
         else:
-            said.append(f"Unknown configuration key: {key}")
-    return found
+            warnings.append(f"Unknown configuration key: {key}")
+    return values
 
 
-def _safely(name: str, row: _Row, value: Any, said: list[str]) -> Any:
+def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
+    """Convert a value as LMCache does: None, with a warning, if it cannot be converted."""
     if value is None:
         return None
     try:
         return _READ[row.kind](value)
     except ValueError as error:
-        said.append(f"Failed to convert value for {name}={value!r}: {error}: it has none then")
+        warnings.append(f"Failed to convert value for {name}={value!r}: {error}: it has none then")
         return None
 
 
 def _unquoted(text: str) -> str:
+    """Take the quotes off a text, as LMCache does."""
     if not text:
         return text
     text = text.strip()
@@ -238,7 +243,9 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return what LMCache hands to Mooncake's ``setup`` (its ``_build_setup_dict``)."""
+    """Return the settings that LMCache hands to Mooncake's ``setup`` (its
+    ``_build_setup_dict``).
+    """
     bare, prefixed = {}, {}
     for key, value in raw.items():
         if value is None or key.removeprefix("mooncake_") in _OWN_KEYS:
@@ -254,7 +261,9 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
 ) -> Consumer:
-    """Return what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
+    """Read the memory that LMCache takes in each worker of an engine. overrides:
+    ``lmcache.<key>``.
+    """
     path = environment.get(FILE_VARIABLE)
     text: str | Unknown | None = None
     if path is not None:
@@ -264,18 +273,17 @@ def read_lmcache(
     for name, word in environment.items():
         if name.startswith("LMCACHE_") and word.unresolved:
             return _not_read(unresolved(word))
-    said: list[str] = []
+    warnings: list[str] = []
     plain = {name: word.text for name, word in environment.items()}
     try:
-        values = lmcache_values(text, plain, said)
+        values = lmcache_values(text, plain, warnings)
     except Exception as error:  # whatever LMCache's own conversions raise ends it there too
-        says = f"LMCache: {type(error).__name__}: {error}"
-        refused = RefusedBy(RELEASE, says, uncounted=_WHAT)
-        return Consumer(RELEASE, refused_by=(refused,), misread=tuple(said))
+        refused = RefusedBy(RELEASE, f"LMCache: {type(error).__name__}: {error}", uncounted=_WHAT)
+        return Consumer(RELEASE, refused_by=(refused,), misread=tuple(warnings))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
             overridden(values, key.removeprefix("lmcache."), value)
-    return _Takes(values, environment, read_file, said).all()
+    return _Takes(values, environment, read_file, warnings).all()
 
 
 def _not_read(why: Unknown) -> Consumer:
@@ -290,13 +298,13 @@ class _Takes(ConsumerParts):
         values: dict[str, Any],
         environment: Mapping[str, Word],
         read_file: ReadFile,
-        said: list[str],
+        warnings: list[str],
     ) -> None:
         super().__init__()
         self.values, self.environment, self.read_file = values, environment, read_file
         extra = values["extra_config"] or {}
         self.extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
-        self.misread = said
+        self.misread = warnings
         if not isinstance(extra, dict):
             self._refuse(f"AttributeError: extra_config is {extra!r}, and no mapping", _WHAT)
         self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
@@ -305,6 +313,7 @@ class _Takes(ConsumerParts):
         self.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
 
     def all(self) -> Consumer:
+        """Read all parts, and return them."""
         values = self.values
         if values["remote_config_url"]:
             where = values["remote_config_url"]
@@ -324,10 +333,11 @@ class _Takes(ConsumerParts):
     def _first_if_mla(self) -> bool:
         """Whether, with MLA, the first worker alone has the storage (cache_engine.py post_init)."""
         every = self.values["use_layerwise"] or self.values["enable_controller"]
-        own = self.values["lookup_server_worker_ids"]
-        return not every and not own and bool(self.extra.get("save_only_first_rank", True))
+        worker_ids = self.values["lookup_server_worker_ids"]
+        return not every and not worker_ids and bool(self.extra.get("save_only_first_rank", True))
 
     def _pools(self) -> None:
+        """Add the CPU pool, and that of hidden states."""
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
@@ -350,6 +360,7 @@ class _Takes(ConsumerParts):
                 self.pools.append(WorkerPool(OwnPool(more, more)))
 
     def _remotes(self) -> None:
+        """Add the remote storage that the settings name."""
         for name in self.values["remote_storage_plugins"] or ():
             if str(name).split(".", 1)[0] == "mooncakestore":
                 self._store()
@@ -383,6 +394,7 @@ class _Takes(ConsumerParts):
         self.clients.append(Client(StoreProcess(client, master=master), in_scheduler=True))
 
     def _store(self) -> None:
+        """Add the client of Mooncake's store."""
         path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]
@@ -420,7 +432,7 @@ class _Takes(ConsumerParts):
 
 
 def _egm_pool(setup: Mapping[str, str]) -> list[str]:
-    """Return what of memory a setup asks for that no number has: Mooncake 0.3.14's EGM pool."""
+    """Name Mooncake 0.3.14's EGM pool if a setup asks for it: no number has its memory."""
     on = setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0")
     return ["the EGM pool of its store"] if on else []
 
@@ -445,73 +457,74 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
 
 
 def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consumer:
-    """Return what LMCache's own server takes. command: all its words; ``words``: its arguments.
+    """Read the memory of LMCache's own server. command: all its words; ``words``: its arguments.
 
-    ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines beside them;
-    ``lmcache_server`` keeps whatever its clients store, without a bound.
+    ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the host;
+    ``lmcache_server`` keeps all that its clients store, without a bound.
     """
     named = [word.text for word in command]
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:
         return Consumer(RELEASE, uncounted=("what its clients store in it, without a bound",))
     flags, _ = flags_of(words)
-    found = ConsumerParts()
-    found.uncounted += [f"what {name} takes" for name in _OTHER_POOLS if name[2:] in flags]
+    parts = ConsumerParts()
+    parts.uncounted += [f"what {name} takes" for name in _OTHER_POOLS if name[2:] in flags]
     for word in flags.get("l2-adapter", ()):
         config = attempt(lambda word=word: json.loads(word.text))  # type: ignore[misc]
         if not isinstance(config, dict):
-            found.uncounted.append(f"what --l2-adapter {word.text} takes")
+            parts.uncounted.append(f"what --l2-adapter {word.text} takes")
         elif config.get("type") == "mooncake_store":
             setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
-            found.uncounted += _egm_pool(setup)
+            parts.uncounted += _egm_pool(setup)
             problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
             if problem:
                 says = f"--l2-adapter: {problem}"
                 what = "what its L2 adapter takes"
-                found.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
+                parts.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
             if client is not None:
-                found.clients.append(Client(_store_of(client, setup)))
+                parts.clients.append(Client(_store_of(client, setup)))
     last = {name: values[-1] for name, values in flags.items()}
     size = last.get("l1-size-gb")
     if "l1-manager" in last:
-        found.uncounted.append("what --l1-manager takes")
+        parts.uncounted.append("what --l1-manager takes")
     elif size is None or "eviction-policy" not in last:
         says = "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
-        found.refused_by.append(RefusedBy(RELEASE, says, uncounted="its L1 pool"))
+        parts.refused_by.append(RefusedBy(RELEASE, says, uncounted="its L1 pool"))
     elif size.unresolved:
-        found.uncounted.append(f"its L1 pool ({unresolved(size).reason})")
+        parts.uncounted.append(f"its L1 pool ({unresolved(size).reason})")
     else:
-        found.pools += _l1_pool(last, size.text, found)
+        parts.pools += _l1_pool(last, size.text, parts)
     if size is not None:
-        found.settings["l1_size_gb"] = SettingValue(size.text, str(size.origin))
+        parts.settings["l1_size_gb"] = SettingValue(size.text, str(size.origin))
     for what, flag, default in _SERVER_PORTS:
         if http or flag != "http-port":
-            port = port_of(last.get(flag), default, f"--{flag}", "LMCache")
-            found.ports.append((what, port))
-    return found.consumer(RELEASE)
+            parts.ports.append((what, port_of(last.get(flag), default, f"--{flag}", "LMCache")))
+    return parts.consumer(RELEASE)
 
 
-def _l1_pool(flags: Mapping[str, Word], text: str, found: ConsumerParts) -> list[WorkerPool]:
+def _l1_pool(flags: Mapping[str, Word], text: str, parts: ConsumerParts) -> list[WorkerPool]:
+    """Return the pool of the server's first level."""
     size = attempt(lambda: int(float(text) * GIB))
     if isinstance(size, str):
-        found.refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
+        parts.refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
         return []
     name = flags.get("shm-name")
     shared = name is not None and name.text != ""
     if "l1-use-hugepages" in flags:
         if shared:
             says = "ValueError: l1-use-hugepages is incompatible with shared memory."
-            found.refused_by.append(RefusedBy(RELEASE, says))
+            parts.refused_by.append(RefusedBy(RELEASE, says))
         required = f"{-(-size // HUGEPAGE_BYTES)} required for a {size} byte L1 buffer"
         error = f"RuntimeError: Insufficient hugepages: {required}"
-        return [WorkerPool(OwnPool(size, size, found.rdma, False, HUGEPAGE_BYTES, error))]
+        return [WorkerPool(OwnPool(size, size, parts.rdma, False, HUGEPAGE_BYTES, error))]
     first = attempt(lambda: int(flags["l1-init-size-gb"].text) * GIB)
     lazy = "no-l1-use-lazy" not in flags and not shared
     least = min(size, first if isinstance(first, int) else _LAZY_BYTES) if lazy else size
-    return [WorkerPool(OwnPool(size, least, found.rdma, shared))]
+    return [WorkerPool(OwnPool(size, least, parts.rdma, shared))]
 
 
 def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:
+    """Return the store client of a setup."""
     return StoreProcess(
         client,
         devices=setup.get("rdma_devices", ""),

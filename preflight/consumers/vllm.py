@@ -118,7 +118,7 @@ _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector
 def read_vllm(
     words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
-    """Return what ``vllm serve``, or the API server's module, of these arguments takes."""
+    """Read ``vllm serve``, or the API server's module, with these arguments."""
     return _consumer(vllm_arguments(words, read_file), environment, read_file)
 
 
@@ -128,7 +128,7 @@ def _consumer(
     read_file: ReadFile,
     beside: Sequence[str] = (),
 ) -> Consumer:
-    """Return what the engine takes; beside: connectors that something else names."""
+    """Read the engine's workers and connectors. beside: connectors that something else names."""
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
@@ -139,8 +139,10 @@ def _consumer(
     for name, default in _SHOWN.items():
         connectors.settings[name.replace("-", "_")] = arguments.setting(name, default)
     node, leader = node_of(arguments)
-    given = arguments.setting("gpu-memory-utilization", LEAST_UTILIZATION).value
-    fraction = attempt(lambda: float(known(given))) if not isinstance(given, Unknown) else ""
+    utilization = arguments.setting("gpu-memory-utilization", LEAST_UTILIZATION).value
+    fraction = (
+        attempt(lambda: float(known(utilization))) if not isinstance(utilization, Unknown) else ""
+    )
     return connectors.consumer(
         RELEASE,
         engines=engines,
@@ -163,39 +165,40 @@ def read_dynamo_vllm(
     read_file: ReadFile,
     release: str | None = None,
 ) -> Consumer:
-    """Return what ``python -m dynamo.vllm`` takes: vLLM's own arguments, without its HTTP server.
+    """Read ``python -m dynamo.vllm``: vLLM's own arguments, without its HTTP server.
 
-    release: Dynamo's, None where nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
+    release: Dynamo's, None if nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
     has to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to 0.9, and
-    are refused from 1.0.0 on (pull request 6450). Its KVBM is a connector of its own module.
+    are refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of another
+    module.
     """
     arguments = vllm_arguments(words, read_file)
     old = environment.get("DYN_CONNECTOR")
     named = _dynamos_connectors(words) or ([] if old is None else old.text.split())
     takes = release is not None and release.startswith("0.")
     beside = [_DYNAMO_CONNECTORS.get(name, name) for name in named if name not in _NO_CONNECTOR]
-    found = _consumer(arguments, environment, read_file, () if release and not takes else beside)
-    refused, uncounted = list(found.refused), list(found.uncounted)
+    consumer = _consumer(arguments, environment, read_file, () if release and not takes else beside)
+    refused, uncounted = list(consumer.refused), list(consumer.uncounted)
     if named and release is None:
         uncounted.append("--connector, which Dynamo refuses from 1.0.0 on: its release is not said")
     elif named and not takes:
         refused.append("--connector is no longer supported: write --kv-transfer-config")
-    ports = tuple(one for one in found.ports if one[0] != "HTTP port")
-    return found._replace(ports=ports, refused=tuple(refused), uncounted=tuple(uncounted))
+    ports = tuple(port for port in consumer.ports if port[0] != "HTTP port")
+    return consumer._replace(ports=ports, refused=tuple(refused), uncounted=tuple(uncounted))
 
 
 def _dynamos_connectors(words: Sequence[Word]) -> list[str]:
     """Return the words of ``--connector``, which takes several."""
-    found: list[str] = []
+    names: list[str] = []
     taken = False
     for word in words:
         name, equals, value = word.text.partition("=")
         if word.text.startswith("-"):
             taken = name == "--connector"
-            found += [value] if taken and equals else []
+            names += [value] if taken and equals else []
         elif taken:
-            found.append(word.text)
-    return found
+            names.append(word.text)
+    return names
 
 
 class _Connectors(ConsumerParts):
@@ -225,17 +228,18 @@ class _Connectors(ConsumerParts):
 
     def _weights(self) -> None:
         """Add the pinned weights of each worker (--cpu-offload-gb, in GiB)."""
-        given = self.arguments.setting("cpu-offload-gb", "0")
-        if isinstance(given.value, Unknown):
-            if given.given:
-                self.uncounted.append(f"its weights on the host ({given.value.reason})")
+        setting = self.arguments.setting("cpu-offload-gb", "0")
+        if isinstance(setting.value, Unknown):
+            if setting.given:
+                self.uncounted.append(f"its weights on the host ({setting.value.reason})")
             return
-        size = attempt(lambda: int(float(given.value) * GIB))
+        size = attempt(lambda: int(float(setting.value) * GIB))
         if isinstance(size, int) and size > 0:
             # Whole parameters up to this much; a smaller model has fewer.
             self.pools.append(WorkerPool(OwnPool(size, 0)))
 
     def read(self) -> None:
+        """Read the KV connector, and the pool that --kv-offloading-size asks for."""
         config = self._config()
         config = self._offloading_size(config)
         if not config:
@@ -243,27 +247,27 @@ class _Connectors(ConsumerParts):
         self.engine_id = config.get("engine_id")
         unknown = sorted(set(config) - _TRANSFER_KEYS, key=lambda key: key in _FORMER_TRANSFER_KEYS)
         if unknown:
-            said = f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument"
+            error = f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument"
             former = _FORMER_KEYS_UP_TO if unknown[0] in _FORMER_TRANSFER_KEYS else ""
-            self._refuse(said, taken_by=former)
+            self._refuse(error, taken_by=former)
         self._connector(config)
 
     def _refuse(self, says: str, since: str = "", what: str = "", taken_by: str = "") -> None:
         """Add an error; what: what of a release that does not end with it is not counted."""
-        every = since == READ_FROM
-        self.refused_by.append(RefusedBy(RELEASE, says, since, every, taken_by, what))
+        self.refused_by.append(RefusedBy(RELEASE, says, since, since == READ_FROM, taken_by, what))
 
     def _config(self) -> dict[str, Any]:
-        given = self.arguments.setting("kv-transfer-config")
-        self.settings["kv_transfer_config"] = given
-        if isinstance(given.value, Unknown):
-            if given.given:
-                self.uncounted.append(f"what its KV connector takes ({given.value.reason})")
-            self.may_use = given.value
+        """Return the JSON of --kv-transfer-config; {} if it is missing, not known or refused."""
+        setting = self.arguments.setting("kv-transfer-config")
+        self.settings["kv_transfer_config"] = setting
+        if isinstance(setting.value, Unknown):
+            if setting.given:
+                self.uncounted.append(f"what its KV connector takes ({setting.value.reason})")
+            self.may_use = setting.value
             return {}
-        if given.value in (None, "", "None"):
+        if setting.value in (None, "", "None"):
             return {}
-        text = expand_numbers(given.value)
+        text = expand_numbers(setting.value)
         try:
             config = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -277,15 +281,15 @@ class _Connectors(ConsumerParts):
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return ``config`` with what --kv-offloading-size replaces in it (vllm config/vllm.py)."""
-        given = self.arguments.setting("kv-offloading-size")
+        setting = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
-        if given.value is None or not given.given:
+        if setting.value is None or not setting.given:
             return config
-        self.settings["kv_offloading_size"] = given
-        if isinstance(given.value, Unknown):
-            self.uncounted.append(f"its CPU pool ({given.value.reason})")
+        self.settings["kv_offloading_size"] = setting
+        if isinstance(setting.value, Unknown):
+            self.uncounted.append(f"its CPU pool ({setting.value.reason})")
             return config
-        size = attempt(lambda: float(given.value) * GIB)
+        size = attempt(lambda: float(setting.value) * GIB)
         if isinstance(size, str):
             says = f"argument --kv-offloading-size: invalid float value: {size}"
             self._refuse(says, READ_FROM, "its CPU pool")
@@ -317,6 +321,7 @@ class _Connectors(ConsumerParts):
         return {**config, **both}
 
     def _connector(self, config: dict[str, Any], child: bool = False) -> None:
+        """Read one connector by its name. child: of a MultiConnector."""
         name, role = config.get("kv_connector"), config.get("kv_role")
         extra = config.get("kv_connector_extra_config") or {}
         wrong, since, taken_by = "", READ_FROM, ""
@@ -339,8 +344,8 @@ class _Connectors(ConsumerParts):
         self.connectors.append(str(name))
         module = config.get("kv_connector_module_path")
         # Dynamo's own connectors always name their module: kvbm.vllm_integration.connector.
-        own = name in _DYNAMOS_OWN and str(module or "kvbm").startswith(("kvbm", "dynamo"))
-        read = _CONNECTORS.get(name) if own or not module else None
+        dynamos = name in _DYNAMOS_OWN and str(module or "kvbm").startswith(("kvbm", "dynamo"))
+        read = _CONNECTORS.get(name) if dynamos or not module else None
         if read is not None:
             read(self, extra, str(role))
         elif name not in _NO_MEMORY:
@@ -355,6 +360,7 @@ class _Connectors(ConsumerParts):
                 self.may_use = Unknown(f"whether {name} uses Mooncake is not known")
 
     def _multi(self, extra: dict[str, Any], _role: str) -> None:
+        """Read each child of a MultiConnector."""
         children = extra.get("connectors")
         if not isinstance(children, list):
             says = "MultiConnector: AssertionError: it names no connectors"
@@ -368,6 +374,7 @@ class _Connectors(ConsumerParts):
                 self._refuse(says, READ_FROM, _WHAT)
 
     def _store(self, extra: dict[str, Any], role: str) -> None:
+        """Read MooncakeStoreConnector: a client of the store."""
         # Device memory alone: what of it there is, only a start tells.
         if role != "kv_consumer" or extra.get("enable_lookup", True) or self._puts(extra, role):
             self.registers = "the KV cache on the GPU, whose size is known only once it runs"
@@ -389,8 +396,8 @@ class _Connectors(ConsumerParts):
         """Add a socket of every data-parallel engine here, by the folder that they lie in."""
         base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
         names = ("data-parallel-rank", "data-parallel-start-rank")
-        given = [self.arguments.setting(one).value for one in names]
-        first = next((one for one in given if one is not None), "0")
+        values = [self.arguments.setting(name_of).value for name_of in names]
+        first = next((name_of for name_of in values if name_of is not None), "0")
         plain = isinstance(first, str) and first.isdecimal() and len(first) < 6
         if not plain or isinstance(engines, Unknown) or (base is not None and base.unresolved):
             return
@@ -413,18 +420,19 @@ class _Connectors(ConsumerParts):
         for key in sorted(set(raw) - _STORE_KEYS):
             self.ignored.append(f"{key} in {path}: MooncakeStoreConnector has no such key")
         self.settings |= shown_store(config, path)
-        found = file_client(config, path)
-        wrong = found.refused
+        client = file_client(config, path)
+        wrong = client.refused
         if not wrong and config["metadata_server"] == "":
             wrong = (f"{path}: metadata_server is empty, which names an etcd without an address",)
         # Mooncake's own words, whichever vLLM asks it.
-        self.refused += [f"{one}: Initialize MooncakeDistributedStore failed." for one in wrong]
+        self.refused += [f"{error}: Initialize MooncakeDistributedStore failed." for error in wrong]
         if isinstance(raw.get("enable_offload"), str):
             becomes = str(config["enable_offload"]).lower()
             self.misread.append(f"enable_offload in {path} is a text: it counts as {becomes}")
-        return found._replace(refused=()), str(config["tenant_id"])
+        return client._replace(refused=()), str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
+        """Read MooncakeConnector: a transfer engine."""
         self.registers = "the KV cache on the GPU, whose size is known only once it runs"
         self.transfer_protocol = str(extra.get("mooncake_protocol", "rdma"))
         if self.transfer_protocol == "rdma":
@@ -437,6 +445,7 @@ class _Connectors(ConsumerParts):
             self.ports.append(("bootstrap port", port))
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
+        """Read OffloadingConnector: one shared pool of the engine."""
         size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
         if isinstance(size, str):
             self._refuse(f"OffloadingConnector: cpu_bytes_to_use: {size}", what="its CPU pool")
@@ -447,10 +456,11 @@ class _Connectors(ConsumerParts):
             return
         if extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
             self.uncounted.append(f"what {extra['spec_name']} of OffloadingConnector takes beside")
-        pool = chunked_pool(size)._replace(shared_memory=True)
-        self.pools.append(WorkerPool(pool, of_engine=True))
+        shared_pool = chunked_pool(size)._replace(shared_memory=True)
+        self.pools.append(WorkerPool(shared_pool, of_engine=True))
 
     def _simple(self, extra: dict[str, Any], _role: str) -> None:
+        """Read SimpleCPUOffloadConnector: a pool of each worker."""
         if extra.get("kv_offload_backend", "cpu") != "cpu":
             self.uncounted.append("what SimpleCPUOffloadConnector holds for its disk")
             return
@@ -469,6 +479,7 @@ class _Connectors(ConsumerParts):
             self.pools.append(WorkerPool(OwnPool(size, 0) if fewer else chunked_pool(size)))
 
     def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
+        """Read LMCache inside the workers."""
         from preflight.consumers.lmcache import read_lmcache
 
         self.add(read_lmcache(self.environment, self.read_file, extra))
@@ -477,10 +488,11 @@ class _Connectors(ConsumerParts):
             self._socket(f"engine_{self.engine_id}_lmcache_rpc_port_{port}_")
 
     def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
-        found = read_kvbm(self.environment)
-        self.add(found)
+        """Read Dynamo's KVBM, and say if its host pool holds nothing new."""
+        part = read_kvbm(self.environment)
+        self.add(part)
         each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers
-        host = sum(pool.memory.bytes for pool in found.pools)
+        host = sum(pool.memory.bytes for pool in part.pools)
         if isinstance(each, int) and isinstance(workers, int) and 0 < host < each * workers:
             self.ignored.append(
                 f"DYN_KVBM_CPU_CACHE_GB is {format_bytes(host)}, less than the KV cache on the GPU "
@@ -511,41 +523,41 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     """Return the pinned host pool of Dynamo's KVBM: of an engine, in units of 10^9 bytes."""
     sizes: dict[str, float] = {}
-    found = ConsumerParts()
+    parts = ConsumerParts()
     for tier in ("CPU", "DISK"):
         name = f"DYN_KVBM_{tier}_CACHE_GB"
         word = environment.get(name)
         text: str | Unknown = "" if word is None else word_value(word)
         blocks = environment.get(f"DYN_KVBM_{tier}_CACHE_OVERRIDE_NUM_BLOCKS")
         if isinstance(text, Unknown):
-            found.uncounted.append(f"KVBM's {tier} tier ({text.reason})")
+            parts.uncounted.append(f"KVBM's {tier} tier ({text.reason})")
         elif blocks is not None and blocks.text.strip() not in ("", "0"):
-            found.uncounted.append(f"KVBM's {tier} tier: {blocks.text} blocks of the model's size")
+            parts.uncounted.append(f"KVBM's {tier} tier: {blocks.text} blocks of the model's size")
         size = attempt(lambda text=text: float(str(text)))  # type: ignore[misc]
         sizes[tier] = 0.0 if isinstance(size, str) or not 0 <= size < 1e9 else size
         if isinstance(size, str) and isinstance(text, str) and text:
-            found.misread.append(f"{name}={text}: not a number to KVBM, which takes 0")
-    if not found.uncounted and not any(sizes.values()):
-        found.refused.append(_KVBM_NOTHING)
-        return found.consumer()
+            parts.misread.append(f"{name}={text}: not a number to KVBM, which takes 0")
+    if not parts.uncounted and not any(sizes.values()):
+        parts.refused.append(_KVBM_NOTHING)
+        return parts.consumer()
     if 0 < sizes["DISK"] < sizes["CPU"]:
-        found.ignored.append(
+        parts.ignored.append(
             "DYN_KVBM_DISK_CACHE_GB is less than DYN_KVBM_CPU_CACHE_GB: KVBM writes through, and "
             "the disk holds nothing that the host has not"
         )
     whole = int(sizes["CPU"] * 10**9)
-    found.pools += [WorkerPool(chunked_pool(whole), of_engine=True)] if whole else []
+    parts.pools += [WorkerPool(chunked_pool(whole), of_engine=True)] if whole else []
     for name, default in _KVBM_PORTS.items():
         what = f"KVBM {name.split('_')[-2].lower()} port"
-        found.ports.append((what, port_of(environment.get(name), default, name, "KVBM")))
-    found.settings["kvbm.cpu_cache_gb"] = SettingValue(sizes["CPU"], "DYN_KVBM_CPU_CACHE_GB")
-    return found.consumer()
+        parts.ports.append((what, port_of(environment.get(name), default, name, "KVBM")))
+    parts.settings["kvbm.cpu_cache_gb"] = SettingValue(sizes["CPU"], "DYN_KVBM_CPU_CACHE_GB")
+    return parts.consumer()
 
 
 def store_config(text: str) -> dict[str, Any]:
     """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises in its words too."""
     config = json_object(json.loads(text))
-    found = {
+    config = {
         "metadata_server": config.get("metadata_server", ""),
         "master_server_address": config.get("master_server_address", ""),
         "protocol": config.get("protocol", "rdma"),
@@ -556,22 +568,23 @@ def store_config(text: str) -> dict[str, Any]:
         "enable_offload": bool(config.get("enable_offload", False)),
         "tenant_id": _tenant(config.get("tenant_id", "default")),
     }
-    mode = found["mode"]
+    mode = config["mode"]
     if mode not in ("embedded", "standalone-store"):
         raise ValueError(f"unknown Mooncake mode: {mode!r}")
-    if found["local_buffer_size"] <= 0:
+    if config["local_buffer_size"] <= 0:
         raise ValueError("local_buffer_size must be > 0")
-    if mode == "embedded" and found["global_segment_size"] == 0:
+    if mode == "embedded" and config["global_segment_size"] == 0:
         raise ValueError("embedded mode requires global_segment_size > 0")
-    if mode == "standalone-store" and found["global_segment_size"] != 0:
+    if mode == "standalone-store" and config["global_segment_size"] != 0:
         raise ValueError("standalone-store mode requires global_segment_size == 0")
-    return found
+    return config
 
 
 def _tenant(value: Any) -> str:
+    """Read the tenant. Raises TypeError in vLLM's words."""
     if value is None:
         return "default"
     if not isinstance(value, str):
-        kind = type(value).__name__
-        raise TypeError(f"tenant_id must be a string or null, got {kind}: {value!r}")
+        type_name = type(value).__name__
+        raise TypeError(f"tenant_id must be a string or null, got {type_name}: {value!r}")
     return value.strip() or "default"

@@ -51,13 +51,13 @@ class VllmArguments(NamedTuple):
     unread: Unknown | None = None
 
     def setting(self, name: str, default: Any = None) -> SettingValue:
+        """Return the value of a flag, with its place; the default if it is missing."""
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
                 return SettingValue(self.unread, self.unread.reason, given=False)
             return SettingValue(default, Default("default of vLLM"), given=False)
-        value = word_value(word)
-        return SettingValue(value, f"--{name} at {word.origin}", written_as=f"--{name}")
+        return SettingValue(word_value(word), f"--{name} at {word.origin}", written_as=f"--{name}")
 
     def port(self) -> SettingValue:
         setting = self.setting("port", HTTP_PORT)
@@ -66,6 +66,7 @@ class VllmArguments(NamedTuple):
         return setting._replace(value=port)
 
     def number(self, name: str, default: int | Unknown) -> int | Unknown:
+        """Return a positive number; Unknown for anything else."""
         value = self.setting(name, default).value
         if isinstance(value, str):
             try:
@@ -93,6 +94,7 @@ def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
 
 
 def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
+    """Read a YAML file of arguments as words."""
     import yaml
 
     text = file_text(file, read_file)
@@ -116,6 +118,9 @@ def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
 
 
 def _arguments(words: Sequence[Word]) -> VllmArguments:
+    """Read words as argparse of vLLM does: ``--a b``, ``--a=b``, ``--a.b c`` for JSON, and
+    switches.
+    """
     flags: dict[str, Word] = {}
     nested: dict[str, dict[str, Any]] = {}
     model = None
@@ -164,7 +169,7 @@ def _nest(tree: dict[str, Any], path: str, text: str) -> None:
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
     """Return the engines on this host, the workers of each, and over how many hosts one runs."""
     names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
-    sizes = [arguments.number(name, 1) for name in (*(f"{one}-size" for one in names), "nnodes")]
+    sizes = [arguments.number(name, 1) for name in (*(f"{size}-size" for size in names), "nnodes")]
     for value in sizes:
         if isinstance(value, Unknown):
             return value, value, 1

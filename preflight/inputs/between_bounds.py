@@ -19,18 +19,17 @@ _ORDER = list(Status)
 
 
 def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
-    """Return what the launch needs at the lower bound of its pools.
-
-    None where it needs no other.
+    """Compute the needs at the lower bound of the launch's pools; None if both bounds are the
+    same.
     """
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:
         return None
     memory = {
-        number: one._replace(
-            most_pools_bytes=one.least_pools_bytes, most_by_stage=one.least_by_stage
+        number: memory_of._replace(
+            most_pools_bytes=memory_of.least_pools_bytes, most_by_stage=memory_of.least_by_stage
         )
-        for number, one in inputs.memory.items()
+        for number, memory_of in inputs.memory.items()
     }
     lower = inputs._replace(most=inputs.least, memory=memory)
     return launch_needs(sizing._replace(inputs=lower, most=sizing.least))
@@ -41,13 +40,16 @@ def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Fin
     lower: dict[str, list[Finding]] = {}
     for finding in at_least:
         lower.setdefault(finding.check, []).append(finding)
-    found: list[Finding] = []
-    for check, findings in groupby(at_most, key=lambda finding: finding.check):
-        found += _of_check(list(findings), lower.get(check, []))
-    return found
+    groups = groupby(at_most, key=lambda finding: finding.check)
+    return [
+        finding
+        for check, upper in groups
+        for finding in _of_check(list(upper), lower.get(check, []))
+    ]
 
 
 def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings of one check, each as both bounds have it."""
     below = {finding.subject: finding for finding in lower}
     if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
         # The upper bound is not known, and the lower one is too much already.

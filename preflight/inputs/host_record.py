@@ -65,12 +65,12 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
         needs = launch_needs(size_written(again, sized.options, host.root))
         read_facts(host.root, needs, timeout_seconds)
         services = needs.services
-        hosts = tuple(one.host for one in services if not isinstance(one.host, Unknown))
+        hosts = tuple(service.host for service in services if not isinstance(service.host, Unknown))
     return Recorded(without_secrets(host.root.answers), extras, hosts, sized)
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
-    """Return the installed releases, which count where none is named; None of a capture without."""
+    """Return the installed releases, used if the launch names none; None of a capture without."""
     from checks.base.installed import (
         Installed,
         installed_mooncake,
@@ -79,16 +79,18 @@ def _installed(host: Host) -> dict[str, Any] | None:
     )
     from checks.software.facts import installed_engine
 
-    found = captured_installed(host)
-    if found is None:
+    installed = captured_installed(host)
+    if installed is None:
         if host.capture is not None:
             return None
-        found = installed_engine(host.root)
-        if found is None:
-            found = Installed(installed_mooncake(), installed_sglang(), others=installed_others())
-    others = {"others": [list(pair) for pair in found.others]} if found.others else {}
-    mooncake = [list(pair) for pair in found.mooncake]
-    return {"mooncake": mooncake, "sglang": found.sglang, **others}
+        installed = installed_engine(host.root)
+        if installed is None:
+            installed = Installed(
+                installed_mooncake(), installed_sglang(), others=installed_others()
+            )
+    others = {"others": [list(pair) for pair in installed.others]} if installed.others else {}
+    mooncake = [list(pair) for pair in installed.mooncake]
+    return {"mooncake": mooncake, "sglang": installed.sglang, **others}
 
 
 def _size_the_widest(host: Host) -> None:

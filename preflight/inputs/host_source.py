@@ -47,7 +47,7 @@ class Host(NamedTuple):
 
 
 def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
-    """Open a host. Raises UsageError for what is no host, or does not answer in time."""
+    """Open a host. Raises UsageError if ``path`` is no host, or does not answer in time."""
     try:
         root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
@@ -66,7 +66,7 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
 def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about: the one given, else the one in the capture.
 
-    None for none. One that was read elsewhere is given as its record.
+    None if there is neither. A launch that was read elsewhere is given as its record.
     """
     carried = _record_in(words)
     recorded: Any = host.extras.get("launch") if carried is None else carried
@@ -75,7 +75,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return None
     from preflight.processes.processes import LaunchOptions
 
-    given = LaunchOptions(
+    given_options = LaunchOptions(
         None,
         words.nic_nodes,
         words.rank_nodes,
@@ -99,8 +99,10 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         if host.capture is None:
             from preflight.sizing.chosen_releases import installed_there
 
-            given = given._replace(installed=installed_there(launch.reading, host.root))
-        return launch, given
+            given_options = given_options._replace(
+                installed=installed_there(launch.reading, host.root)
+            )
+        return launch, given_options
     from preflight.inputs.launch_record import launch_from
 
     where = f"--root {host.name}" if carried is None else words.words[0]
@@ -113,13 +115,12 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         from preflight.launches.shell_script import in_environment
         from preflight.sizing.chosen_releases import installed_there
 
-        words_of_host = host_words(host.root)
-        reading = in_environment(launch.reading, host.environment, words_of_host)
+        reading = in_environment(launch.reading, host.environment, host_words(host.root))
         launch = launch._replace(reading=reading)
         if host.capture is None:
-            given = given._replace(installed=installed_there(reading, host.root))
-    said = {name: value for name, value in given._asdict().items() if value is not None}
-    return launch, options._replace(**said)
+            given_options = given_options._replace(installed=installed_there(reading, host.root))
+    more = {name: value for name, value in given_options._asdict().items() if value is not None}
+    return launch, options._replace(**more)
 
 
 def _record_in(words: LaunchWords) -> dict[str, Any] | None:
@@ -134,17 +135,17 @@ def _record_in(words: LaunchWords) -> dict[str, Any] | None:
     if not text.startswith("{") or RECORD_SCHEMA not in text[:200]:
         return None
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         raise UsageError(f"{words.words[0]}: this record of a launch breaks off") from None
-    return found if isinstance(found, dict) and found.get("schema") == RECORD_SCHEMA else None
+    return record if isinstance(record, dict) and record.get("schema") == RECORD_SCHEMA else None
 
 
 class Sized(NamedTuple):
     """The launch held against the host, and what it needs.
 
     needs: where a pool is known between two bounds, at the upper one; least_needs: at the lower,
-    None where it is the same. launch, options: what was sized.
+    None if it is the same. launch, options: what was sized.
     """
 
     sizing: LaunchSizing
@@ -157,19 +158,19 @@ class Sized(NamedTuple):
 def size_and_needs(
     words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """Return a launch's sizing and needs, None where there is no launch.
+    """Return a launch's sizing and needs, None if there is no launch.
 
     Raises UsageError for one that cannot be read.
     files: gets what was read beside the launch, by the names that it has for them.
     """
-    found = launch_of(words, host)
-    if found is None:
+    written = launch_of(words, host)
+    if written is None:
         return None
     from preflight.inputs.between_bounds import least_needs
     from preflight.inputs.written_launch import size_written
     from preflight.sizing.launch_needs import launch_needs
 
-    launch, options = found
+    launch, options = written
     if files is not None:
         launch = launch._replace(read_file=noting(launch.read_file, files))
     sizing = size_written(launch, options, host.root)
@@ -177,13 +178,13 @@ def size_and_needs(
 
 
 def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
-    """Return a reader that puts what it read beside the launch into ``files``."""
+    """Return a reader that also puts each file that it reads into ``files``."""
 
     def reads(name: str) -> str | Unknown:
-        found = read(name)
+        text = read(name)
         if not name.startswith("/"):
-            files[name] = found
-        return found
+            files[name] = text
+        return text
 
     return reads
 
@@ -200,7 +201,7 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 
 
 def captured_installed(host: Host) -> Installed | None:
-    """Return what the capture's machine had installed: this machine's own says nothing of it.
+    """Return the releases installed on the capture's machine, not on this one.
 
     None for a machine or a tree of files.
     """
@@ -231,7 +232,7 @@ def _captured_version(host: Host) -> str | None:
 
 
 def _refuse_without_launch(words: LaunchWords) -> None:
-    """Raise UsageError for options about a launch that is not there.
+    """Raise UsageError for options about a launch if no launch is given.
 
     They are a mistake, not something to pass over.
     """

@@ -126,9 +126,9 @@ def _known_words() -> frozenset[str]:
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
-        _alike(one)
+        _alike(word)
         for words in (argument_flags(), flags, keys, _SERVICE, _ENGINE_WORDS, lmcache_settings())
-        for one in words
+        for word in words
     )
 
 
@@ -153,18 +153,18 @@ def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
 def launch_record(
     launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, str | Unknown]
 ) -> Json:
-    """Return what was understood of the launch, of what the command line said, and of its files.
+    """Return the launch as a record: as understood, with its options and files.
 
-    files: what was read beside the launch, by the names that it has for them.
+    files: texts read beside the launch, by the names that the launch has for them.
     """
     # What is installed is the host's, and stands beside the launch.
-    said = {name: value for name, value in options._asdict().items() if name != "installed"}
+    shown = {name: value for name, value in options._asdict().items() if name != "installed"}
     if options.model_config is not None:
-        said["model_config"] = public_json(options.model_config)
+        shown["model_config"] = public_json(options.model_config)
     return {
         "name": launch.name,
         "reading": _encode(_understood(launch.reading)),
-        "options": _encode(said),
+        "options": _encode(shown),
         "files": {
             name: {"unknown": text.reason, "absent": text.absent}
             if isinstance(text, Unknown)
@@ -177,9 +177,9 @@ def launch_record(
 def launch_from(
     record: Mapping[str, Any], absolute: ReadFile
 ) -> tuple[WrittenLaunch, LaunchOptions]:
-    """Return the launch of a record. Raises ValueError, KeyError or TypeError for what is none.
+    """Return the launch of a record. Raises ValueError, KeyError or TypeError for anything else.
 
-    absolute: reads the files that it names by their absolute path.
+    absolute: reads the files that the launch names by their absolute path.
     """
     reading = _decode(record["reading"])
     if not isinstance(reading, Reading):
@@ -189,24 +189,23 @@ def launch_from(
     def read(name: str) -> str | Unknown:
         if name.startswith("/"):
             return absolute(name)
-        found = files.get(name)
-        if isinstance(found, Mapping):
-            return Unknown(str(found.get("unknown")), found.get("absent") is True)
-        return found if isinstance(found, str) else Unknown(f"{name}: not in this capture")
+        text = files.get(name)
+        if isinstance(text, Mapping):
+            return Unknown(str(text.get("unknown")), text.get("absent") is True)
+        return text if isinstance(text, str) else Unknown(f"{name}: not in this capture")
 
     options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
-    read_file = reads_written(reading.files, read)
-    return WrittenLaunch(reading, str(record["name"]), read_file), options
+    return WrittenLaunch(reading, str(record["name"]), reads_written(reading.files, read)), options
 
 
 # What is understood ---------------------------------------------------------------------------
 
 
 def _understood(reading: Reading) -> Reading:
-    """Return the commands of known programs with what was understood of them."""
+    """Keep the commands of known programs, with all that is understood in them."""
     return reading._replace(
         commands=tuple(
-            found for command in reading.commands if (found := _command(command)) is not None
+            kept for command in reading.commands if (kept := _command(command)) is not None
         ),
         files=_files(reading.files),
     )
@@ -217,13 +216,16 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
 
 
 def _command(command: Command) -> Command | None:
-    kind, arguments = classify(command)
-    if kind is ProcessKind.OTHER:
+    """Return a command without private words; None if its program is not known."""
+    process_kind, arguments = classify(command)
+    if process_kind is ProcessKind.OTHER:
         if not unknown_program(command):
             return None
         # That something was not read is kept, with the words that say so.
-        said = tuple(one if tells_of_server(one.text) else _gone(one) for one in command.words)
-        return command._replace(words=said, environment={}, wrappers=(), files={})
+        kept_words = tuple(
+            each if tells_of_server(each.text) else _gone(each) for each in command.words
+        )
+        return command._replace(words=kept_words, environment={}, wrappers=(), files={})
     texts = [word.text for word in command.words]
     served = texts[1:2] in (["serve"], ["server"])
     start = 2 if served else len(texts) - len(arguments)
@@ -232,7 +234,7 @@ def _command(command: Command) -> Command | None:
     positional = served and not "".join(texts[start : start + 1]).startswith("-")
     kept = (
         *_program(command.words[:start]),
-        *_arguments(command.words[start:], kind, positional),
+        *_arguments(command.words[start:], process_kind, positional),
     )
     return command._replace(
         words=kept,
@@ -243,7 +245,7 @@ def _command(command: Command) -> Command | None:
         },
         wrappers=tuple(map(_wrapper, command.wrappers)),
         files=_files(command.files),
-        limits=tuple(one._replace(setter=_nameless(one.setter)) for one in command.limits),
+        limits=tuple(each._replace(setter=_nameless(each.setter)) for each in command.limits),
         run_as=_nameless(command.run_as),
     )
 
@@ -275,6 +277,7 @@ def _program(words: Sequence[Word]) -> Iterator[Word]:
 
 
 def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> Iterator[Word]:
+    """Yield the arguments; unknown flags and their values are removed."""
     takes = positional  # whether a known flag stands in front
     flag = ""
     for word in words:
@@ -294,6 +297,7 @@ def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> It
 
 
 def _is_known(flag: str, kind: ProcessKind) -> bool:
+    """Tell whether a flag is known to some program."""
     name = _alike(flag).removeprefix("sglang_")
     if kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
@@ -301,10 +305,11 @@ def _is_known(flag: str, kind: ProcessKind) -> bool:
     if name in known or name.removeprefix("no") in known or flag.startswith("-D"):
         return True
     # As argparse takes the beginning of a flag for it.
-    return len(name) > 1 and any(one.startswith(name) for one in known)
+    return len(name) > 1 and any(known_name.startswith(name) for known_name in known)
 
 
 def _value(flag: str, word: Word, kind: ProcessKind) -> Word:
+    """Return the value of a flag, without secrets."""
     text = word.text
     if is_secret(flag):
         return _gone(word)
@@ -355,6 +360,7 @@ def public_json(text: str) -> str:
 
 
 def _public(value: Any, key: str) -> Any:
+    """Return plain data with the values of known keys alone."""
     if isinstance(value, Mapping):
         return {_public_key(name): _public(item, name) for name, item in value.items()}
     if isinstance(value, list):
@@ -389,12 +395,13 @@ def _answered(text: str, names: Collection[str]) -> str:
 
     def asked(part: str) -> bool:
         return _ANSWERED.fullmatch(part) is not None and all(
-            is_known(one) or one in names for one in _ASKED.findall(part)
+            is_known(asked_command) or asked_command in names
+            for asked_command in _ASKED.findall(part)
         )
 
     if asked(text):
         return text
-    shorter = _COMMAND.sub(lambda found: found[0] if asked(found[0]) else "$(...)", text)
+    shorter = _COMMAND.sub(lambda match: match[0] if asked(match[0]) else "$(...)", text)
     return shorter if asked(shorter.replace("$(...)", "")) else "$(...)"
 
 
@@ -432,6 +439,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(value: Any) -> Any:
+    """Build the records again."""
     if isinstance(value, list):
         return tuple(_decode(item) for item in value)
     if not isinstance(value, dict):

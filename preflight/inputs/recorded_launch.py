@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def recorded_launch(launch: LaunchWords) -> bytes | None:
-    """Return the record of a launch, which is a launch to every command; None without one.
+    """Return the record of a launch, which every command takes as a launch; None without a
+    launch.
 
-    Raises UsageError for what is no launch, and for one that is not read in time.
+    Raises UsageError for anything else, and for a launch that is not read in time.
     """
     from checks.base.recording import RecordingRoot
     from checks.base.root import Root
@@ -41,33 +42,32 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
         here = os.getcwd()
         os.chdir(folder or ".")
         try:
-            found = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
-            if found is None:
+            written = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
+            if written is None:
                 return None
             files = {
                 name: Unknown(f"{name}: not beside the launch", text.absent)
                 if isinstance(text, Unknown)
                 else text
-                for name, text in _beside(found[0], launch.sglang_version).items()
+                for name, text in _beside(written[0], launch.sglang_version).items()
             }
         finally:
             os.chdir(here)
-        return json.dumps({"schema": RECORD_SCHEMA, **launch_record(*found, files)}).encode()
+        return json.dumps({"schema": RECORD_SCHEMA, **launch_record(*written, files)}).encode()
 
     return within(limit_seconds(), "the launch", read)
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """Return what was read beside the launch, by the names that it has for it.
-
-    Raises UsageError.
+    """Read the files beside the launch, by the names that the launch has for them. Raises
+    UsageError.
     """
     from preflight.inputs.host_source import noting
     from preflight.processes.processes import understand
 
-    found: dict[str, str | Unknown] = {}
+    texts: dict[str, str | Unknown] = {}
     try:
-        understand(written.reading.commands, noting(written.read_file, found), sglang_version)
+        understand(written.reading.commands, noting(written.read_file, texts), sglang_version)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return found
+    return texts

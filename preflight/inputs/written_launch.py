@@ -48,7 +48,7 @@ def _plain(command: str) -> str:
 
 
 def host_words(root: Root) -> Callable[[str], str | None]:
-    """Return what tells the output of a command on the host below ``root``; None: not known."""
+    """Return a function that gives the output of a command on the host; None: not known."""
 
     def words(command: str) -> str | None:
         command = _plain(command)
@@ -69,7 +69,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
 
 
 def _count(text: str) -> str | None:
-    """Return how many numbers a list has: ``0-3,8`` is five. None where it is no list."""
+    """Return how many numbers a list has: ``0-3,8`` is five. None if it is no list."""
     try:
         numbers = parse_cpu_list(text)
     except ValueError:
@@ -117,13 +117,13 @@ def read_launch(
             name = launch[script]
             if (folder := _folder(name)) is not None:
                 return _of_folder(name, folder, env_files, environment, root)
-            given = launch[script + 1 :]
-            if given and os.path.isfile(given[0]) and not _takes_arguments(name):
+            arguments = launch[script + 1 :]
+            if arguments and os.path.isfile(arguments[0]) and not _takes_arguments(name):
                 raise UsageError(
-                    f"{name} takes no arguments, so {given[0]} would be ignored: give one "
+                    f"{name} takes no arguments, so {arguments[0]} would be ignored: give one "
                     "launch at a time"
                 )
-            known = None if alone else given  # a file that is named may be given some
+            known = None if alone else arguments  # a file that is named may be given some
             reading = read_source(name, environment, env_files, known, host_words(root))
             name = STANDARD_INPUT if name == "-" else name
         elif not is_command and launch[0].endswith(_FILES) and not os.path.exists(launch[0]):
@@ -155,31 +155,30 @@ def _folder(name: str) -> str | None:
 
 
 def _of_folder(
-    name: str,
-    folder: str,
-    env_files: tuple[str, ...],
-    environment: Mapping[str, str],
-    root: Root,
+    name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
-    """Return what the Compose file of a folder starts; what else a folder is has to be rendered."""
-    found, over = (
-        [path for one in names if os.path.isfile(path := os.path.join(folder, one))][:1]
+    """Read the Compose file of a folder; a chart or kustomization has to be rendered first."""
+    compose_files, over = (
+        [path for file in names if os.path.isfile(path := os.path.join(folder, file))][:1]
         for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
     )
-    if found and over and folder == name:
+    if compose_files and over and folder == name:
         asked = f"give what docker compose config prints in {quote(folder)}"
-        raise SourceError(f"{over[0]} is laid over {found[0]}, which is not read: {asked}")
-    if found and folder == name:
-        return _written(read_source(found[0], environment, env_files), found[0], folder, root)
+        raise SourceError(f"{over[0]} is laid over {compose_files[0]}, which is not read: {asked}")
+    if compose_files and folder == name:
+        return _written(
+            read_source(compose_files[0], environment, env_files), compose_files[0], folder, root
+        )
     if os.path.isfile(os.path.join(folder, "Chart.yaml")):
         raise SourceError(f"{name} is a Helm chart: give what helm template {quote(folder)} prints")
-    if not any(os.path.isfile(os.path.join(folder, one)) for one in _KUSTOMIZATIONS):
+    if not any(os.path.isfile(os.path.join(folder, file)) for file in _KUSTOMIZATIONS):
         usual = ", ".join((*COMPOSE_FILES[:1], *_KUSTOMIZATIONS[:1]))
         raise SourceError(f"{name} is a folder without {usual}: give a script or manifest")
     raise SourceError(f"{name}: give what kubectl kustomize {quote(folder)} prints")
 
 
 def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
+    """Return the launch of a reading. Raises NoLaunchError if it starts no known program."""
     if not reading.commands:
         note = next(iter(reading.notes), None)
         where = f" ({note.origin})" if note is not None and note.origin.line is not None else ""
@@ -191,7 +190,7 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 def _script(launch: tuple[str, ...]) -> int | None:
     """Return where the words of a command name a shell's script that lies here.
 
-    None where they do not.
+    None if they do not.
     """
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
@@ -255,16 +254,16 @@ def _reader(root: Root, folder: str) -> ReadFile:
     It reads absolute ones below the root, others beside the launch.
     """
 
-    own = os.path.abspath(folder or ".")
+    own_folder = os.path.abspath(folder or ".")
 
     def read(name: str) -> str | Unknown:
         if not name.startswith("/"):
             if folder and name.startswith(f"{folder}/") and os.path.isfile(name):
                 return Root("/").text(os.path.abspath(name))  # by $(dirname "$0")
-            return Root("/").text(os.path.normpath(os.path.join(own, name)))
+            return Root("/").text(os.path.normpath(os.path.join(own_folder, name)))
         beside = os.path.normpath(name)
         # Of another host's tree, what lies in the launch's own folder came with the launch.
-        if not root.live and os.path.isfile(beside) and beside.startswith(own + "/"):
+        if not root.live and os.path.isfile(beside) and beside.startswith(own_folder + "/"):
             return Root("/").text(beside)
         return root.text(name)
 
@@ -309,7 +308,7 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
-    page = next(one.page for one, _ in (*CHECKS.checks, *OF_NODES.checks) if one.id == judged_by)
+    page = next(each.page for each, _ in (*CHECKS.checks, *OF_NODES.checks) if each.id == judged_by)
     consequence = page.consequence or sizing.consequence
     return sizing._replace(status="fails", reason=reason, consequence=consequence)
 
@@ -319,17 +318,17 @@ def _of_containers(needs: LaunchNeeds) -> str:
 
     The launch itself sets these limits, whatever the host has.
     """
-    for one in container_memory(needs):
-        if one.status is Status.FAIL:
-            where = f"memory of the container at {one.subject}"
-            return f"{where}: {one.have}, {one.need} on regular pages needed"
+    for finding in container_memory(needs):
+        if finding.status is Status.FAIL:
+            where = f"memory of the container at {finding.subject}"
+            return f"{where}: {finding.have}, {finding.need} on regular pages needed"
     return ""
 
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
-    """Return why the memory of a node is too little, as ``check`` judges it; None where it is not.
+    """Return why the memory of a node is too little, as ``check`` judges it; None if it is not.
 
-    Unknown where that is not known.
+    Unknown if that is not known.
     """
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
@@ -338,9 +337,9 @@ def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
     from checks.numa.facts import read_numa
     from checks.placement.node_checks import node_memory
 
-    found = list(node_memory(needs, read_numa(root, needs), read_memory(root, needs)))
-    for one in found:
-        if one.status is Status.FAIL:
-            return f"memory on regular pages, {one.subject}: {one.have}, {one.need} needed"
-    unknown = [one for one in found if one.status is Status.UNKNOWN]
+    findings = list(node_memory(needs, read_numa(root, needs), read_memory(root, needs)))
+    for each in findings:
+        if each.status is Status.FAIL:
+            return f"memory on regular pages, {each.subject}: {each.have}, {each.need} needed"
+    unknown = [each for each in findings if each.status is Status.UNKNOWN]
     return Unknown(f"memory of {unknown[0].subject}: {unknown[0].text}") if unknown else None

@@ -15,7 +15,7 @@ from preflight.judging.refusal import without_refused
 
 
 class JudgedHost(NamedTuple):
-    """launch: None where none was given, Unknown where it was not read in time."""
+    """launch: None if none was given, Unknown if it was not read in time."""
 
     host: Host
     launch: Sized | Unknown | None
@@ -37,9 +37,10 @@ def judge_host(
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
-    """Read what ``checks`` ask for, and ``more_topics``; then judge.
+    """Read the facts that ``checks`` ask for, and ``more_topics``; then judge.
 
-    Raises UsageError for what is no launch or no host. ``slow`` is told what takes long to read.
+    Raises UsageError if ``words`` is no launch or ``root`` no host. slow: called with the topics
+    that take long to read.
     """
     return judge_opened(
         words, open_host(root, timeout_seconds), timeout_seconds, checks, more_topics, slow
@@ -54,7 +55,7 @@ def judge_opened(
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
-    """Do the same on a host that is open: what it was asked before is not read again."""
+    """Judge on a host that is open: facts that were asked before are not read again."""
     launch = size_within(words, host, timeout_seconds)
     sized = None if isinstance(launch, Unknown) else launch
     needs = None if sized is None else sized.needs
@@ -62,35 +63,34 @@ def judge_opened(
     wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    of_launch = [_on_host(one, facts) for one in _of_launch(launch)]
+    of_launch = [_on_host(finding, facts) for finding in _of_launch(launch)]
     seen = JudgedHost(host, launch, needs, facts, [], of_launch)
     return seen._replace(of_host=judged_again(seen, checks))
 
 
 def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
-    """Return what ``checks`` find by the facts of ``seen``, at both bounds of what it needs."""
-    found = judge(seen.facts, seen.needs, checks)
+    """Run ``checks`` by the facts of ``seen``, at both bounds of the launch's needs."""
+    findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
     if isinstance(sized, Sized) and sized.least_needs is not None:
         from preflight.inputs.between_bounds import between
 
-        found = between(found, judge(seen.facts, sized.least_needs, checks))
-    return without_refused(found, seen.of_launch)
+        findings = between(findings, judge(seen.facts, sized.least_needs, checks))
+    return without_refused(findings, seen.of_launch)
 
 
-def _on_host(found: Finding, facts: Facts) -> Finding:
-    """Return a finding of the launch as this host has it: no transfer takes a device of none."""
+def _on_host(finding: Finding, facts: Facts) -> Finding:
+    """Return a finding of the launch as this host has it: without RDMA devices, no transfer
+    takes one.
+    """
     rdma = facts.topic("rdma")
-    if found.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
-        return found
-    return passed(found.subject, "no RDMA device on this host")._replace(check=found.check)
+    if finding.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
+        return finding
+    return passed(finding.subject, "no RDMA device on this host")._replace(check=finding.check)
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
-    """Return what the launch itself shows.
-
-    Its own defect is one unknown, as with a check of the host.
-    """
+    """Judge the launch itself. A defect of these checks is one unknown."""
     if launch is None:
         return []
     from preflight.judging.launch_checks import launch_findings

@@ -75,7 +75,7 @@ _ASSUMPTIONS = (
 
 
 def launch_findings(sizing: LaunchSizing) -> list[Finding]:
-    """Return the findings about the launch itself, which read nothing more of the host."""
+    """Judge the launch itself, without reading more of the host."""
     return [
         *_sizes(sizing),
         *_not_read(sizing),
@@ -83,28 +83,30 @@ def launch_findings(sizing: LaunchSizing) -> list[Finding]:
         *_reading(sizing),
         *_behind(sizing),
         *_notes(sizing),
-        *(_rule(found) for found in sizing.inputs.findings),
+        *(_rule(finding) for finding in sizing.inputs.findings),
         *_gate(sizing),
         *key_findings(sizing),
     ]
 
 
-def _rule(found: RuleFinding) -> Finding:
-    rule = found.rule
-    origin = "launch" if found.origin is None else str(found.origin)
+def _rule(finding: RuleFinding) -> Finding:
+    """Turn a rule's finding into one of check."""
+    rule = finding.rule
+    origin = "launch" if finding.origin is None else str(finding.origin)
     status, consequence = _STATUS[rule.severity]
     return Finding(
         rule.id,
         status,
         origin,
-        text=f"{found.text.rstrip('.')}: {rule.consequence}",
-        evidence=(Evidence(origin, found.text),),
-        advice=found.remedy or rule.remedy,
+        text=f"{finding.text.rstrip('.')}: {rule.consequence}",
+        evidence=(Evidence(origin, finding.text),),
+        advice=finding.remedy or rule.remedy,
         consequence=consequence,
     )
 
 
 def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Yield the sizes of the launch that are not known, or one pass."""
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
             yield unknown("launch", bound, check=SIZES.id)
@@ -121,16 +123,18 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Yield the parts of the launch that were not read."""
     bounds = (sizing.inputs.least, sizing.inputs.most)
-    told = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
-    own = (each for each in not_set(sizing.inputs.processes) if each.cause not in told)
-    for each in dict.fromkeys((*sizing.unread, *own)):
+    by_sizes = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
+    unset = (each for each in not_set(sizing.inputs.processes) if each.cause not in by_sizes)
+    for each in dict.fromkeys((*sizing.unread, *unset)):
         subject = f"{each.what} ({each.origin})"
-        found = Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
-        yield found._replace(advice=each.advice, sets=each.sets)
+        finding = Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
+        yield finding._replace(advice=each.advice, sets=each.sets)
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Yield the mappings that Mooncake's allocator refuses whatever pages there are."""
     shown = sizing.shown
     if shown is None:
         return
@@ -147,49 +151,51 @@ def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding for each note of a reader that a shell takes the launch for another."""
+    """Yield a finding for each part that a shell reads otherwise than its author meant."""
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
             subject = f"{note.id} ({note.origin})"
             advice = note.advice or _AS_MEANT
-            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=advice)
+            finding = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=advice)
             if note.id in _NOTHING_RUNS:
                 worse = Consequence.WILL_NOT_START
-                found = found._replace(status=Status.FAIL, consequence=worse)
-            yield found
+                finding = finding._replace(status=Status.FAIL, consequence=worse)
+            yield finding
 
 
 def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding for two engines that want the same, and of which the second has to wait."""
-    found = behind_foreground(sizing.whole)
-    if found is not None and found.same:
-        first, second = found.first.command.origin, found.later[0].command.origin
+    """Yield a finding if one engine waits for another that never ends."""
+    waiting = behind_foreground(sizing.whole)
+    if waiting is not None and waiting.same:
+        first, second = waiting.first.command.origin, waiting.later[0].command.origin
         advice = f"end the command at {first} with &, and give {second} its own port and GPUs "
         advice += "(--port, --base-gpu-id, CUDA_VISIBLE_DEVICES), where both are to run"
-        text = f"{found.text}; if both are to run, both take {found.same}"
+        text = f"{waiting.text}; if both are to run, both take {waiting.same}"
         yield Finding(MISREAD.id, Status.WARN, f"foreground ({first})", text=text, advice=advice)
 
 
 def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Yield the notes of sizing: misread, unused and assumed settings."""
     shown = sizing.shown
     noted = sizing.inputs.release_notes if shown is None else shown.inputs.notes
-    given = [note for note in noted if note.id not in _HOST_NOTES]
+    shown_notes = [note for note in noted if note.id not in _HOST_NOTES]
     by_check = (
-        (MISREAD, [note for note in given if note.id not in _ASSUMPTIONS]),
+        (MISREAD, [note for note in shown_notes if note.id not in _ASSUMPTIONS]),
         (UNUSED, [] if shown is None else list(shown.unused)),
-        (ASSUMED, [note for note in given if note.id in _ASSUMPTIONS]),
+        (ASSUMED, [note for note in shown_notes if note.id in _ASSUMPTIONS]),
     )
     for check, notes in by_check:
         for note in notes:
             advice = _AS_MEANT if check is MISREAD else ""
             yield Finding(check.id, Status.WARN, note.id, text=note.text, advice=advice)
-        said = check is MISREAD and (any(_reading(sizing)) or any(_behind(sizing)))
-        whole = shown is not None and not said
+        misread = check is MISREAD and (any(_reading(sizing)) or any(_behind(sizing)))
+        whole = shown is not None and not misread
         if not notes and whole:
             yield Finding(check.id, Status.PASS, "launch", have="nothing found")
 
 
 def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Judge whether each server passes SGLang's own check of host memory."""
     if not sizing.admissions:
         text = "no server with a hierarchical cache whose sizes are known"
         yield Finding(GATE.id, Status.SKIP, "launch", text=text)
@@ -201,12 +207,13 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _admission(admission: Admission) -> Finding:
-    said = admission.refused or admission.late
+    """Judge the admission of one server."""
+    error = admission.refused or admission.late
     need, pages = "", admission.pages
     if pages is not None:
         need = "less L2" if pages.empty else f"{pages.span} huge pages"
         need += f": {pages.reason}"
-    if said is None:
+    if error is None:
         return Finding(GATE.id, Status.PASS, admission.origin, have="admitted", need=need)
     status = Status.FAIL if admission.refused else Status.WARN
     when = "" if admission.refused else "once the other ranks have their pools, "
@@ -215,7 +222,7 @@ def _admission(admission: Admission) -> Finding:
         status,
         admission.origin,
         need=need,
-        text=f"{when}the server prints ValueError: {said}",
+        text=f"{when}the server prints ValueError: {error}",
         advice=_LESS_L2 if pages is None or pages.empty else GATE.page.remedy,
         asks=FIT,
     )
@@ -259,7 +266,7 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
     kinds: dict[str, list[StoreKeys]] = {}
     for keys in launch_keys(sizing):
         kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)
-    alike = [(kind, kind) for kind in kinds.values() if len(kind) > 1]
+    alike = [(same_keys, same_keys) for same_keys in kinds.values() if len(same_keys) > 1]
     for ours, others in (*alike, *combinations(kinds.values(), 2)):
         match = compared(ours[0], others[-1])
         status = _MEETING.get(match.verdict)
@@ -285,16 +292,17 @@ def _segments_bytes(sizing: LaunchSizing) -> int | Unknown:
 
 
 def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
+    """Judge how many keys a server can put into the store."""
     server = process.server
     subject = str(process.command.origin)
     page = server.value("page_size") if server is not None else None
-    pool = next((pool for pool in memory.pools if pool.tokens), None) if memory else None
+    host_pool = next((p for p in memory.pools if p.tokens), None) if memory else None
     if isinstance(page, Unknown):
         return unknown(subject, page, check=KEYS.id)
     if server is not None and server.links:
         text = "an object is a page of the cache on the GPU: how many there will be is not computed"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)
-    if pool is None:
+    if host_pool is None:
         sizes = Unknown(_NO_SIZES if memory is None else memory.why)
         missing = None if memory is None else memory.missing
         return unknown(subject, sizes if missing is None else missing, check=KEYS.id)
@@ -303,7 +311,7 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)
-    object_bytes = pool.object_bytes(page)
+    object_bytes = host_pool.object_bytes(page)
     keys = segments // max(1, object_bytes)
     have, need = f"{keys:,} keys", f"at most {MOST_KEYS:,}"
     formula = f"{format_bytes(segments)} of segments / {format_bytes(object_bytes)} an object"

@@ -41,32 +41,30 @@ class PoolRefusal(NamedTuple):
 
 
 def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
-    """Return why the findings keep every pool from growing; empty where they do not."""
+    """Return why the findings keep every pool from growing; empty if they do not."""
     findings = list(findings)
     impossible, undecided, ends = [], list(refused_sizes(findings)), []
-    for found in findings:
-        if found.check == RESERVATION and found.status is Status.FAIL:
-            impossible.append(
-                f"{found.subject}: have {found.have}, need {found.need}: {found.text}"
-            )
-        elif found.check == _GATE and found.status is Status.FAIL:
-            ends.append(_correct(found, f"{found.check}: need {found.need}"))
-        elif found.check == _GPUS and found.status is Status.FAIL and _has_any(found):
-            ends.append(_correct(found, f"{found.check}: have {found.have}, need {found.need}"))
-        elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
-            undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
+    for each in findings:
+        if each.check == RESERVATION and each.status is Status.FAIL:
+            impossible.append(f"{each.subject}: have {each.have}, need {each.need}: {each.text}")
+        elif each.check == _GATE and each.status is Status.FAIL:
+            ends.append(_correct(each, f"{each.check}: need {each.need}"))
+        elif each.check == _GPUS and each.status is Status.FAIL and _has_any(each):
+            ends.append(_correct(each, f"{each.check}: have {each.have}, need {each.need}"))
+        elif each.check in _DECISIVE and each.status is Status.UNKNOWN:
+            undecided.append(f"{each.check}, {each.subject}: {each.text or 'not known'}")
     ends = list(dict.fromkeys(ends))
     return PoolRefusal(
         tuple(dict.fromkeys((*ends, *impossible))), tuple(dict.fromkeys(undecided)), tuple(ends)
     )
 
 
-def _has_any(found: Finding) -> bool:
-    """Return whether the host has GPUs at all; one without is not the host that is planned for."""
+def _has_any(finding: Finding) -> bool:
+    """Tell whether the host has a GPU at all; one without is not the host that is planned for."""
     return (
-        isinstance(found.have, Quantity)
-        and isinstance(found.have.value, int)
-        and found.have.value > 0
+        isinstance(finding.have, Quantity)
+        and isinstance(finding.have.value, int)
+        and finding.have.value > 0
     )
 
 
@@ -89,13 +87,13 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
         return sizing
     needs = launch_needs(sizing)
     counting = [each for each in CHECKS.checks if each[0].id == _GPUS]
-    found = judge(read_facts(root, needs, topics=("gpus",)), needs, counting)
+    findings = judge(read_facts(root, needs, topics=("gpus",)), needs, counting)
     gate = [
-        f"correct the launch first: {one.origin}: {one.refused}"
-        for one in sizing.admissions
-        if isinstance(one, Admission) and one.refused
+        f"correct the launch first: {admission.origin}: {admission.refused}"
+        for admission in sizing.admissions
+        if isinstance(admission, Admission) and admission.refused
     ]
-    why = "".join([*refusal_of(found).ends, *gate][:1])
+    why = "".join([*refusal_of(findings).ends, *gate][:1])
     return sizing._replace(
         least=sizing.least and sizing.least._replace(withheld=why),
         most=sizing.most and sizing.most._replace(withheld=why),
@@ -104,13 +102,13 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
 
 def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
     """Yield why the launch's sizes may not be the ones that its author meant."""
-    for found in findings:
-        if found.check in REFUSED and found.status is Status.FAIL:
-            yield _correct(found, found.text)
+    for finding in findings:
+        if finding.check in REFUSED and finding.status is Status.FAIL:
+            yield _correct(finding, finding.text)
 
 
-def _correct(found: Finding, why: str) -> str:
-    where = "" if found.subject == "launch" else f"{found.subject}: "
+def _correct(finding: Finding, why: str) -> str:
+    where = "" if finding.subject == "launch" else f"{finding.subject}: "
     return f"correct the launch first: {where}{why}"
 
 
@@ -119,18 +117,18 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
 
     beside: findings that decide with them and are not returned, those of the launch.
     """
-    found = list(findings)
-    refusal = refusal_of((*found, *beside))
+    kept = list(findings)
+    refusal = refusal_of((*kept, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
     if refusal.ends:
-        found = [_explained(finding, grows_pool, refusal.ends[0]) for finding in found]
+        kept = [_explained(finding, grows_pool, refusal.ends[0]) for finding in kept]
     elif reasons:
         advice = f"cannot be reserved now ({reasons[0]})"
-        found = [_explained(finding, grows_pool, advice, FIT) for finding in found]
-    for short in found:
+        kept = [_explained(finding, grows_pool, advice, FIT) for finding in kept]
+    for short in kept:
         if short.check == MEMORY and short.status is Status.FAIL:
-            return [_explained(finding, _grows_shm, memory_first(short)) for finding in found]
-    return found
+            return [_explained(finding, _grows_shm, memory_first(short)) for finding in kept]
+    return kept
 
 
 def memory_first(short: Finding) -> str:
@@ -145,6 +143,7 @@ def _grows_shm(setting: Setting) -> bool:
 def _explained(
     finding: Finding, refused: Callable[[Setting], bool], advice: str, asks: str = ""
 ) -> Finding:
+    """Replace the settings that are refused by a sentence."""
     kept = tuple(setting for setting in finding.settings if not refused(setting))
     if kept == finding.settings:
         return finding

@@ -57,7 +57,7 @@ class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
     named: what the key's text holds or is hashed from. held: what the bytes behind it depend on.
-    pattern: a key as it is written. random: why no two processes agree, "" where they may.
+    pattern: a key as it is written. random: why no two processes agree, "" if they may.
     store: master and tenant.
     """
 
@@ -71,7 +71,7 @@ class StoreKeys(NamedTuple):
 
     @property
     def model(self) -> str:
-        """Return the last part of the model's name, "" where it is not known."""
+        """Return the last part of the model's name, "" if it is not known."""
         consumer, server = self.process.consumer, self.process.server
         if consumer is not None:
             model = consumer.model
@@ -94,19 +94,19 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
     shown = sizing.shown
     version = shown.inputs.shown.get("sglang_version") if shown is not None else None
     release = "" if version is None else str(version.value)
-    found: list[StoreKeys] = []
+    keys: list[StoreKeys] = []
     for process in sizing.inputs.processes:
         server, consumer = process.server, process.consumer
         geometry = sizing.inputs.geometry.get(process.number, _NO_MODEL)
         if server is not None and server.store is not None:
-            found.append(_sglang(process, server, server.store, release, geometry))
+            keys.append(_sglang(process, server, server.store, release, geometry))
         elif consumer is not None:
             for client in consumer.clients:
                 if client.family == "LMCache":
-                    found.append(_lmcache(process, consumer, client, geometry))
+                    keys.append(_lmcache(process, consumer, client, geometry))
                 elif client.family == VLLM:
-                    found.append(_vllm(process, consumer, client, geometry))
-    return tuple(found)
+                    keys.append(_vllm(process, consumer, client, geometry))
+    return tuple(keys)
 
 
 def matches(
@@ -142,7 +142,7 @@ def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
 def _differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return what differs, and what may; a value that one side has not counts as None."""
+    """Name the values that differ, and those that may; a missing value counts as None."""
     differs, unsure = [], []
     for name in dict.fromkeys((*first, *second)):
         a, b = first.get(name), second.get(name)
@@ -182,6 +182,7 @@ def _sglang(
     release: str,
     geometry: ModelGeometry | Unknown,
 ) -> StoreKeys:
+    """Return the keys of SGLang's HiCache."""
     model = server.value("model_path")
     served = server.value("served_model_name")
     served = model if server.links or served in (None, "") else served
@@ -228,7 +229,7 @@ def _sglang(
         "decode context parallel": _context(server, tp, pp, page),
         "SGLang release": Unsure(release, "whether both name their keys alike is not known"),
     }
-    held = {
+    same = {
         "model": _model(model),
         "tensor-parallel shards": shards,
         "pipeline stages": pp,
@@ -245,17 +246,17 @@ def _sglang(
         tenant = "default"
     where = _master(store.value("master_server_address"), tenant)
     family = "SGLang linker" if server.links else "SGLang HiCache"
-    return StoreKeys(process, family, named, held, pattern, "", where)
+    return StoreKeys(process, family, named, same, pattern, "", where)
 
 
 def _extra(store: StoreConfig, name: str) -> Any:
-    """Return a key of the extra config; Unknown where that was not read."""
+    """Return a key of the extra config; Unknown if that was not read."""
     unread = isinstance(store.source, Unknown) and not store.extra
     return store.source if unread else store.extra.get(name)
 
 
 def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
-    """Return what decode context parallelism puts into the prefix of a key: its whole topology."""
+    """Return the prefix that decode context parallelism gives a key: its whole topology."""
     dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
     lost = [value for value in (dcp, tp, pp, page) if isinstance(value, Unknown)]
     if dcp == 1 or lost:
@@ -264,13 +265,13 @@ def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
 
 
 def _given(server: SglangServer, name: str) -> Any:
-    known = name in server.arguments.settings
-    return server.value(name) if known else None
+    return server.value(name) if (name in server.arguments.settings) else None
 
 
 def _vllm(
     process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
 ) -> StoreKeys:
+    """Return the keys of vLLM's store connector."""
     values = {name: setting.value for name, setting in consumer.settings.items()}
     model = values["model"]
     name = model if isinstance(model, Unknown) else str(model).rstrip("/").rpartition("/")[2]
@@ -291,7 +292,7 @@ def _vllm(
         "hash seed": seed,
         "vLLM release": _release(consumer, "vllm"),
     }
-    held = {
+    same = {
         "model": _model(model),
         "tensor-parallel shards": shards,
         "prefill context ranks": _as_text(pcp),
@@ -306,7 +307,7 @@ def _vllm(
     where = _master(client.store.master, client.keys.get("tenant", "default"))
     if isinstance(client.store.client, Unknown):
         where = dict.fromkeys(where, client.store.client)
-    return StoreKeys(process, client.family, named, held, pattern, drawn, where)
+    return StoreKeys(process, client.family, named, same, pattern, drawn, where)
 
 
 def _release(consumer: Consumer, product: str) -> Unsure:
@@ -379,11 +380,12 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
 def _lmcache(
     process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
 ) -> StoreKeys:
+    """Return the keys of LMCache in vLLM."""
     values = {name: setting.value for name, setting in consumer.settings.items()}
     model, keys = values.get("model"), client.keys
     tp, pp = _number(values["tensor_parallel_size"]), _number(values["pipeline_parallel_size"])
     mla = _is_mla(geometry)
-    world: Any = next((one for one in (tp, pp) if isinstance(one, Unknown)), None)
+    world: Any = next((size for size in (tp, pp) if isinstance(size, Unknown)), None)
     if world is None:
         world = tp * pp
         first = keys["save_only_first_rank"] and world > 1
@@ -403,12 +405,9 @@ def _lmcache(
         "a key for each layer": keys["use_layerwise"],
         "LMCache release": _release(consumer, "lmcache"),
     }
-    held = {
-        "pipeline stages": pp,
-        "serializer": keys["remote_serde"],
-    }
+    same = {"pipeline stages": pp, "serializer": keys["remote_serde"]}
     shown = model if isinstance(model, str) else "<model>"
     count = world if isinstance(world, int) else "<workers>"
     pattern = f"{shown}@{count}@<worker>@<hash of a chunk>@<dtype>"
     where = _master(client.store.master, keys.get("tenant", "default"))
-    return StoreKeys(process, "LMCache", named, held, pattern, drawn, where)
+    return StoreKeys(process, "LMCache", named, same, pattern, drawn, where)

@@ -60,42 +60,41 @@ class About(NamedTuple):
     ids: list[tuple[str, str]]
 
 
-def about(words: str, asks: Mapping[str, str]) -> About:
+def about(quoted: str, asks: Mapping[str, str]) -> About:
     """Return the known lines that ``words`` are or come from, and the ids whose question has them.
 
     words: the id of a line too. asks: by id of a check or rule, what it asks or finds.
     """
     patterns = read_patterns()
-    if any(each.id == words and each.cause for each in patterns):
-        return About(words, _of_example(patterns, words), [])
-    reading = read_log([words], alone=True)
+    if any(each.id == quoted and each.cause for each in patterns):
+        return About(quoted, _of_example(patterns, quoted), [])
+    reading = read_log([quoted], alone=True)
     lines = [*reading.explanations, *reading.harmless]
     # A line that is known needs no others that are like it.
-    like = [] if lines else ranked(words, line_texts(patterns))
+    like = [] if lines else ranked(quoted, line_texts(patterns))
     # Of lines that have the words alike, what names its cause tells more than what has several.
     stages = {each.id: each.stage for each in patterns}
     like.sort(key=lambda row: (-round(row[1], 3), stages[row[0]] > Stage.CAUSE))
     if not lines and (not like or like[0][1] < QUOTED_SHARE):
         shares = dict(like)
-        for id_, share in meant(words, patterns):
+        for id_, share in meant(quoted, patterns):
             shares[id_] = max(share, shares.get(id_, 0.0))
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like[:MOST_RANKED]:
         lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
-    near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
-    return About(words, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
+    near = ranked(quoted, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
+    return About(quoted, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
 
 
 def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
     """Return a line as its example explains it, whose own numbers say nothing of this case."""
-    example = next(each.example for each in patterns if each.id == id_)
-    reading = read_log([example], alone=True)
-    found = [*reading.explanations, *reading.harmless]
-    return [one._replace(sums="", names=(), decided="") for one in found if one.pattern == id_]
+    reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
+    every = [*reading.explanations, *reading.harmless]
+    return [each._replace(sums="", names=(), decided="") for each in every if each.pattern == id_]
 
 
 def ranked(
-    words: str, texts: Mapping[str, Sequence[str]], *, in_order: bool = True
+    query: str, texts: Mapping[str, Sequence[str]], *, in_order: bool = True
 ) -> list[tuple[str, float]]:
     """Return the ids whose text has most of ``words``, with the share of them, best first.
 
@@ -103,7 +102,7 @@ def ranked(
     common one; ``in_order``: words that follow each other count more than scattered ones, as in a
     quoted line. Shares are in LEAST_SHARE to 1.
     """
-    asked = _words(words)
+    asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
     in_texts = Counter(word for each in split.values() for word in {w for t in each for w in t})
     weights = {word: math.log1p(len(split) / (1 + in_texts[word])) for word in asked}
@@ -117,8 +116,8 @@ def ranked(
     least = max(LEAST_SHARE, 0.6 * max(shares.values(), default=0.0))
     # Of texts that have them all, the shortest says least beside them.
     length = {id_: min((len(text) for text in each), default=0) for id_, each in split.items()}
-    found = [(id_, share) for id_, share in shares.items() if share >= least]
-    return sorted(found, key=lambda row: (-round(row[1], 3), length[row[0]]))
+    results = [(id_, share) for id_, share in shares.items() if share >= least]
+    return sorted(results, key=lambda row: (-round(row[1], 3), length[row[0]]))
 
 
 def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
@@ -127,14 +126,14 @@ def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
     return {each.id: [each.example, *each.find] for each in every}
 
 
-def meant(words: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
+def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     """Return the ids of the lines that a person's own words are likely about, as ``ranked`` does.
 
     A share is above 1 where all words stand in an id.
     """
-    asked = list(dict.fromkeys(_words(words)))
+    asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
-    said = {
+    ids_parts = {
         each.id: [
             {*words_of, *_LETTERS_OR_NUMBER.findall(" ".join(words_of))}
             for text in (
@@ -151,15 +150,16 @@ def meant(words: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     }
     weights = {
         word: math.log1p(
-            len(said) / (1 + sum(any(word in one for one in each) for each in said.values()))
+            len(ids_parts)
+            / (1 + sum(any(word in each for each in each) for each in ids_parts.values()))
         )
         for word in asked
     }
     shares = {}
-    for id_, parts in said.items():
+    for id_, parts in ids_parts.items():
         worth = 0.0
         for word in asked:
-            at = [one for one, part in zip(_WORTH, parts, strict=True) if word in part]
+            at = [each for each, part in zip(_WORTH, parts, strict=True) if word in part]
             worth += weights[word] * (at[0] + _WORTH_AGAIN * (len(at) - 1)) if at else 0.0
         shares[id_] = worth / (sum(weights.values()) or 1.0)
     least = max(LEAST_SHARE, 0.6 * max(shares.values(), default=0.0))
@@ -173,14 +173,15 @@ def _words(text: str) -> list[str]:
     return [word.rstrip("s") or word for word in _WORD.findall(plain)]
 
 
-def _weight(words: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
+def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
     """Return the weight of words; in order, a run weighs more than its words one by one."""
-    return sum(weights[word] for word in words) * (math.sqrt(len(words)) if in_order else 1)
+    return sum(weights[word] for word in run) * (math.sqrt(len(run)) if in_order else 1)
 
 
 def _weight_in(
     asked: Sequence[str], text: Sequence[str], weights: Mapping[str, float], in_order: bool
 ) -> float:
+    """Return the weight of the asked words that a text has."""
     if not in_order:
         return _weight([word for word in asked if word in text], weights, in_order)
     if not set(asked).intersection(text):
@@ -190,7 +191,7 @@ def _weight_in(
 
 
 def index_rows() -> list[Explanation]:
-    """Return each known line that has a cause, by its own words in alphabetical order.
+    """Return each known line that has a cause, in alphabetical order of its text.
 
     ``excerpt`` is an example without its time and place; numbers and names are the example's.
     """
@@ -221,27 +222,27 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
     )
 
 
-def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
+def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
     """Return the answer for a terminal ``width`` columns wide, without a final newline."""
     parts = []
-    lines = shown_lines(found)
+    lines = shown_lines(answer)
     known = [each for each in lines if each.stage is not Stage.SIMILAR]
     similar = lines[len(known) :]
     for number, each in enumerate(lines, 1):
         if number == 1 and known:
-            one = "One known line is" if len(known) == 1 else f"{len(known)} known lines are"
+            count = "One known line is" if len(known) == 1 else f"{len(known)} known lines are"
             # An id alone is explained by an example of its line.
-            head = "" if each.excerpt in found.words else "; names and numbers are examples"
-            parts.append(_filled(f"{one} like this{head}:", width))
+            head = "" if each.excerpt in answer.words else "; names and numbers are examples"
+            parts.append(_filled(f"{count} like this{head}:", width))
         if similar and each is similar[0]:
             head = "" if known else "No known line is this one. "
             head += "Similar, and perhaps another case; names and numbers are examples:"
             parts.append(_filled(head, width))
         head = f"{number}. {heading(each, paint)} ({each.printer})"
         parts.append(explanation_text(head, each, width, here, "This line"))
-    if found.ids:
-        column = max(len(id_) for id_, _ in found.ids) + 4
-        rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in found.ids]
+    if answer.ids:
+        column = max(len(id_) for id_, _ in answer.ids) + 4
+        rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in answer.ids]
         parts.append("\n".join(["Checks and rules about it:", *rows]))
     ids = list(dict.fromkeys(id_ for each in lines for id_ in each.checks))
     if ids:
@@ -255,20 +256,20 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
     return "\n\n".join(parts)
 
 
-def shown_lines(found: About) -> list[Explanation]:
+def shown_lines(answer: About) -> list[Explanation]:
     """Return the lines that are the words, and the first of those that are similar."""
-    known = [each for each in found.lines if each.stage is not Stage.SIMILAR]
-    if found.words == "--index":
+    known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
+    if answer.words == "--index":
         return known
-    return [*known[:MOST_WHOLE], *found.lines[len(known) :][:MOST_SIMILAR]]
+    return [*known[:MOST_WHOLE], *answer.lines[len(known) :][:MOST_SIMILAR]]
 
 
-def about_object(found: About) -> dict[str, Any]:
+def about_object(answer: About) -> dict[str, Any]:
     """Return an answer of ``schemas/explain-log-v1.schema.json``."""
     return {
-        "words": found.words,
-        "explanations": [explanation_object(each) for each in shown_lines(found)],
-        "checks": [{"check": id_, "asks": asks} for id_, asks in found.ids],
+        "words": answer.words,
+        "explanations": [explanation_object(each) for each in shown_lines(answer)],
+        "checks": [{"check": id_, "asks": asks} for id_, asks in answer.ids],
     }
 
 

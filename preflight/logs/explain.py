@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from preflight.advisories.records import advisories
-from preflight.logs.patterns import (
-    Case,
-    Groups,
-    Hits,
-    Pattern,
-    PatternHit,
-    Stage,
-    read_patterns,
-)
+from preflight.logs.patterns import Case, Groups, Hits, Pattern, PatternHit, Stage, read_patterns
 from preflight.logs.search import (
     MOST_LOG_BYTES,
     MOST_NAMES,
@@ -40,7 +32,7 @@ _DRIVER_PAGE_BYTES = 4 * KIB
 
 
 def number(values: Mapping[str, Any], name: str) -> int | None:
-    """Return a value as a whole number, decimal or 0x; None where it is missing or absurd."""
+    """Return a value as a whole number, decimal or 0x; None if it is missing or absurd."""
     text = values.get(name, "")
     if isinstance(text, int):
         return text
@@ -71,7 +63,7 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return what is left of the arena, and how large it would have to be."""
+    """Compute the room left in the arena, and the size that it would need."""
     asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
     if asked is None or offset is None or size is None:
         return {}
@@ -79,9 +71,9 @@ def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return what SGLang's check of host memory misses, in its GB of 10^9.
+    """Compute the memory that SGLang's check of host memory misses, in its GB of 10^9.
 
-    What it prints as free is after its reserve, in all releases from 0.5.2 on.
+    The free memory that SGLang prints is after its reserve, in all releases from 0.5.2 on.
     """
     try:
         asked, free = float(groups["asked"]), float(groups["free"])
@@ -100,7 +92,7 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return what the process that the kernel killed held, in bytes."""
+    """Add up the memory of the process that the kernel killed, in bytes."""
     hit = seen.get("kernel.oom-victim")
     sizes = [number(hit.first, name) for name in ("anon", "file", "shmem")] if hit else []
     known = [size for size in sizes if size is not None]
@@ -131,7 +123,7 @@ def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return what is no multiple of the allocator's slabs."""
+    """Name the size or address that is no multiple of the allocator's slabs."""
     size, address, slab = (number(groups, name) for name in ("size", "address", "slab"))
     if not slab or size is None or address is None:
         return {}
@@ -196,7 +188,7 @@ CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
 
 
 class LogProcess(NamedTuple):
-    """Whose line it is: a file ("" for one without a name), and a process of it."""
+    """The process that printed a line: its file ("" for one without a name), and its name in it."""
 
     file: str = ""
     process: str = ""
@@ -213,7 +205,7 @@ class LogReading(NamedTuple):
     """What was read: the number of lines, and the explanations, the likely root cause first.
 
     unknown: errors that no pattern knows, the likeliest first. ends: the last line of each process.
-    whole: False where the log goes on after the most that is read of one.
+    whole: False if the log goes on after the most that is read of one.
     """
 
     lines: int
@@ -226,12 +218,12 @@ class LogReading(NamedTuple):
     @property
     def causes(self) -> list[Explanation]:
         """What explains a failure, and not one of hours before or of an earlier start."""
-        return [one for one in self.explanations if one.stage in CAUSES and not one.earlier]
+        return [each for each in self.explanations if each.stage in CAUSES and not each.earlier]
 
     @property
     def exit_code(self) -> int:
         """2: the cause of a failure; 1: warnings, or errors that are not known; 0: neither."""
-        failed = [one for one in self.explanations if not one.earlier]
+        failed = [each for each in self.explanations if not each.earlier]
         if self.causes or (not self.unknown and any(o.stage is not Stage.WARNING for o in failed)):
             return 2
         return 1 if self.explanations or self.unknown else 0
@@ -258,34 +250,34 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         each.id for each in read_patterns() if each.printer in ("kernel", "container or shell")
     }
     every: dict[str, PatternHit] = {}
-    for found in hits.values():
-        every.update({id_: hit for id_, hit in found.items() if id_ in common})
+    for of_process in hits.values():
+        every.update({id_: hit for id_, hit in of_process.items() if id_ in common})
     explanations: list[Explanation] = []
     harmless: list[Explanation] = []
-    for place, found in hits.items():
-        of_place = _explained(place, {**every, **found}, found, alone)
-        harmless += [one for one in of_place if one.stage is Stage.HARMLESS]
-        of_place = [one for one in of_place if one.stage is not Stage.HARMLESS]
-        explanations += of_place if alone else _timed(of_place, found, searches[place].end[0])
+    for place, mine in hits.items():
+        of_place = _explained(place, {**every, **mine}, mine, alone)
+        harmless += [each for each in of_place if each.stage is Stage.HARMLESS]
+        of_place = [each for each in of_place if each.stage is not Stage.HARMLESS]
+        explanations += of_place if alone else _timed(of_place, mine, searches[place].end[0])
     files = list(dict.fromkeys(place.file for place in searches))
     # Of several processes what came first may have ended the others.
     first = len(searches) > 1
 
-    def order_of(one: Explanation) -> tuple[Any, ...]:
-        time = (one.first_time or "~") if first and one.stage in CAUSES else ""
-        stage = Stage.KERNEL if time else one.stage
-        return bool(one.earlier), stage, time, one.stage, files.index(one.file), one.line
+    def order_of(each: Explanation) -> tuple[Any, ...]:
+        time = (each.first_time or "~") if first and each.stage in CAUSES else ""
+        stage = Stage.KERNEL if time else each.stage
+        return (bool(each.earlier), stage, time, each.stage, files.index(each.file), each.line)
 
     explanations.sort(key=order_of)
     unknown = [
-        UnknownLine(place, one)
+        UnknownLine(place, each)
         for place, search in searches.items()
-        for one in search.unknown
-        if one.kind != "line" or _speaks_of_an_end(one, search, hits[place])
+        for each in search.unknown
+        if each.kind != "line" or _speaks_of_an_end(each, search, hits[place])
     ]
     # An exception tells more than an error, and the last of them more than those before.
     order = {"exception": 0, "error": 1, "line": 2}
-    unknown.sort(key=lambda one: (order[one.unknown.kind], -one.unknown.last_line))
+    unknown.sort(key=lambda each: (order[each.unknown.kind], -each.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
@@ -299,41 +291,48 @@ def _speaks_of_an_end(line: UnknownText, search: Search, hits: Hits) -> bool:
     return all(other.kind == "line" for other in search.unknown)
 
 
-def _explained(place: LogProcess, seen: Hits, found: Hits, alone: bool) -> list[Explanation]:
+def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> list[Explanation]:
+    """Explain the patterns that one process printed. seen: those of all processes."""
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
         if pattern.cause
-        and pattern.id in found
+        and pattern.id in own_hits
         and not any(better in seen for better in pattern.unless)
     ]
 
 
-def _timed(found: list[Explanation], hits: Hits, end_seconds: float | None) -> list[Explanation]:
-    """Return them with why they are of before, where they are: what ended the process is later."""
+def _timed(
+    explanations: list[Explanation], hits: Hits, end_seconds: float | None
+) -> list[Explanation]:
+    """Mark explanations of earlier times, before the server was ready or long before the end.
+
+    A later line explains an end better. If nothing would be left that explains it, none is
+    marked.
+    """
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
-    def earlier(one: Explanation) -> str:
-        if one.stage is Stage.WARNING:
+    def earlier(each: Explanation) -> str:
+        if each.stage is Stage.WARNING:
             return ""
-        if started is not None and one.last_line < started.last_line:
+        if started is not None and each.last_line < started.last_line:
             return "in an earlier start"
-        if ready is not None and one.last_line < ready.last_line:
+        if ready is not None and each.last_line < ready.last_line:
             return "before the server was ready"
-        seconds = hits[one.pattern].last_time[0]
+        seconds = hits[each.pattern].last_time[0]
         if end_seconds is None or seconds is None:
             return ""
         before = end_seconds - seconds
         return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
 
-    timed = [one._replace(earlier=earlier(one)) for one in found]
+    timed = [each._replace(earlier=earlier(each)) for each in explanations]
     if (
         ready is None
         and started is None
-        and not any(one.stage in CAUSES and not one.earlier for one in timed)
+        and not any(each.stage in CAUSES and not each.earlier for each in timed)
     ):
         # Nothing later explains an end: a process may hang long after what went wrong.
-        return found
+        return explanations
     return timed
 
 
@@ -348,11 +347,11 @@ def explanations_text(
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]
         reading = reading._replace(explanations=plain)
-    found = reading.explanations
+    explanations = reading.explanations
     cut = [] if reading.whole else [textwrap.fill(_CUT, width, break_on_hyphens=False)]
     unknown = _unknown_text(reading, paint, width, verbose)
     harmless = _harmless_text(reading, width, verbose)
-    if not found and not unknown:
+    if not explanations and not unknown:
         nothing = textwrap.fill(
             f"No problem was found in {_lines(reading.lines)}: no line of SGLang, Mooncake, CUDA "
             "or the kernel that this program can explain, and no error that it does not know. The "
@@ -360,17 +359,17 @@ def explanations_text(
             width,
         )
         return "\n\n".join([nothing, *harmless, *cut])
-    whole = found if verbose else _first_of_each(reading)
+    whole = explanations if verbose else _first_of_each(reading)
     parts_ = []
-    if found:
-        kinds = "kind of known problem" if len(found) == 1 else "kinds of known problems"
-        head = f"{len(found)} {kinds} in {_lines(reading.lines)}"
+    if explanations:
+        kinds = "kind of known problem" if len(explanations) == 1 else "kinds of known problems"
+        head = f"{len(explanations)} {kinds} in {_lines(reading.lines)}"
         first = ", the likely root cause first." if reading.causes else "."
         parts_ = [textwrap.fill(f"{head}{first}", width)]
     if unknown and not reading.causes:
         parts_ = [*unknown, *parts_]
     parts_ += [_one(number, each, paint, width, here) for number, each in enumerate(whole, 1)]
-    also = [each for each in found if each not in whole]
+    also = [each for each in explanations if each not in whole]
     if also:
         rows = [_row_of(each, paint, width) for each in also[:MOST_ALSO]]
         more = f" {len(also) - MOST_ALSO} more;" if len(also) > MOST_ALSO else ""
@@ -410,18 +409,23 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
         count = len(reading.unknown)
         kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
         return [f"{kinds} not known here (-v shows)."]
-    most = 20 if verbose else MOST_UNKNOWN_SHOWN
-    shown = list(reading.unknown[:most])
+    shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []
-    for place, one in shown:
-        times = "" if one.times == 1 else f", {one.times} times, the last"
-        what = {"exception": "exception", "error": "error", "line": "line"}[one.kind]
-        at = f", {one.time[1]}" if one.time[1] else ""
-        rows.append(f"  {_at(place.file, place.process, one.last_line)} ({what}{times}{at})")
-        rows.append(f"    {one.text}")
+    for place, unknown_line in shown:
+        times = "" if unknown_line.times == 1 else f", {unknown_line.times} times, the last"
+        what = {"exception": "exception", "error": "error", "line": "line"}[unknown_line.kind]
+        at = f", {unknown_line.time[1]}" if unknown_line.time[1] else ""
+        rows.append(
+            f"  {_at(place.file, place.process, unknown_line.last_line)} ({what}{times}{at})"
+        )
+        rows.append(f"    {unknown_line.text}")
     for place, end in reading.ends:
-        if place in places and end.text and not any(end.line == one.last_line for _, one in shown):
+        if (
+            place in places
+            and end.text
+            and not any(end.line == unknown_line.last_line for _, unknown_line in shown)
+        ):
             rows.append(f"  {_at(place.file, place.process, end.line)} (the last line)")
             rows.append(f"    {end.text}")
     more = len(reading.unknown) - len(shown)
@@ -434,8 +438,8 @@ def _harmless_text(reading: LogReading, width: int, verbose: bool) -> list[str]:
     """Return the lines that look like errors and mean nothing; of a whole log with verbose."""
     if not reading.harmless or not (verbose or reading.lines <= MOST_QUOTED):
         return []
-    told = (f"{o.pattern} (line {o.line}: {o.decided or o.cause})" for o in reading.harmless)
-    return [textwrap.fill(f"Harmless: {'; '.join(told)}.", width, break_on_hyphens=False)]
+    texts = (f"{o.pattern} (line {o.line}: {o.decided or o.cause})" for o in reading.harmless)
+    return [textwrap.fill(f"Harmless: {'; '.join(texts)}.", width, break_on_hyphens=False)]
 
 
 def _lines(count: int) -> str:
@@ -449,7 +453,7 @@ def _at(file: str, source: str, line: int) -> str:
 
 
 def _where(each: Explanation) -> str:
-    """Return who printed it, where and when, and how often."""
+    """Say who printed the line, when, and how often."""
     times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
     parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
     if each.last_time != each.first_time:
@@ -491,8 +495,8 @@ def explanation_text(
     if each.checks:
         rows.append(("Checks", f"{', '.join(each.checks)} (mooncake-preflight explain ID)"))
     if judged := [f"{id_} {here[id_]}" for id_ in each.checks if id_ in here]:
-        words = {here[id_] for id_ in each.checks if id_ in here}
-        fine = "pass" in words and words <= {"pass", "skip"}
+        outcomes = {here[id_] for id_ in each.checks if id_ in here}
+        fine = "pass" in outcomes and outcomes <= {"pass", "skip"}
         elsewhere = (
             " What check can see is fine here: look where the line points, or at the other end."
         )
@@ -501,6 +505,7 @@ def explanation_text(
 
 
 def _row(name: str, text: str, width: int) -> str:
+    """Return one labelled paragraph of an explanation."""
     start = f"   {name + ':' if name else '|':<12}"
     return textwrap.fill(
         text,
@@ -532,16 +537,17 @@ def explanations_object(reading: LogReading) -> dict[str, Any]:
 
 
 def _unknown_object(each: UnknownLine) -> dict[str, Any]:
-    (file, source), one = each
+    """Return one unknown line as it stands in a JSON object."""
+    (file, source), line = each
     return {
         "file": file,
         "source": source,
-        "kind": one.kind,
-        "text": one.text,
-        "count": one.times,
-        "line": one.line,
-        "last_line": one.last_line,
-        "time": one.time[1],
+        "kind": line.kind,
+        "text": line.text,
+        "count": line.times,
+        "line": line.line,
+        "last_line": line.last_line,
+        "time": line.time[1],
     }
 
 
@@ -613,7 +619,7 @@ class Explanation(NamedTuple):
 
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
-    """Return what this log tells of ``pattern``, which is in it."""
+    """Explain ``pattern``, which is in this log, by the first of its cases that holds."""
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
     if pattern.compute:
@@ -624,7 +630,7 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
         if (by_itself or not alone) and _holds(each, with_others, seen, hit):
             case, values = each, with_others
             break
-    printing = (one.check for one in advisories() if pattern.id in one.log)
+    printing = (record.check for record in advisories() if pattern.id in record.log)
     return Explanation(
         pattern.id,
         pattern.printer,
@@ -658,6 +664,8 @@ def _of_others(case: Case, seen: Hits) -> Values:
 
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
+    """Tell whether all conditions of a case hold in this log."""
+
     def word(name: str) -> str:
         return str(values.get(name, ""))
 
@@ -669,9 +677,9 @@ def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
             or any(id_ in seen and hit.last_line < seen[id_].line for id_ in case.before)
         )
         and (not case.after or any(id_ in seen and seen[id_].line < hit.line for id_ in case.after))
-        and all(word(name) in words for name, words in case.is_.items())
-        and all(word(name).startswith(words) for name, words in case.begins.items())
-        and all(any(w in word(name) for w in words) for name, words in case.has.items())
+        and all(word(name) in texts for name, texts in case.is_.items())
+        and all(word(name).startswith(texts) for name, texts in case.begins.items())
+        and all(any(text in word(name) for text in texts) for name, texts in case.has.items())
         and all((number(values, name) or 0) > least for name, least in case.above.items())
     )
 
@@ -683,6 +691,7 @@ class _Words(string.Formatter):
         return kwargs[field_name], field_name
 
     def format_field(self, value: Any, format_spec: str) -> Any:
+        """Format a number of bytes with its unit. Raises KeyError for no size."""
         if format_spec != "bytes":
             return super().format_field(value, format_spec)
         if isinstance(value, int):

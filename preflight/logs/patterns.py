@@ -15,13 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from checks.base.regex import regex
-from preflight.advisories.records import (
-    CHECK_PREFIX,
-    Advisory,
-    advisories,
-    program_of,
-    range_text,
-)
+from preflight.advisories.records import CHECK_PREFIX, Advisory, advisories, program_of, range_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -94,7 +88,7 @@ class Case(NamedTuple):
 
     Conditions: seen (one of these ids is in the log), unseen (none is), after (one is before this
     line), before (all of this are before one), and by group of the line: is_ (it is one of these
-    words, "" where it is missing), begins and has (with one of them), above (a number above this).
+    words, "" if it is missing), begins and has (with one of them), above (a number above this).
     A group may be one of the first id of ``seen`` that the log holds: ``seen.limit`` of its first
     line, ``last.limit`` of its last.
     The rest replaces the pattern's where it is given; decided: what is known for certain here.
@@ -157,9 +151,9 @@ def read_patterns() -> tuple[Pattern, ...]:
         patterns += [_pattern(row, shared) for row in table["line"]]
     patterns += [row for family in _table("families")["family"] for row in _of_family(family)]
     # A row that names a record knows more of its lines than the record, which has them alone.
-    told = {id_ for pattern in patterns for id_ in pattern.checks}
-    told |= {f"{CHECK_PREFIX}{id_.lower()}" for p in patterns for id_ in _RECORD.findall(p.cause)}
-    records = (one for one in advisories() if one.lines and one.check not in told)
+    cited = {id_ for pattern in patterns for id_ in pattern.checks}
+    cited |= {f"{CHECK_PREFIX}{id_.lower()}" for p in patterns for id_ in _RECORD.findall(p.cause)}
+    records = (record for record in advisories() if record.lines and record.check not in cited)
     return (*patterns, *map(_of_record, records))
 
 
@@ -172,8 +166,8 @@ def _table(name: str) -> dict[str, Any]:
 def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
     """Yield the pattern of each row of a family; ``families.toml`` says what a row is."""
     for row in family["rows"].strip().splitlines():
-        name, letter, words, cause, *remedy = [part.strip() for part in row.split(" | ")]
-        lines = words.split(" || ")
+        name, letter, lines_text, cause, *remedy = [part.strip() for part in row.split(" | ")]
+        lines = lines_text.split(" || ")
         counts: Counter[str] = Counter()
         yield Pattern(
             f"{family['id']}.{name}",
@@ -199,7 +193,7 @@ _RECORD = regex(r"\bMP-\d{4}-\d{4}\b")
 
 
 def _sample(gap: re.Match[str]) -> str:
-    """Return what stands in an example for ``*`` or a group."""
+    """Return an example's text for ``*`` or a group."""
     base = gap[0].strip("{}0123456789")
     return "12" if base in _NUMBERS else "NAME" if base == "name" else ".."
 
@@ -207,9 +201,9 @@ def _sample(gap: re.Match[str]) -> str:
 def _line_regex(line: str, counts: Counter[str]) -> str:
     """Return the expression of a family's line; ``counts``: how often each group was used."""
     starts, ends = line.startswith("^"), line.endswith("$")
-    words = line.strip("^$")
-    gaps = _GAP.findall(words)
-    parts = [re.escape(part) for part in _GAP.split(words)]
+    text = line.strip("^$")
+    gaps = _GAP.findall(text)
+    parts = [re.escape(part) for part in _GAP.split(text)]
     regex = parts[0]
     for gap, part in zip(gaps, parts[1:], strict=True):
         if gap == "*":
@@ -228,27 +222,27 @@ def _line_regex(line: str, counts: Counter[str]) -> str:
     return ("^" if starts else "") + regex + (r"\s*$" if ends else "")
 
 
-def _of_record(one: Advisory) -> Pattern:
+def _of_record(known: Advisory) -> Pattern:
     """Return a pattern for the lines that a record of a known problem brings itself."""
-    found = "|".join(map(re.escape, one.lines))
-    ids = (one.check, *one.covered_by)
-    ranges = "; ".join(map(range_text, one.affected))
-    cause = f"{one.summary} ({ranges})"
-    product = one.affected[0].product
-    printer = _PRINTER_OF.get(program_of(product), "SGLang")
+    regex = "|".join(map(re.escape, known.lines))
+    ids = (known.check, *known.covered_by)
+    ranges = "; ".join(map(range_text, known.affected))
+    cause, lines = f"{known.summary} ({ranges})", known.lines
+    printer = _PRINTER_OF.get(program_of(known.affected[0].product), "SGLang")
     return Pattern(
-        one.check, printer, Stage.SYMPTOM, one.lines, found, one.lines[0], ids, cause, one.remedy
+        known.check, printer, Stage.SYMPTOM, lines, regex, lines[0], ids, cause, known.remedy
     )
 
 
 def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any]) -> Pattern:
-    given = {key: _read(key, value, shared) for key, value in row.items()}
-    defaults = {"stage": Stage.WARNING, "regex": re.escape(given["find"][0])}
+    """Build a pattern from its TOML table."""
+    values = {key: _read(key, value, shared) for key, value in row.items()}
+    defaults = {"stage": Stage.WARNING, "regex": re.escape(values["find"][0])}
     cases = tuple(
         Case(**{_FIELD_OF.get(key, key): _read(key, value, shared) for key, value in case.items()})
-        for case in given.pop("when", ())
+        for case in values.pop("when", ())
     )
-    fields = {_FIELD_OF.get(key, key): value for key, value in given.items()}
+    fields = {_FIELD_OF.get(key, key): value for key, value in values.items()}
     return Pattern(**{**defaults, **fields}, cases=cases)
 
 
@@ -270,7 +264,7 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
     if key in ("above", "when"):
         return value
     joined = value if isinstance(value, str) else "".join(value)
-    text = _SHARED.sub(lambda found: str(shared[found[1]]), joined)
+    text = _SHARED.sub(lambda match: str(shared[match[1]]), joined)
     if key == "stage":
         return Stage[text.upper()]
     return " ".join(text.split()) if key in _PROSE else text
@@ -280,6 +274,6 @@ def _texts(value: list[str], shared: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a list of texts, in which an entry of [shared] may stand for several."""
     every: list[str] = []
     for each in value:
-        found = _SHARED.fullmatch(each)
-        every += shared[found[1]] if found else [each]
+        match = _SHARED.fullmatch(each)
+        every += shared[match[1]] if match else [each]
     return tuple(every)

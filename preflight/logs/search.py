@@ -40,7 +40,7 @@ class Search:
 
     @property
     def hits(self) -> dict[str, PatternHit]:
-        return {id_: found.hit() for id_, found in self._found.items()}
+        return {id_: matches.hit() for id_, matches in self._found.items()}
 
     @property
     def unknown(self) -> list[UnknownText]:
@@ -52,11 +52,11 @@ class Search:
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
-        words = set(_without_digits(block).split())
-        vocabulary = _Vocabulary(words)
+        vocabulary_words = set(_without_digits(block).split())
+        vocabulary = _Vocabulary(vocabulary_words)
         counted: set[tuple[str, int]] = set()
         known: set[int] = set()
-        told: set[int] = set()
+        explained: set[int] = set()
 
         ends: list[int] = []
         before_block = self.lines
@@ -69,8 +69,8 @@ class Search:
             return numbers[before] if numbers is not None else before_block + before + 1
 
         for group in _all_groups():
-            if group.inner <= words and all(word in vocabulary for word in group.outer):
-                self._add_group(group, block, counted, known, told, line_of)
+            if group.inner <= vocabulary_words and all(word in vocabulary for word in group.outer):
+                self._add_group(group, block, counted, known, explained, line_of)
         for found in self._found.values():
             found.settle(self._characters)
         self._add_unknown(block, vocabulary, known, line_of)
@@ -84,7 +84,7 @@ class Search:
         block: str,
         counted: set[tuple[str, int]],
         known: set[int],
-        told: set[int],
+        explained: set[int],
         line_of: Callable[[int], int],
     ) -> None:
         """Count a group's lines; told: those that a pattern explains, as known are marks too."""
@@ -94,7 +94,7 @@ class Search:
             start, end = _line_around(block, at)
             text = block[max(start, at - _BEFORE) : min(end, at + _AFTER)]
             # A line is told by one row of the families, and by none where a table knows it.
-            patterns = () if group.of_family and start in told else group.patterns
+            patterns = () if group.of_family and start in explained else group.patterns
             for pattern in patterns:
                 # A line that holds two of a pattern's literals counts once.
                 if (pattern.id, start) in counted:
@@ -105,27 +105,24 @@ class Search:
                     continue
                 known.add(start)
                 if pattern.cause:
-                    told.add(start)
+                    explained.add(start)
                 if len(pattern.find) > 1:
                     counted.add((pattern.id, start))
-                found = self._found.get(pattern.id)
-                if found is None:
-                    found = self._found[pattern.id] = _Found(match)
+                matches = self._found.get(pattern.id)
+                if matches is None:
+                    matches = self._found[pattern.id] = _Found(match)
                 position = self._characters + at
-                if position < found.first_at:
+                if position < matches.first_at:
                     excerpt = _excerpt(block[start:end], at - start)
-                    found.begin(position, line_of(at), excerpt, match)
-                found.add(position, match, line_of)
+                    matches.begin(position, line_of(at), excerpt, match)
+                matches.add(position, match, line_of)
                 break
             at = block.find(literal, end)
 
     def _add_unknown(
-        self,
-        block: str,
-        vocabulary: _Vocabulary,
-        known: set[int],
-        line_of: Callable[[int], int],
+        self, block: str, vocabulary: _Vocabulary, known: set[int], line_of: Callable[[int], int]
     ) -> None:
+        """Collect lines that look like faults and that no pattern knows."""
         heads = {head for errors in _GLOG_ERRORS for head in errors.findall(block)}
         for needle in (*heads, *(word for word in _FAULT_WORDS if word in vocabulary)):
             at = block.find(needle)
@@ -133,18 +130,19 @@ class Search:
                 start, end = _line_around(block, at)
                 if start not in known:
                     known.add(start)
-                    kind = _fault_kind(block[start : min(end, start + _AFTER)])
-                    if kind:
-                        self._count_unknown(kind, block[start:end], line_of(at))
+                    fault = _fault_kind(block[start : min(end, start + _AFTER)])
+                    if fault:
+                        self._count_unknown(fault, block[start:end], line_of(at))
                 at = block.find(needle, max(end, at + 1))
 
-    def _count_unknown(self, kind: str, line: str, number: int) -> None:
+    def _count_unknown(self, fault: str, line: str, number: int) -> None:
+        """Count a line that no pattern knows, together with those that differ in numbers alone."""
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
         if before is None or number >= before.last_line:
             text = _excerpt(line, 0)
             times, first = (before.times + 1, before.line) if before else (1, number)
-            before = UnknownText(kind, text, first, number, times, time_of(line))
+            before = UnknownText(fault, text, first, number, times, time_of(line))
         else:
             before = before._replace(times=before.times + 1, line=min(number, before.line))
         self._unknown[template] = before
@@ -203,7 +201,9 @@ _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:
 
 
 def _fault_kind(line: str) -> str:
-    """Return what a line is that no pattern knows: "exception", "error", "line"; "" for none."""
+    """Name the fault of a line that no pattern knows: "exception", "error", "line"; "" for no
+    fault.
+    """
     head = _GLOG_HEAD.search(line, 0, 200)
     if head is not None:
         return "error" if head[1] in "EF" else ""
@@ -231,11 +231,11 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 def time_of(line: str) -> tuple[float | None, str]:
     """Return a line's time: seconds of a year of months of 31 days, and in words; (None, "")."""
-    found = _TIME.search(line, 0, 120)
-    if found is None:
+    match = _TIME.search(line, 0, 120)
+    if match is None:
         return None, ""
-    month = found["m"] or found["m2"] or str(_MONTHS.index(found["n"]) + 1)
-    day, clock = found["d"] or found["d2"] or found["d3"], found["t"] or found["t2"] or found["t3"]
+    month = match["m"] or match["m2"] or str(_MONTHS.index(match["n"]) + 1)
+    day, clock = match["d"] or match["d2"] or match["d3"], match["t"] or match["t2"] or match["t3"]
     hours, minutes, seconds = clock.split(":")
     days = int(month) * 31 + int(day)
     text = f"{int(month):02}-{int(day):02} {clock}"
@@ -285,6 +285,7 @@ class _Found:
         self.first_at, self.line, self.excerpt, self.first = position, line, excerpt, match
 
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
+        """Count a match; remember the first, the last, its names and ranks."""
         self.times += 1
         if position > self.last_at:
             self.last_at, self.last, self._line_of = position, match, line_of
@@ -302,6 +303,7 @@ class _Found:
             self._line_of = None
 
     def hit(self) -> PatternHit:
+        """Return the record of all matches."""
         first, last = _groups(self.first), _groups(self.last)
         names = sorted(self.names, key=lambda name: self.names[name])
         return PatternHit(
@@ -330,16 +332,16 @@ class _Group:
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
-        words = _without_digits(f"\0{literal}\0").split()
-        self.inner = frozenset(words[1:-1])
-        self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
+        parts = _without_digits(f"\0{literal}\0").split()
+        self.inner = frozenset(parts[1:-1])
+        self.outer = {parts[0].strip("\0"), parts[-1].strip("\0")}
 
 
 class _Vocabulary:
     """The distinct words of a block; ``in`` is whether one holds a text."""
 
-    def __init__(self, words: Iterable[str]) -> None:
-        self._text = "\n".join(words)
+    def __init__(self, distinct: Iterable[str]) -> None:
+        self._text = "\n".join(distinct)
         self._asked: dict[str, bool] = {}
 
     def __contains__(self, word: str) -> bool:
@@ -432,6 +434,7 @@ class Bounded:
         self.cut = False
 
     def read(self, size: int, /) -> bytes:
+        """Read on, until the most bytes are read; then say whether more was there."""
         if self._left:
             chunk = self._stream.read(min(size, self._left))
             self._left -= len(chunk)
@@ -503,16 +506,16 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
 
 def blocks(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines, or blocks of lines, with or without their ends, as blocks for searching."""
-    held: list[str] = []
+    waiting: list[str] = []
     size = 0
     for line in lines:
-        held.append(line if line.endswith("\n") else line + "\n")
+        waiting.append(line if line.endswith("\n") else line + "\n")
         size += len(line)
         if size >= BLOCK_BYTES:
-            yield _plain("".join(held))
-            held, size = [], 0
-    if held:
-        yield _plain("".join(held))
+            yield _plain("".join(waiting))
+            waiting, size = [], 0
+    if waiting:
+        yield _plain("".join(waiting))
 
 
 def _plain(block: str) -> str:

@@ -54,13 +54,13 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
             for each in text.split("\n"):
                 texts[name].append(each)
                 numbers[name].append(number)
-        for name, held in texts.items():
-            yield name, "\n".join(held) + "\n", numbers[name]
+        for name, own_lines in texts.items():
+            yield name, "\n".join(own_lines) + "\n", numbers[name]
         line += block.count("\n")
 
 
 def _prefix(block: str) -> Any:
-    """Return what stands before the lines of a block: an expression, "json", or None."""
+    """Return the prefix of most lines in a block: an expression, "json", or None."""
     lines = [line for line in block[:20_000].split("\n")[:_LOOKED_AT] if line.strip()]
     least = _LEAST_SHARE * len(lines)
     for prefix in _PREFIXES:
@@ -82,5 +82,4 @@ def _message(text: str, name: str) -> tuple[str, str]:
     if isinstance(message, list):  # bytes that are no UTF-8
         message = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256)
         message = message.decode("utf-8", "replace")
-    named = next((str(row[key]) for key in _NAMES if row.get(key)), "")
-    return named, str(message).rstrip("\n")
+    return next((str(row[key]) for key in _NAMES if row.get(key)), ""), str(message).rstrip("\n")

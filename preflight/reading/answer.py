@@ -46,17 +46,17 @@ _MOST_PORTS = 8
 def reading_text(
     reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
 ) -> str:
-    """Return what was understood of a launch as text, without a final newline.
+    """Return the reading of a launch as text, without a final newline.
 
-    Above 0 it has every setting, at 2 the defaults too, below 0 it is brief.
+    verbosity: above 0 every setting, at 2 the defaults too, below 0 a brief answer.
     """
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[Understood]] = {}
         for process in reading.processes:
             groups.setdefault(process.group, []).append(process)
-        for group, own in groups.items():
-            lines += ["", paint(clean(group), "cyan"), *_group(own, width, verbosity)]
+        for group, members in groups.items():
+            lines += ["", paint(clean(group), "cyan"), *_group(members, width, verbosity)]
     left_out = [note for note in reading.notes if note.id == "not-started"]
     if left_out and verbosity >= 0:
         lines += ["", f"Not started ({len(left_out)})"]
@@ -68,10 +68,10 @@ def reading_text(
             lines += wrapped("  " + clean(each.text), width)
     if verbosity > 0 and reading.notes:
         lines += ["", "Notes"]
-        told: dict[tuple[str, str], list[Origin]] = {}
+        places_of: dict[tuple[str, str], list[Origin]] = {}
         for note in reading.notes:
-            told.setdefault((note.text, note.id), []).append(note.origin)
-        for (text, identifier), places in told.items():
+            places_of.setdefault((note.text, note.id), []).append(note.origin)
+        for (text, identifier), places in places_of.items():
             more = f" and {len(places) - 1} more" if len(places) > 1 else ""
             lines += wrapped("  " + clean(f"{text} ({places[0]}{more}) [{identifier}]"), width)
     return "\n".join(lines)
@@ -93,8 +93,8 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         times = "? x " if isinstance(count, Unknown) else f"{count} x " if count > 1 else ""
         where = f"{first.origin.source}:{first.origin.line}"
         where = where if first.origin.line is not None else first.origin.source
-        said = ", ".join(_told(members))
-        yield from wrapped("  " + clean(f"{times}{first.kind} ({where}): {said}"), width)
+        settings = ", ".join(_told(members))
+        yield from wrapped("  " + clean(f"{times}{first.kind} ({where}): {settings}"), width)
         if isinstance(count, Unknown):
             yield from wrapped("      " + clean(f"how many: {count.reason}"), width)
         if verbosity > 0:
@@ -113,11 +113,12 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _told(members: Sequence[Understood]) -> Iterator[str]:
+    """Yield the settings that tell most of a process; its ports together."""
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
-        said = name in first.given or name in _ALWAYS
-        if value is None or not said or value.value in (None, ""):
+        shown = name in first.given or name in _ALWAYS
+        if value is None or not shown or value.value in (None, ""):
             continue
         yield f"{name.removeprefix('store.')} {_shown(value)}"
     for name in first.settings:
@@ -135,14 +136,15 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
 
 
 def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
+    """Yield every setting, variable and release of a process, a line each."""
     settings = {**process.settings, **(process.defaults if defaults else {})}
     for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
             written = name in process.given or title
             if value.value is None or not (written or defaults):
                 continue
-            said = f"{title}{name} = {_shown(value)}  ({value.origin})"
-            yield from wrapped("      " + clean(said), width)
+            text = f"{title}{name} = {_shown(value)}  ({value.origin})"
+            yield from wrapped("      " + clean(text), width)
     if process.image:
         yield f"      image {clean(process.image)}"
     for name, value in process.release.items():
@@ -174,6 +176,7 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
 
 
 def _process(process: Understood, defaults: bool) -> dict[str, Any]:
+    """Return one process as JSON."""
     more = process.defaults.items() if defaults else ()
     here = {name: value for name, value in more if not value.origin.startswith("absent ")}
     return {

@@ -13,14 +13,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words
-from preflight.launches.source import (
-    Origin,
-    Reading,
-    SourceNote,
-    Word,
-    open_names,
-    why_open,
-)
+from preflight.launches.source import Origin, Reading, SourceNote, Word, open_names, why_open
 from preflight.launches.variables import matching
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
@@ -50,7 +43,7 @@ class Value(NamedTuple):
 class Understood(NamedTuple):
     """One process of a launch.
 
-    program: as JSON names it; kind: for a person. number: how many are started, Unknown where that
+    program: as JSON names it; kind: for a person. number: how many are started, Unknown if that
     is not seen. group: the host, pod or container that it runs in. settings: those that were given
     (``given`` names them), and what follows from them. defaults: what a server takes for the rest.
     environment: what a program reads of it.
@@ -110,13 +103,13 @@ _KUBECTL_VALUED = frozenset("-n --namespace --context --kubeconfig -f --filename
 
 
 def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
-    """Return what a launch starts. Raises UsageError for what is none, or cannot be read."""
+    """Read and understand a launch. Raises UsageError if it is no launch, or cannot be read."""
     from preflight.inputs.written_launch import size_written
 
-    found = launch_of(words, host)
-    if found is None:
+    written = launch_of(words, host)
+    if written is None:
         raise NoLaunchError("give a launch: a script, a manifest, or a command after --")
-    launch, options = found
+    launch, options = written
     try:
         return understood(size_written(launch, options, host.root), launch.name)
     except NoLaunchError:
@@ -125,24 +118,22 @@ def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
 
 
 def understood(sizing: LaunchSizing, name: str) -> LaunchReading:
-    """Return what a sized launch was understood as."""
+    """Return a sized launch as it was understood."""
     shown = {} if sizing.shown is None else dict(sizing.shown.inputs.shown)
     return _launch_reading(name, sizing.reading, sizing.whole, shown)
 
 
 def _launch_reading(
-    name: str,
-    reading: Reading,
-    processes: Sequence[LaunchProcess],
-    shown: Mapping[str, Input],
+    name: str, reading: Reading, processes: Sequence[LaunchProcess], shown: Mapping[str, Input]
 ) -> LaunchReading:
+    """Return the reading of a launch, its processes in groups."""
     groups = host_groups(processes)
-    own = {number: group for group in groups for number in group.own}
+    group_of = {number: group for group in groups for number in group.own}
     return LaunchReading(
         name,
         sentence(processes),
         tuple(
-            _understood(process, shown, _group(process, own.get(process.number), groups))
+            _understood(process, shown, _group(process, group_of.get(process.number), groups))
             for process in processes
         ),
         (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
@@ -154,10 +145,10 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the configuration files and sizes that are not known; sizing says so of each itself."""
     for process in processes:
         server = process.server
-        found: list[object] = [store.client for store in process.stores]
+        facts: list[object] = [store.client for store in process.stores]
         if server is not None:
-            found = [server.arguments.unread, server.store.source if server.store else None]
-        for each in found:
+            facts = [server.arguments.unread, server.store.source if server.store else None]
+        for each in facts:
             if isinstance(each, Unknown):
                 yield NotRead(process.kind.value, each.reason, process.command.origin)
 
@@ -167,16 +158,17 @@ def _notes(reading: Reading) -> tuple[SourceNote, ...]:
 
 
 def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
+    """Return one process as it was understood."""
     command = process.command
-    given = dict(_given(process))
+    settings = dict(_given(process))
     environment = {
         name: _value(name, word) for name, word in sorted(matching(command.environment, _READ))
     }
     image = command.container.image if command.container is not None else None
     named = {} if process.consumer is None else process.consumer.named
     release = {
-        product: Value(one.release, f"{one.by} at {command.origin}")
-        for product, one in named.items()
+        product: Value(product_release.release, f"{product_release.by} at {command.origin}")
+        for product, product_release in named.items()
     }
     for product in (
         ("sglang", "mooncake")[process.server is None :] if process.kind in _OURS else ()
@@ -197,8 +189,8 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         group,
         command.origin,
         tuple(clean_words(word.text for word in command.words)),
-        {**given, **dict(_following(process))},
-        frozenset(given),
+        {**settings, **dict(_following(process))},
+        frozenset(settings),
         {} if server is None else _Defaults(server.arguments.settings),
         environment,
         image or None,
@@ -226,15 +218,15 @@ def _value(name: str, word: Word) -> Value:
     return Value(clean_text(word.text), str(word.origin))
 
 
-def _group(process: LaunchProcess, own: HostGroup | None, groups: Sequence[HostGroup]) -> str:
+def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
     """Return the place that a process runs in, as a person calls it.
 
-    own: the group that it alone is of, None where it may run on each of several.
+    own: the group that it alone is of, None if it may run on each of several.
     """
-    own = groups[0] if len(groups) == 1 else own
+    group = groups[0] if len(groups) == 1 else group
     host = "any of the hosts" if groups else "this host"
-    if own is not None:
-        host = f"{own.what} (group {own.name})"
+    if group is not None:
+        host = f"{group.what} (group {group.name})"
     if place(process) == ():
         return host
     where = process.command.place
@@ -257,7 +249,7 @@ def _group(process: LaunchProcess, own: HostGroup | None, groups: Sequence[HostG
 
 
 def _pod(wrapper: Sequence[str]) -> str:
-    """Return what ``kubectl exec -it POD -c CONTAINER --`` names."""
+    """Return the pod and container that ``kubectl exec -it POD -c CONTAINER --`` names."""
     named: list[str] = []
     container = before = ""
     for word in wrapper[wrapper.index("exec") + 1 :]:
@@ -360,7 +352,7 @@ def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
 
 
 def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | None:
-    """Return what a launch is called, and what it starts; None without one."""
+    """Return a launch's name and a sentence about it; None without a launch."""
     return (source, sentence(processes)) if source or processes else None
 
 
@@ -413,6 +405,7 @@ def _plural(kind: ProcessKind, number: int) -> str:
 
 
 def _brief(process: LaunchProcess) -> str:
+    """Say in a few words which model or size a process has."""
     server, store = process.server, process.store
     if server is not None:
         return ", ".join(_of_server(server, apart=behind_router(process) is not None))
@@ -427,6 +420,7 @@ def _brief(process: LaunchProcess) -> str:
 
 
 def _of_consumer(consumer: Consumer) -> Iterator[str]:
+    """Yield the model, workers and pools of another engine."""
     model = consumer.model
     if isinstance(model, str):
         yield model.rstrip("/").rpartition("/")[2]
@@ -436,8 +430,8 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
         yield "workers not known"
     elif consumer.ranks > 1:
         yield f"{consumer.ranks} workers"
-    for one in consumer.clients:
-        client = one.store.client
+    for client_of in consumer.clients:
+        client = client_of.store.client
         if isinstance(client, Unknown):
             yield "size not known"
         else:

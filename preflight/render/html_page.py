@@ -38,8 +38,8 @@ Cell = str | Keyed
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
     """Return a whole document.
 
-    ``title`` is text; ``body``, ``script`` and ``style`` are taken as they stand, after the page's
-    own. Raises ValueError for a script that would end its own element.
+    ``title`` is text; ``body``, ``script`` and ``style`` are HTML, added to the page as they
+    are. Raises ValueError for a script that would end its own element.
     """
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
@@ -118,8 +118,8 @@ def status_badge(status: str) -> Html:
     """Return a status as a word in its colour; a column of them sorts the worst first."""
     known = status in STATUSES
     key = STATUSES.index(status) if known else len(STATUSES)
-    kind = f"badge {status}" if known else "badge"
-    return element("span", status, class_=kind, data_sort=str(key))
+    classes = f"badge {status}" if known else "badge"
+    return element("span", status, class_=classes, data_sort=str(key))
 
 
 def table(
@@ -131,18 +131,18 @@ def table(
     sortable: bool = False,
     numeric_columns: Collection[int] = (),
 ) -> Html:
-    """Return a table in a box of its own, which scrolls where the window is narrower.
+    """Return a table in a box, which scrolls if the window is narrower.
 
     On a phone each row is a list, its headings beside its cells.
 
-    The first cell of a row is its heading. name: told to who cannot see the heading above it, where
-    there is no caption. numeric_columns: by index, shown to the right and sorted as numbers with
-    their units (``1.5 GiB`` after ``900 MiB``).
+    The first cell of a row is its heading. name: read to people who cannot see the heading
+    above, if there is no caption. numeric_columns: by index, shown to the right and sorted as
+    numbers with their units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
     heads = [
-        _cell("th", element("button", head, type="button") if sortable else head, kind, "col")
-        for head, kind in zip(headings, kinds, strict=True)
+        _cell("th", element("button", head, type="button") if sortable else head, classes, "col")
+        for head, classes in zip(headings, kinds, strict=True)
     ]
     lines = [
         element("tr", *(_row_cell(at, *cell) for at, cell in enumerate(cells)))
@@ -160,16 +160,16 @@ def table(
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-def _row_cell(at: int, cell: Cell, kind: str, head: str) -> Html:
+def _row_cell(at: int, cell: Cell, classes: str, head: str) -> Html:
     if isinstance(cell, Keyed):
         cell = element("span", cell.shown, data_sort=repr(float(cell.key)))
     if at == 0 and cell:
-        return _cell("th", cell, kind, "row")
-    return element("td", cell, class_=kind or None, data_head=head if cell else None)
+        return _cell("th", cell, classes, "row")
+    return element("td", cell, class_=classes or None, data_head=head if cell else None)
 
 
-def _cell(name: str, shown: str, kind: str, scope: str | None = None) -> Html:
-    return element(name, shown, class_=kind or None, scope=scope)
+def _cell(name: str, shown: str, classes: str, scope: str | None = None) -> Html:
+    return element(name, shown, class_=classes or None, scope=scope)
 
 
 def _data(name: str) -> str:

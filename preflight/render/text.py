@@ -18,7 +18,7 @@ def cell_widths(
     least: int = LEAST_CELL,
     whole_words: bool = False,
 ) -> list[int | None]:
-    """Return each column's width, None where it may have what it takes.
+    """Return each column's width, None if it may have what it takes.
 
     The widest give way until a line fits. firm: columns that are never broken. whole_words: nor is
     a word (a name to copy), though a line is then too long.
@@ -60,7 +60,7 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table with a line below its heads, if any; no line of it ends with a space.
+    """Return a table, with a line below its heads, if any; no line ends with a space.
 
     right: columns, by index, whose cells stand to the right. widths: where a cell is broken.
     """
@@ -87,7 +87,8 @@ def fitted(
     firm: Collection[int] = (),
     margin: str = "",
 ) -> str:
-    """Return ``table``, its words whole; where even so it is too wide, a sentence of each row.
+    """Return ``table``, its words whole; if the table is too wide even so, a sentence of each
+    row.
 
     firm: columns whose cells are not broken, beside those that stand to the right.
     """
@@ -136,5 +137,7 @@ def filled(text: str, width: int, further: int = 4) -> str:
 
 
 def headed(word: str, rest: str, width: int, painted: str, margin: str = "") -> str:
-    """Return ``word: rest`` filled, and then the word as ``painted``: codes take no room there."""
+    """Return ``word: rest`` filled, then with the word replaced by ``painted`` (codes take no
+    room).
+    """
     return filled(f"{margin}{word}: {rest}", width).replace(word, painted, 1)

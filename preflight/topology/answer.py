@@ -78,23 +78,23 @@ def topology_answer(
     try:
         drawn = topology_of(facts, needs)
         views = views_of(facts, needs, engine, host.root if measure else None)
-        said = notes(facts, needs, drawn, views)
+        note_texts = notes(facts, needs, drawn, views)
     except UnreadTopicError as missing:
         raise UsageError(f"{missing} (--timeout gives it longer)") from None
-    found = tuple(judge(facts, needs, _checks()))
+    findings = tuple(judge(facts, needs, _checks()))
     source = "" if needs is None else needs.source
-    status = _status(found, views)
+    status = _status(findings, views)
     of_launch = () if sized is None else sized.sizing.inputs.processes
-    answer = (host.name, source, drawn, engine, views, measure, found, said, status)
+    answer = (host.name, source, drawn, engine, views, measure, findings, note_texts, status)
     return TopologyAnswer(*answer, of_launch)
 
 
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
     """Return the needs with each process called by its role alone, if asked and if unique."""
     processes = needs.processes
-    if not short or len({process.role for process in processes}) < len(processes):
+    if not short or len({each.role for each in processes}) < len(processes):
         return needs
-    return needs._replace(processes=tuple(one._replace(name=one.role) for one in processes))
+    return needs._replace(processes=tuple(each._replace(name=each.role) for each in processes))
 
 
 def _checks() -> list[tuple[Check, Judge]]:
@@ -102,9 +102,9 @@ def _checks() -> list[tuple[Check, Judge]]:
     return [pair for id_, checks in of_modules for pair in checks if pair[0].id == id_]
 
 
-def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
+def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
     """Return the worst of the findings and of what was measured; nothing to judge is a pass."""
-    seen = {finding.status for finding in found}
+    seen = {finding.status for finding in findings}
     if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
     # Why each is lost is for the checks of rdma to judge; here it is that none is left.
@@ -119,7 +119,7 @@ WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
 
 
 class Engine(NamedTuple):
-    """The installed Mooncake: its wheel's name and version, "" where no wheel says so."""
+    """The installed Mooncake: its wheel's name and version, "" if no wheel says so."""
 
     interpreter: str
     wheel: str
@@ -134,7 +134,7 @@ class MooncakeView(NamedTuple):
     """Processes that see the same.
 
     processes: names. release: whose rule it is, "" for the newest known. found: what the installed
-    library answers; None where it was not asked. differs: (location, foretold, found).
+    library answers; None if it was not asked. differs: (location, foretold, found).
     """
 
     processes: tuple[str, ...]
@@ -148,20 +148,20 @@ class MooncakeView(NamedTuple):
 def engine_of_host(facts: Facts) -> Engine | Unknown:
     """Return the Mooncake that a launch would load here."""
     software = facts.topic("software")
-    found = software if isinstance(software, Unknown) else software.engine
-    if isinstance(found, Unknown):
-        return found
-    if not isinstance(found, Environment) or (found.package is None and not found.mooncake):
+    engine = software if isinstance(software, Unknown) else software.engine
+    if isinstance(engine, Unknown):
+        return engine
+    if not isinstance(engine, Environment) or (engine.package is None and not engine.mooncake):
         return Unknown("no Mooncake is installed for this interpreter or the python3 on PATH")
-    wheel = found.mooncake[0] if found.mooncake else None
+    wheel = engine.mooncake[0] if engine.mooncake else None
     name, version = ("", "") if wheel is None else (wheel.name, wheel.version)
-    return Engine(found.interpreter, name, version)
+    return Engine(engine.interpreter, name, version)
 
 
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """Return what Mooncake chooses; the library itself is asked at ``root``, if that is given."""
+    """Foretell the choice of Mooncake; with ``root`` the library itself is asked there too."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -174,22 +174,23 @@ def views_of(
         view = predicted(
             facts.numa, facts.pci, facts.gpus, facts.rdma, process, release, knows_gpus
         )
-        given = [process.environment.get(name) for name in VARIABLES]
-        groups.setdefault(repr((devices, view, given)), ([], devices, view))[0].append(process)
+        variables = [process.environment.get(name) for name in VARIABLES]
+        groups.setdefault(repr((devices, view, variables)), ([], devices, view))[0].append(process)
     views = []
     for group, devices, view in groups.values():
-        found = None if root is None else _found(group[0], devices, engine, root)
+        measured_places = None if root is None else _found(group[0], devices, engine, root)
         differs: tuple[tuple[str, str, str], ...] = ()
-        if isinstance(found, tuple) and isinstance(view, View):
-            differs = differences(view.locations, found)
+        if isinstance(measured_places, tuple) and isinstance(view, View):
+            differs = differences(view.locations, measured_places)
         names = tuple(process.name for process in group)
-        views.append(MooncakeView(names, version, devices, view, found, differs))
+        views.append(MooncakeView(names, version, devices, view, measured_places, differs))
     return tuple(views)
 
 
 def _found(
     process: ProcessNeeds, devices: DevicesInUse, engine: Engine | Unknown, root: Root
 ) -> tuple[Location, ...] | Unknown:
+    """Ask the installed library for one process; Unknown if it was not asked."""
     if isinstance(engine, Unknown):
         return engine
     if "MC_FORCE_TCP" in process.environment and devices.transport is Transport.TCP:
@@ -207,15 +208,16 @@ def notes(
     facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
 ) -> tuple[str, ...]:
     """Return the notes in the order in which they are shown, each once."""
-    said = [*_of_host(facts, topology)]
+    texts = [*_of_host(facts, topology)]
     for view in views:
-        said += _of_view(topology, view, facts.numa.memory_nodes)
-        said += _of_segments(needs, view)
-        said += _left_out(topology, view)
-    return tuple(dict.fromkeys(said))
+        texts += _of_view(topology, view, facts.numa.memory_nodes)
+        texts += _of_segments(needs, view)
+        texts += _left_out(topology, view)
+    return tuple(dict.fromkeys(texts))
 
 
 def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
+    """Yield notes on NICs, GPUs and NUMA nodes that were not seen."""
     if isinstance(facts.rdma.nics, Unknown):
         yield f"NICs are not known: {facts.rdma.nics.reason}"
     usable = physical_gpus(facts.gpus)
@@ -232,10 +234,11 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
 
 
 def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
+    """Yield notes on the devices that Mooncake does not use, or does not prefer."""
     causes = dict.fromkeys(lost.cause for lost in seen.devices.lost)
     for cause in causes:
-        lost = [one for one in seen.devices.lost if one.cause is cause]
-        names = folded(one.name for one in lost)
+        lost = [device for device in seen.devices.lost if device.cause is cause]
+        names = folded(device.name for device in lost)
         yield f"{names}: not used by Mooncake ({cause.value}: {lost[0].why})"
     used = seen.devices.names
     if isinstance(seen.view, Unknown) or isinstance(used, Unknown) or len(used) < 2:
@@ -260,9 +263,9 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
     names = seen.devices.names
     if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
         return
-    lost = {one.name for one in seen.devices.lost}
+    lost = {device.name for device in seen.devices.lost}
     usable = [nic.name for nic in topology.nics if nic.name not in lost and nic.active]
-    found: dict[tuple[str, str, str], list[str]] = {}
+    gpus_of: dict[tuple[str, str, str], list[str]] = {}
     for gpu in topology.gpus:
         if not set(gpu.used_by) & set(seen.processes):
             continue
@@ -272,8 +275,8 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
         best = min(known.values(), default=None)
         if used is not None and best is not None and best < used:
             nearest = folded(name for name in known if known[name] is best)
-            found.setdefault((nearest, best.name, used.name), []).append(gpu.name)
-    for (nearest, best_name, used_name), gpus in found.items():
+            gpus_of.setdefault((nearest, best.name, used.name), []).append(gpu.name)
+    for (nearest, best_name, used_name), gpus in gpus_of.items():
         yield (
             f"{folded(gpus)}: {nearest} ({best_name}) is nearer than {folded(names)} "
             f"({used_name}), and {seen.devices.how} leaves it out"
@@ -283,6 +286,7 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
 def _of_nodes(
     topology: Topology, memory_nodes: Sequence[int], names: tuple[str, ...]
 ) -> Iterator[str]:
+    """Yield a note for each NUMA node with memory and no NIC in use."""
     nodes = {nic.node for nic in topology.nics if nic.name in names and nic.node is not None}
     if not nodes:
         return

@@ -20,18 +20,18 @@ from checks.run.facts import Facts
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
-    """Return the topology. Never raises for what is unknown; a list that could not be read is
+    """Return the topology. Never raises for unknown facts; a list that could not be read is
     empty.
 
-    GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
-    left out, where that is known.
+    GPUs are numbered as NVML does, which is in PCI order; those that this process may not use
+    are left out, if that is known.
     """
     usable = physical_gpus(facts.gpus)
     everything = tuple(gpu.address for gpu in facts.gpus.on_pci)
     addresses = everything if isinstance(usable, Unknown) else usable
     users = _gpu_users(facts, needs)
     placed = enumerate(addresses)
-    gpus = tuple(_gpu(facts, index, one, users.get(one, ())) for index, one in placed)
+    gpus = tuple(_gpu(facts, index, address, users.get(address, ())) for index, address in placed)
     on_nic = _nic_users(facts, needs)
     present = sorted(facts.rdma.present, key=lambda nic: natural(nic.name))
     nics = tuple(_nic(facts, nic, on_nic.get(nic.name, ())) for nic in present)
@@ -52,7 +52,8 @@ def natural(name: str) -> tuple[str, int]:
 
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
-    function = next((one for one in facts.gpus.on_pci if one.address == address), None)
+    """Return one GPU as it is drawn."""
+    function = next((each for each in facts.gpus.on_pci if each.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
     hidden = Unknown(f"{address}: is not among the devices on PCI")
@@ -63,6 +64,7 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
 
 
 def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
+    """Name the model of a GPU or accelerator."""
     if nvml is not None and nvml.name:
         size = f" {format_bytes(nvml.memory_bytes)}" if nvml.memory_bytes else ""
         return nvml.name + size
@@ -73,12 +75,13 @@ def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
 
 
 def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
+    """Return one NIC as it is drawn."""
     function = facts.pci.nics.get(nic.name)
     address = "" if function is None else function.address
     ports = () if isinstance(nic.ports, Unknown) else nic.ports
     active = any(isinstance(port.state, str) and "ACTIVE" in port.state for port in ports)
-    node, kind = nic.node, _kind(nic)
-    return TopologyDevice("nic", nic.name, address, _int(node), kind, users, active, _unread(node))
+    node, text = nic.node, _kind(nic)
+    return TopologyDevice("nic", nic.name, address, _int(node), text, users, active, _unread(node))
 
 
 def _int(node: int | Unknown | None) -> int | None:
@@ -90,14 +93,14 @@ def _unread(node: int | Unknown | None) -> Unknown | None:
 
 
 def _kind(nic: Nic) -> str:
-    """Return ``mlx5 400 Gb/s ACTIVE``; each port's, where there are several."""
-    words = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
+    """Return ``mlx5 400 Gb/s ACTIVE``; of several ports each."""
+    names = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
     if isinstance(nic.ports, Unknown):
-        return " ".join((*words[:1], "ports not known"))
+        return " ".join((*names[:1], "ports not known"))
     ports = [_port(port) for port in nic.ports]
     if len(set(ports)) == 1 and len(ports) > 1:
         ports = [f"{len(ports)} ports {ports[0]}"]
-    return " ".join((*words[:1], ", ".join(ports) or "no port"))
+    return " ".join((*names[:1], ", ".join(ports) or "no port"))
 
 
 def _port(port: Port) -> str:
@@ -107,6 +110,7 @@ def _port(port: Port) -> str:
 
 
 def _gpu_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
+    """Map the address of each GPU to the processes that use it."""
     users: dict[str, tuple[str, ...]] = {}
     for process in () if needs is None else needs.processes:
         if process.gpu is None:
@@ -118,6 +122,7 @@ def _gpu_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, 
 
 
 def _nic_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
+    """Map each NIC to the processes that use it."""
     users: dict[str, tuple[str, ...]] = {}
     for process in () if needs is None else needs.rdma_processes:
         names = nics_of(facts.rdma, needs, process) if needs is not None else ()
@@ -127,6 +132,7 @@ def _nic_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, 
 
 
 def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
+    """Return the PCI path between a GPU and a NIC."""
     path = facts.pci.paths.get((address, nic))
     if isinstance(path, PathClass):
         return path.name
@@ -140,7 +146,7 @@ class TopologyDevice(NamedTuple):
     """A GPU or an RDMA device.
 
     kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
-    node: its NUMA node, None where the firmware names none. what: model and, of a NIC, its ports
+    node: its NUMA node, None if the firmware names none. what: model and, of a NIC, its ports
     (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
     active: of a NIC, whether a port of it is. unread: why ``node`` could not be read.
     """

@@ -52,17 +52,17 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     if status is Status.PASS and not answer.topology.nics:
         text = "no NIC is here, and nothing is wrong in how the rest sits"
     counts = ((len(shown), "finding"), (len(answer.notes), "note"))
-    told = [f"{number} {word}{'s' * (number > 1)}" for number, word in counts if number]
-    below = f" ({', '.join(told)} below)" if told else ""
+    parts = [f"{number} {word}{'s' * (number > 1)}" for number, word in counts if number]
+    below = f" ({', '.join(parts)} below)" if parts else ""
     word = status.value.upper()
     return [headed(word, f"{text}{below}", width, paint(word, COLOURS.get(status, "green")))]
 
 
 def _shown(answer: TopologyAnswer) -> list[Finding]:
     """Return the findings that are not fine, the worst first; --json alone has their evidence."""
-    plain = (found._replace(evidence=(), settings=()) for found in answer.findings)
-    found = fold(plain)
-    return [each for status in COLOURS for each in found if each.status is status]
+    plain = (findings._replace(evidence=(), settings=()) for findings in answer.findings)
+    findings = fold(plain)
+    return [each for status in COLOURS for each in findings if each.status is status]
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
@@ -80,6 +80,7 @@ def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
 
 
 def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
+    """Return the lines of what Mooncake prefers, by use."""
     if not answer.views:
         return wrapped("Mooncake: no process of the launch uses RDMA", width)
     lines: list[str] = []
@@ -110,6 +111,7 @@ def _places(view: View, width: int) -> list[str]:
 
 
 def _place(name: str, place: Location, width: int) -> list[str]:
+    """Return the lines of one location."""
     if isinstance(place.preferred, Unknown):
         return wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
     if not place.preferred and not place.others:
@@ -125,6 +127,7 @@ def _nics(names: Iterable[str]) -> str:
 
 
 def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
+    """Return the lines that compare the installed Mooncake's answer with the prediction."""
     if not answer.asked:
         return []
     if isinstance(seen.found, Unknown):
@@ -133,20 +136,21 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
     if isinstance(answer.engine, Engine) and answer.engine.wheel:
         who = f"{answer.engine.wheel} {answer.engine.version}"
     if not seen.differs:
-        told = "" if isinstance(seen.view, View) else ", for which nothing was predicted"
-        return wrapped(f"  measured: {who} agrees{told}", width)
+        unpredicted = "" if isinstance(seen.view, View) else ", for which nothing was predicted"
+        return wrapped(f"  measured: {who} agrees{unpredicted}", width)
     lines = wrapped(f"  {paint('measured', 'yellow')}: {who} says otherwise", width)
-    for name, foretold, found in seen.differs:
-        lines += wrapped(f"  {clean(name)}: {clean(found)} (foretold: {clean(foretold)})", width)
+    for name, foretold, measured in seen.differs:
+        lines += wrapped(f"  {clean(name)}: {clean(measured)} (foretold: {clean(foretold)})", width)
     return lines
 
 
 def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
+    """Return the lines of findings and notes."""
     lines: list[str] = []
     for finding in _shown(answer):
         amounts = (("have", finding.have), ("need", finding.need))
-        said = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
-        seen = f": {said}" if said else ""
+        have_need = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
+        seen = f": {have_need}" if have_need else ""
         word, colour = finding.status.value, COLOURS[finding.status]
         head = f"{finding.check}, {clean(finding.subject)}{seen}"
         lines.append(headed(word, head, width, paint(word, colour)))
@@ -164,8 +168,8 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
     topology = answer.topology
     return {
         "numa_nodes": [
-            {"numa_node": plain(one.node), **fields(one, "cpus", "memory_bytes")}
-            for one in topology.nodes
+            {"numa_node": plain(item.node), **fields(item, "cpus", "memory_bytes")}
+            for item in topology.nodes
         ],
         "gpus": [_device_object(gpu) for gpu in topology.gpus],
         "nics": [_device_object(nic) for nic in topology.nics],
@@ -176,7 +180,7 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
         "installed": plain(answer.engine),
         "mooncake": [_view_object(seen) for seen in answer.views],
         "findings": [
-            finding_object(one, **fields(one, "text", "advice")) for one in answer.findings
+            finding_object(item, **fields(item, "text", "advice")) for item in answer.findings
         ],
         "notes": plain(answer.notes),
     }
@@ -189,6 +193,7 @@ def _device_object(device: TopologyDevice) -> dict[str, Any]:
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
+    """Return one view as JSON."""
     view = seen.view
     return {
         **fields(seen, "processes"),
@@ -201,16 +206,16 @@ def _view_object(seen: MooncakeView) -> dict[str, Any]:
         "predicted": _locations(view if isinstance(view, Unknown) else view.locations),
         "measured": _locations(seen.found),
         "differs": [
-            {"location": name, "predicted": foretold, "measured": found}
-            for name, foretold, found in seen.differs
+            {"location": name, "predicted": foretold, "measured": measured}
+            for name, foretold, measured in seen.differs
         ],
     }
 
 
-def _locations(found: Iterable[Location] | Unknown | None) -> Any:
-    if found is None or isinstance(found, Unknown):
-        return plain(found)
-    return [{"location": place.name, **fields(place, "preferred", "others")} for place in found]
+def _locations(places: Iterable[Location] | Unknown | None) -> Any:
+    if places is None or isinstance(places, Unknown):
+        return plain(places)
+    return [{"location": place.name, **fields(place, "preferred", "others")} for place in places]
 
 
 # What a frame is drawn with: across, down, and its four corners.
@@ -265,14 +270,14 @@ def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, i
     address = max((len(device.address) for device in devices), default=0)
     users = any(device.used_by for device in devices)
     rest = width - 4 - name - address - 4
-    kind = max((len(device.what) for device in devices), default=0)
-    return name, address, min(kind, rest - 14 if users else rest)
+    text_columns = max((len(device.what) for device in devices), default=0)
+    return name, address, min(text_columns, rest - 14 if users else rest)
 
 
 def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
     cells = (device.name, device.address, device.what)
-    words = [shortened(clean(cell), gap).ljust(gap) for cell, gap in zip(cells, gaps, strict=True)]
-    return "  ".join((*words, clean(folded(device.used_by)))).rstrip()
+    texts = [shortened(clean(cell), gap).ljust(gap) for cell, gap in zip(cells, gaps, strict=True)]
+    return "  ".join((*texts, clean(folded(device.used_by)))).rstrip()
 
 
 def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -> list[str]:
@@ -352,12 +357,12 @@ def matrix(
         titles = [clean(folded(columns[at])).ljust(len(heads[at])) for at in part]
         lines.append("  ".join((" " * first, *titles)).rstrip())
         for row, name in zip(rows, names, strict=True):
-            found = [cells[row[0], columns[at][0]] for at in part]
+            shown = [cells[row[0], columns[at][0]] for at in part]
             painted = [
                 paint(cell, _LEVEL_COLOURS[cell.rstrip("*")]) + " " * (len(heads[at]) - len(cell))
                 if cell.rstrip("*") in _LEVEL_COLOURS
                 else cell.ljust(len(heads[at]))
-                for cell, at in zip(found, part, strict=True)
+                for cell, at in zip(shown, part, strict=True)
             ]
             lines.append("  ".join((name.ljust(first), *painted)).rstrip())
     return [*lines, *_legend(cells.values(), width)]
@@ -375,9 +380,9 @@ def _grouped(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[
 
 
 def _legend(cells: Iterable[str], width: int) -> list[str]:
-    """Return what the words that stand there mean, two spaces apart."""
+    """Explain the words of the matrix, two spaces apart."""
     seen = {cell.rstrip("*") for cell in cells}
     if any(cell.endswith("*") for cell in cells):
         seen.add("*")
-    words = [f"{word} {meaning}" for word, meaning in MEANINGS.items() if word in seen]
-    return ["  " + "  ".join(words[at] for at in part) for part in chunks(words, 0, width)]
+    meanings = [f"{word} {meaning}" for word, meaning in MEANINGS.items() if word in seen]
+    return ["  " + "  ".join(meanings[at] for at in part) for part in chunks(meanings, 0, width)]
