@@ -32,10 +32,10 @@ def print_advisories(
     from preflight.base.output import columns, painter, say, say_json
 
     if as_json:
-        rows = [_object(one) | _NO_LAUNCH for one in records()]
+        rows = [_object(record) | _NO_LAUNCH for record in records()]
         say_json(envelope("advisories", 0, {"advisories": rows}, host="/"))
     else:
-        say("\n".join(_row(one, "", painter(color), columns()) for one in records()))
+        say("\n".join(_row(record, "", painter(color), columns()) for record in records()))
     return 0
 
 
@@ -158,14 +158,14 @@ def print_osv(zip_path: str | None) -> int:
     from preflight.base.output import say
 
     if zip_path is None:
-        say(json.dumps([as_osv(one) for one in records()], indent=2))
+        say(json.dumps([as_osv(record) for record in records()], indent=2))
         return 0
     import io
     import zipfile
 
     from preflight.base.within import limit_seconds, save
 
-    wanted = [as_osv(one) for one in records() if for_scanners(one)]
+    wanted = [as_osv(record) for record in records() if for_scanners(record)]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as made:
         for each in wanted:

@@ -172,7 +172,7 @@ def capacity(
         from preflight.measuring.records import read_measured
 
         rates = read_measured(measured)
-        sizes = [(one.subject, one.capacity.bytes_per_token) for one in found.servers]
+        sizes = [(server.subject, server.capacity.bytes_per_token) for server in found.servers]
         values = [
             f"{name}: {worth(rates, size, prefill_tokens_per_second)}"
             for name, size in sizes

@@ -80,10 +80,10 @@ def capture(
         started = sizing and about(source_name(sizing), sizing.inputs.processes)
         say_json(envelope("capture", 0, found, launch=started), err=is_stream(path))
     else:
-        said = "as they are" if keep_names else "replaced"
+        message = "as they are" if keep_names else "replaced"
         say(
             f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "
-            f"{len(content)} bytes, names and addresses {said}",
+            f"{len(content)} bytes, names and addresses {message}",
             err=is_stream(path),
         )
     if len(content) > LARGEST_BYTES:

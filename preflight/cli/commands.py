@@ -63,8 +63,8 @@ class RefusingCommand(click.Command):
         except click.NoSuchOption as error:
             if error.option_name not in GONE:
                 raise
-            said = f"{error.option_name} is gone: {GONE[error.option_name]}"
-            raise click.UsageError(said, ctx) from None
+            message = f"{error.option_name} is gone: {GONE[error.option_name]}"
+            raise click.UsageError(message, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

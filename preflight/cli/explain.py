@@ -178,7 +178,7 @@ def explain(
         return explain_log_files([words], as_json, color, at, verbose)
     if len(what) > 1 and within(limit_seconds(), words, lambda: all(map(os.path.exists, what))):
         return explain_log_files(what, as_json, color, at, verbose)
-    known = [one for one in read_patterns() if one.cause]
+    known = [read_pattern for read_pattern in read_patterns() if read_pattern.cause]
     lines = [one.id for one in known]
     # A line of a log may be one word too: oom-kill:constraint=...
     quoted = any(len(part) >= _LEAST_QUOTED and part in words for one in known for part in one.find)

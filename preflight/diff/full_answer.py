@@ -142,7 +142,7 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
     """Return all that is answered; a waived finding is shown, not counted. Raises UsageError."""
     sized, today = _sized(seen), date.today()
-    ignored = {one.check for one in waivers if not one.is_over(today)}
+    ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
     lines = [
         *_verdict(sized, [found for found in findings if found.check not in ignored]),
@@ -180,7 +180,10 @@ def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> st
     """Return an answer as the file of ``--lock`` has it, without secrets."""
     told = without_secrets(answer).items()
     lines = [[key.section.name.lower(), *key[1:], text] for key, text in told]
-    accepted = [{**one._asdict(), "until": one.until and one.until.isoformat()} for one in waivers]
+    accepted = [
+        {**waiver._asdict(), "until": waiver.until and waiver.until.isoformat()}
+        for waiver in waivers
+    ]
     about = {"schema": LOCK_SCHEMA, "name": public(name), "waivers": public(accepted)}
     return json.dumps({**about, "lines": lines}, indent=1) + "\n"
 
@@ -229,8 +232,8 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
     for product in ("mooncake", "sglang"):
         release = release_of(sized, product)
         assumed = " (assumed: nothing says which)" * release.assumed
-        said = f"{release.value}{assumed}"
-        yield AnswerKey(Section.VERDICT, product, "release"), str(said)
+        message = f"{release.value}{assumed}"
+        yield AnswerKey(Section.VERDICT, product, "release"), str(message)
 
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
@@ -239,8 +242,8 @@ def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
         yield AnswerKey(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
         return
     for process in shown.asked:
-        for what in dict.fromkeys(one.what for one in process.allocations):
-            pieces = [one for one in process.allocations if one.what is what]
+        for what in dict.fromkeys(allocation.what for allocation in process.allocations):
+            pieces = [allocation for allocation in process.allocations if allocation.what is what]
             yield AnswerKey(Section.MEMORY, process.process.name, str(what)), _pieces(pieces)
     for spot, pages in sorted(shown.verdict.needs.items(), key=str):
         where = "all nodes" if spot.node is None else f"node {spot.node}"
@@ -261,7 +264,7 @@ def _pieces(pieces: list[Allocation]) -> str:
         f"{backing}, {count} pages of {format_page_size(size)}" if count else backing
         for (backing, size), count in pages.items()
     )
-    return f"{_bytes(sum(one.bytes for one in pieces))}, {' and '.join(backed)}"
+    return f"{_bytes(sum(piece.bytes for piece in pieces))}, {' and '.join(backed)}"
 
 
 def _bytes(size_bytes: int) -> str:
@@ -313,14 +316,14 @@ def _told(value: Any) -> str:
 
 def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     """Yield what the keys of each process hold, and what the bytes behind them depend on."""
-    for one in launch_keys(sized.sizing):
-        name = one.process.name
-        yield AnswerKey(Section.KEYS, name, "key"), one.random or one.pattern
-        for what, value in one.named.items():
+    for launch_key in launch_keys(sized.sizing):
+        name = launch_key.process.name
+        yield AnswerKey(Section.KEYS, name, "key"), launch_key.random or launch_key.pattern
+        for what, value in launch_key.named.items():
             # Releases are told from each other by what their keys hold.
             if what != "SGLang release":
                 yield AnswerKey(Section.KEYS, name, f"named: {what}"), _told(value)
-        for what, value in one.held.items():
+        for what, value in launch_key.held.items():
             yield AnswerKey(Section.KEYS, name, f"held: {what}"), _told(value)
 
 
@@ -364,9 +367,9 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
 
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
-    for one in made.settings:
-        wanted = _with_unit(one.setting, one.wanted) if one.wanted else "unset"
-        yield AnswerKey(Section.SETTINGS, one.scope.value, one.setting.label), wanted
+    for setting in made.settings:
+        wanted = _with_unit(setting.setting, setting.wanted) if setting.wanted else "unset"
+        yield AnswerKey(Section.SETTINGS, setting.scope.value, setting.setting.label), wanted
 
 
 _OF_BYTES = (Kind.SHM_SIZE, Kind.MEMORY, Kind.HUGEPAGES)
@@ -422,13 +425,13 @@ def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict
         "to": names[1],
         "changes": [
             {
-                "section": one.key.section.name.lower(),
-                "subjects": subjects([one.key.subject]),
-                "name": one.key.name,
-                "from": one.old,
-                "to": one.new,
+                "section": change.key.section.name.lower(),
+                "subjects": subjects([change.key.subject]),
+                "name": change.key.name,
+                "from": change.old,
+                "to": change.new,
             }
-            for one in changes(old, new)
+            for change in changes(old, new)
         ],
     }
 
@@ -448,7 +451,7 @@ def differences_text(
         rows = [one for one in found if one.key.section is section]
         # Flags that come or go with the release, and that nobody gave.
         flags = [one for one in rows if verbosity < 1 and NO_FLAG in one[1:]]
-        quiet = [one for one in flags if DefaultValue in map(type, one[1:])]
+        quiet = [flag for flag in flags if DefaultValue in map(type, flag[1:])]
         key = AnswerKey(Section.VERDICT, "check", "verdict")
         same = section is Section.VERDICT and old[key] == new[key]
         lines = [f"  check: verdict: {new[key]}, as before"] if same else []

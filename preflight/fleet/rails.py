@@ -109,7 +109,7 @@ class RailAnswer(NamedTuple):
 
     @property
     def status(self) -> str:
-        told = {one.finding.status for one in self.findings}
+        told = {finding.finding.status for finding in self.findings}
         return worst(told | {"unknown"} if self.unusable or not self.compared else told, "pass")
 
     @property
@@ -119,14 +119,14 @@ class RailAnswer(NamedTuple):
     @property
     def said(self) -> str:
         """The verdict in words, behind its status."""
-        said = f"{plural(self.nodes, 'node')}, {plural(len(self.table), 'rail')}"
+        message = f"{plural(self.nodes, 'node')}, {plural(len(self.table), 'rail')}"
         if not self.compared:
-            said += ": no two nodes with RDMA ports to compare"
-        named = {name for one in self.findings for name in one.nodes}
+            message += ": no two nodes with RDMA ports to compare"
+        named = {name for finding in self.findings for name in finding.nodes}
         if named:
-            said += f": {plural(len(named), 'node')} not known to be reached on each"
+            message += f": {plural(len(named), 'node')} not known to be reached on each"
         lost = sum(one.times for one in self.unusable)
-        return said + (f"; {lost} reports cannot be used (fleet merge says why)" if lost else "")
+        return message + (f"; {lost} reports cannot be used (fleet merge says why)" if lost else "")
 
 
 def rail_answer(given: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
@@ -229,7 +229,7 @@ def rails_object(answer: RailAnswer) -> Json:
     """Return the answer of ``schemas/rails-v1.schema.json``."""
     return {
         "not_usable": sum(one.times for one in answer.unusable),
-        "findings": [one.as_object() for one in answer.findings],
+        "findings": [finding.as_object() for finding in answer.findings],
         "rails": [
             {
                 "rail": rail,
@@ -282,8 +282,13 @@ def lane_of(rail: Rail) -> Lane:
     if isinstance(rail.exits, Unknown):
         doubt = f"{UNREAD}: {rail.exits.reason}"
     elif rail.exits is not None:
-        doubt, exits = "", tuple(sorted(one for one in rail.exits if network(one) is not None))
-    others = tuple(one for one in exits if one != found) if isinstance(found, str) else ()
+        doubt, exits = (
+            "",
+            tuple(sorted(way_out for way_out in rail.exits if network(way_out) is not None)),
+        )
+    others = (
+        tuple(way_out for way_out in exits if way_out != found) if isinstance(found, str) else ()
+    )
     return Lane(rail.device, rail.port, layer, kind, found, others, doubt)
 
 

@@ -88,6 +88,7 @@ def in_environment(
     around = environment_words(environment)
 
     def part(match: re.Match[str]) -> str:
+        """Return the value of one open part here, or the part as it is written."""
         name, braced, default, command = match.groups()
         if command:
             text = host_words(command)
@@ -105,6 +106,7 @@ def in_environment(
         return word._replace(text=filled_in, unresolved=left)
 
     def of_command(command: Command) -> Command:
+        """Return a command with its words and variables filled in, unless a container starts it."""
         if command.container is not None or command.place is not None:
             return command
         own_variables = {name: here(word) for name, word in command.environment.items()}
@@ -309,8 +311,8 @@ def _marked(text: str, path: str, reading: Reading) -> SourceNote:
     return SourceNote(
         "program-behind-mark" if lost else "byte-order-mark",
         "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the first "
-        f"word: it says \\ufeff{word}: {error}, {goes_on}. It is read here as it was meant; save it "
-        "as UTF-8 without the mark",
+        f"word: it says \\ufeff{word}: {error}, {goes_on}. It is read here as it was meant; save "
+        "it as UTF-8 without the mark",
         Origin(path, 1),
     )
 

@@ -65,6 +65,7 @@ class ShellState:
         self._put(key, value)
 
     def _put(self, key: Key, value: object) -> None:
+        """Set or take away the value of a key, without keeping the one before."""
         if key[0] == "variable":
             self.variables.restore(key[1], value)  # type: ignore[arg-type]
         elif value is None:

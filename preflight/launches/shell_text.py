@@ -122,6 +122,7 @@ class ShellText:
     """
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:
+        """Parse a text, with placeholders and what the grammar does not take hidden."""
         if len(text) > _MOST_CHARACTERS:
             raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
         self.source, self.lined = source, first_line is not None

@@ -357,6 +357,7 @@ def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Read
         return word._replace(inside=inside) if is_own else word
 
     def of_command(command: Command) -> Command:
+        """Mark the words and variables of one command."""
         left = [(name, word) for name, word in command.environment.items() if word.unresolved]
         changed = {
             name: marked_word for name, word in left if (marked_word := marked(word)) is not word

@@ -145,7 +145,7 @@ def _touched(
 
     MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
     """
-    huge = [one for one in allocations if one.on_huge_pages]
+    huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
     found, arena = pages_by_spot(huge[:-1], among), huge[-1]

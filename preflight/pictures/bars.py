@@ -44,9 +44,9 @@ def _place(
     bar = place.shown
     if isinstance(bar, Unknown):
         # What is there now is known all the same; only what the launch makes of it is not.
-        said = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
+        message = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
         return [
-            *_lines(said, width),
+            *_lines(message, width),
             f"  {_drawn(place.now, paint, width - 2, plain)}",
         ]
     lines = _lines(_named(place.name, bar), width)

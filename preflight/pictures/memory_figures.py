@@ -186,8 +186,8 @@ def _locked(each: Locked, whole: int) -> Html:
             "div", head, element("p", f"Not known: {each.wanted.reason}"), class_="place"
         )
     size, may = each.wanted.bytes, each.may_bytes
-    said = f"registers {format_bytes(size)}, may lock {each.have}"
-    shapes = [element("title", said), _rect(0, size, size, "k-l2")] if size else []
+    message = f"registers {format_bytes(size)}, may lock {each.have}"
+    shapes = [element("title", message), _rect(0, size, size, "k-l2")] if size else []
     if isinstance(may, int) and may < size:
         end = _percent(may, size)
         shapes.append(_rect(may, size - may, size, "p-over"))
@@ -199,7 +199,7 @@ def _locked(each: Locked, whole: int) -> Html:
         width=f"{max(1.0, size * 100 / whole if whole else 0):.4f}%",
         height=BAR_HEIGHT,
         role="img",
-        aria_label=f"{name}: {said}",
+        aria_label=f"{name}: {message}",
     )
-    text = f"{said}; {each.wanted.formula}"
+    text = f"{message}; {each.wanted.formula}"
     return element("div", head, bar, element("p", text, class_="small"), class_="place")

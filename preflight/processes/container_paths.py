@@ -22,7 +22,7 @@ _RUN_INSIDE = "run this check inside the container: its files are seen there"
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
     """Return what stands around a command: equal if files are shared, "" on the host, else None."""
     wrappers = filter(None, command.wrappers)
-    around = tuple(one for one in wrappers if one[0].rpartition("/")[2] not in _LOCAL)
+    around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
         return None
     place = command.place

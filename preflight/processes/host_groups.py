@@ -66,7 +66,9 @@ class TakenGroup(NamedTuple):
 
     @property
     def text(self) -> str:
-        others = [f"{one.name} ({one.what})" for one in self.groups if one.name != self.group.name]
+        others = [
+            f"{group.name} ({group.what})" for group in self.groups if group.name != self.group.name
+        ]
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         if not others:
             return f"this launch runs on {self.group.what}: checked here as if this were that host"
@@ -238,10 +240,12 @@ class Behind(NamedTuple):
             return ""
         devices = [
             (
-                word.text if (word := one.command.environment.get("CUDA_VISIBLE_DEVICES")) else "",
-                0 if one.server is None else one.server.value("base_gpu_id"),
+                word.text
+                if (word := engine.command.environment.get("CUDA_VISIBLE_DEVICES"))
+                else "",
+                0 if engine.server is None else engine.server.value("base_gpu_id"),
             )
-            for one in engines
+            for engine in engines
         ]
         known = not any(isinstance(first, Unknown) for _, first in devices)
         taken = ["the same GPUs"] if known and devices[0] == devices[1] else []
@@ -275,7 +279,9 @@ def take_group(
         for group in groups:
             if asked in (group.name, group.what, group.address):
                 return TakenGroup(group, "--host-group says so", groups)
-        names = ", ".join(f"{one.name} ({one.what})" for one in groups) or "this launch has none"
+        names = (
+            ", ".join(f"{group.name} ({group.what})" for group in groups) or "this launch has none"
+        )
         raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names}")
     if not groups:
         return None

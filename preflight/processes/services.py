@@ -80,7 +80,7 @@ def not_served(
     bound = _bound(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for process in processes for port in ports(process)}
-    unsure = any(one.unread is not None or next(one.open_words, None) for one in masters)
+    unsure = any(master.unread is not None or next(master.open_words, None) for master in masters)
     unsure = unsure or any(isinstance(port, Unknown) for port in at)
     others = [p for p in processes if p.kind is ProcessKind.OTHER]
     unsure = unsure or any("meta" in word.text for p in others for word in p.command.words)
@@ -88,7 +88,7 @@ def not_served(
         for service in () if network_of(process.command) else _services(process, bound):
             what = _PORT_OF.get(service.kind)
             if what is not None and service.host in OWN_HOST and service.port not in at:
-                found = [one.port for own in masters for one in ports(own) if one.what == what]
+                found = [port.port for own in masters for port in ports(own) if port.what == what]
                 served = tuple(port for port in found if isinstance(port, int))
                 yield process, service, masters[-1], served
 
@@ -110,7 +110,7 @@ def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
 ) -> str:
     """Return where a Compose service listens instead, ports of this kind first; "" if it may."""
-    named = [one for one in processes if host and service_of(one.command) == host]
+    named = [process for process in processes if host and service_of(process.command) == host]
     found = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
     if unsure or any(isinstance(one.port, Unknown) or one.port == port for _, one in found):

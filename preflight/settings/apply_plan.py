@@ -238,7 +238,8 @@ def apply_object(account: Account) -> dict[str, Any]:
     """Return what was done: the answer of ``schemas/apply-v1.schema.json``."""
     return {
         "changes": [
-            {**fields(one, "kind", "path", "wanted"), "now": one.before} for one in account.changes
+            {**fields(change, "kind", "path", "wanted"), "now": change.before}
+            for change in account.changes
         ],
         "left": [
             {"name": of.label, "now": now, "wanted": wanted_text(of), "how": how}

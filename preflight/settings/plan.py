@@ -159,7 +159,7 @@ def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
         reason = Reason(finding.check, f"{finding.subject}: {finding.text or finding.have}")
         # Whether a pool lasts is said of the pool itself.
-        settings = (one for one in finding.settings if one.kind is not Kind.BOOT_SYSCTL)
+        settings = (setting for setting in finding.settings if setting.kind is not Kind.BOOT_SYSCTL)
         found += [Wish(setting, True, reason) for setting in settings]
     return found
 
@@ -309,16 +309,16 @@ class _Lasting:
         pool = self._hugetlb.hugetlb.pool(size)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
-        mine = [one for one in self._targets if one.page_bytes == size]
+        mine = [target for target in self._targets if target.page_bytes == size]
         elsewhere = any(
             one.pages > shares.get(one.node, one.pages) for one in mine if one.node is not None
         )
         if later is not None and later[0] >= wanted and not elsewhere:
             return True, later[1]
-        said = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
+        message = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
         if later is not None and elsewhere and later[0] >= wanted:
-            said += ", which are on other nodes"
-        return False, f"until the next boot ({said}); --format sysctl, sysfs or cmdline"
+            message += ", which are on other nodes"
+        return False, f"until the next boot ({message}); --format sysctl, sysfs or cmdline"
 
 
 _LASTING: dict[Kind, tuple[bool, str]] = {
@@ -341,8 +341,12 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     container = main_container(needs)
     if container is None:
         return Workload()
-    inside = {one.id.command for one in needs.processes if one.container == container}
-    indices = [one.gpu for one in of_container(needs, container).processes if one.gpu is not None]
+    inside = {process.id.command for process in needs.processes if process.container == container}
+    indices = [
+        process.gpu
+        for process in of_container(needs, container).processes
+        if process.gpu is not None
+    ]
     given, has_gpus = container.gpus, False
     if isinstance(given, GivenGpus):
         count = len(given.names) if given.names else given.number

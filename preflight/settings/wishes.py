@@ -96,7 +96,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
         return
     container = main_container(needs)
     needs = of_container(needs, container)
-    if needs.rdma_processes or any(one.uses_uring is True for one in needs.processes):
+    if needs.rdma_processes or any(process.uses_uring is True for process in needs.processes):
         yield from _locking(facts, container, needs)
     yield from _binding(needs, container)
     if needs.rdma_processes:
@@ -142,7 +142,11 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
         soft = limits.memlock.soft
         now = "unlimited" if soft is None else str(soft)
     system = facts.topic("system")
-    locking = [one for one in needs.processes if one.rdma is not None or one.uses_uring is True]
+    locking = [
+        process
+        for process in needs.processes
+        if process.rdma is not None or process.uses_uring is True
+    ]
     if isinstance(limits, Unknown) or isinstance(system, Unknown):
         grants = []
     else:

@@ -164,8 +164,8 @@ def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
     most = max(found, key=_most_bytes)
     memory = _between(least, most, most.why)
     if least.least_pools_bytes != memory.most_pools_bytes:
-        said = f"between kinds of GPU: {why.reason}; at most {most.why}"
-        memory = memory._replace(missing=why, why=said)
+        message = f"between kinds of GPU: {why.reason}; at most {most.why}"
+        memory = memory._replace(missing=why, why=message)
     return memory
 
 
@@ -275,8 +275,8 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerM
     if isinstance(pools, Unknown):
         return _unsized(pools, lead)
     most = pools.most_bytes if isinstance(pools.most_bytes, Unknown) else (pools.most_bytes,)
-    said = f"{lead}{pools.reason}"
-    return ServerMemory((pools.least_bytes,), most, said, missing=pools.missing)
+    message = f"{lead}{pools.reason}"
+    return ServerMemory((pools.least_bytes,), most, message, missing=pools.missing)
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
@@ -333,14 +333,16 @@ def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
 
 
 def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
-    said = f"--hicache-ratio {request.ratio:g}"
+    message = f"--hicache-ratio {request.ratio:g}"
     if isinstance(tokens, Unknown):
-        return _unsized(tokens, f"{said}: ")
+        return _unsized(tokens, f"{message}: ")
     ends = [
         _bounds(sized, request._replace(device_tokens=count), f"of {count} tokens")
         for count in (tokens.least, tokens.most)
     ]
-    return _between(ends[0], ends[1], f"{said} of {tokens.most} tokens on the GPU; {tokens.reason}")
+    return _between(
+        ends[0], ends[1], f"{message} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    )
 
 
 def _by_default(
@@ -377,7 +379,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         why = f"{_UNSET}: at most {top.why}; {budgets.reason}"
         return top._replace(least_pools_bytes=(), why=why, pools=())
     least_budget, most_budget = budgets
-    said = (
+    message = (
         f"{_UNSET}: at most {_AUTO_SHARE:.0%} of {format_bytes(most_budget)} of host memory for "
         f"each rank (fraction {fraction:g}, as free now)"
     )
@@ -391,14 +393,14 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         page = request.page_tokens * MOST_TOKEN_BYTES
         most = int(most_budget * _AUTO_SHARE) + page
         why = missing.reason if missing is not None else ""
-        return ServerMemory((), (most,), f"{said}; {why}", (), None, most_budget, missing)
+        return ServerMemory((), (most,), f"{message}; {why}", (), None, most_budget, missing)
     ends: list[ServerMemory] = []
     ratios: list[float] = []
     for count, budget, end in ((tokens.least, least_budget, 0), (tokens.most, most_budget, 1)):
         asked = request._replace(device_tokens=count)
         mirrored = mirrored_bytes(asked, count)
         if isinstance(mirrored, Unknown):
-            return _unsized(mirrored, f"{said}; ")
+            return _unsized(mirrored, f"{message}; ")
         ratio = default_ratio(sized, asked, count)[end]
         if count and mirrored:
             ratio = min(ratio, budget * _AUTO_SHARE / mirrored)
@@ -407,7 +409,9 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
             ends.append(ServerMemory((), (), "nothing left"))
         else:
             ends.append(_bounds(sized, asked._replace(ratio=ratio), ""))
-    why = f"{said}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    why = (
+        f"{message}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    )
     return _between(ends[0], ends[1], why)._replace(budget_bytes=most_budget)
 
 

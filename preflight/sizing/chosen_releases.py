@@ -74,13 +74,17 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
     if newer:
         from checks.releases.open_changes import open_changes
 
-        said = f"{program} {text} is newer than {newest}, the newest that was tested for this"
-        said += f" model: taken as that one; it decides {rests}"
-        maybe = "; ".join(f"{one.changes} ({one.pulls[0]})" for one in open_changes(name))
-        return [Note(f"{name}-newer", f"{said}. It may have what upstream had open: {maybe}")]
+        message = f"{program} {text} is newer than {newest}, the newest that was tested for this"
+        message += f" model: taken as that one; it decides {rests}"
+        maybe = "; ".join(
+            f"{open_change.changes} ({open_change.pulls[0]})" for open_change in open_changes(name)
+        )
+        return [Note(f"{name}-newer", f"{message}. It may have what upstream had open: {maybe}")]
     if not is_release(text):
-        said = f"{program} {text} is a build of its own, no release: taken as the release of that"
-        return [Note(f"{name}-own-build", f"{said} number; it decides {rests}")]
+        message = (
+            f"{program} {text} is a build of its own, no release: taken as the release of that"
+        )
+        return [Note(f"{name}-own-build", f"{message} number; it decides {rests}")]
     return []
 
 

@@ -91,7 +91,10 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             if not (source.model_stated and file.kind == "model" and isinstance(file.path, Unknown))
         ]
     for number, more in _taken_over(source, replays).items():
-        members = [_with_regions(one, more) if one.id.command == number else one for one in members]
+        members = [
+            _with_regions(member, more) if member.id.command == number else member
+            for member in members
+        ]
     launch = shown.inputs.launch if shown is not None else None
     return LaunchNeeds(
         source_name(sizing),
@@ -346,7 +349,7 @@ def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
     """Return what a process maps and another registers: all of it that a dummy client uses."""
     if not any(client.dummy for client in replay.process.clients):
         return ()
-    return tuple(one for one in replay.allocations if one.what in _HANDED)
+    return tuple(allocation for allocation in replay.allocations if allocation.what in _HANDED)
 
 
 def registers_for(
@@ -367,11 +370,11 @@ def registers_for(
     only = next(iter(clients.values())) if len(clients) == 1 else None
     found: dict[int, int] = {}
     for process in processes:
-        told = next((one for one in services((process,)) if one.kind == "client"), None)
+        told = next((service for service in services((process,)) if service.kind == "client"), None)
         client = None if told is None else clients.get(told.port or 0, only)
         stores = () if client is None else replays.get(client.number, ())
         if client is not None and any(
-            one.protocol is Protocol.RDMA for each in stores for one in each.process.clients
+            client.protocol is Protocol.RDMA for each in stores for client in each.process.clients
         ):
             found[process.number] = client.number
     return found

@@ -214,15 +214,15 @@ def admit(
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
     pools = [
-        one
+        allocation
         for process in sizing.asked
         if process.process.id.command == number
-        for one in process.allocations
-        if one.what is MemoryKind.HOST_POOL
+        for allocation in process.allocations
+        if allocation.what is MemoryKind.HOST_POOL
     ]
-    huge = any(one.on_huge_pages for one in pools)
+    huge = any(pool.on_huge_pages for pool in pools)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
-    optional = any(one.on_shortage is OnShortage.FALLS_BACK for one in pools)
+    optional = any(pool.on_shortage is OnShortage.FALLS_BACK for pool in pools)
     may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
     # On huge pages a pool takes nothing more from what is available: the fewest are refused.
     first = last = gate(memory.pools, host, ranks.sharing, release, on_hugepages=huge)
@@ -246,10 +246,10 @@ def _feasible(
 
     # The huge pages that L2 is on.
     size = next(
-        one.page_size_bytes
+        allocation.page_size_bytes
         for process in sizing.asked
-        for one in process.allocations
-        if one.what is MemoryKind.HOST_POOL and one.on_huge_pages
+        for allocation in process.allocations
+        if allocation.what is MemoryKind.HOST_POOL and allocation.on_huge_pages
     )
     pool = sizing.host.hugetlb.pool(size)
     if isinstance(pool, Unknown):

@@ -74,7 +74,8 @@ def share_of(
     def bound(members: tuple[MappedProcess, ...]) -> tuple[MappedProcess, ...]:
         # SGLang's own numactl replaces the one in front of it.
         return tuple(
-            one if one.node is not None else one._replace(node=node, among=among) for one in members
+            member if member.node is not None else member._replace(node=node, among=among)
+            for member in members
         )
 
     most = share.most

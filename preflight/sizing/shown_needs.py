@@ -65,7 +65,9 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
         "files": [need for process in processes for need in _files(process)],
         "disk": [need for process in processes for need in _disk(process)],
         "devices": [need for process in processes for need in _devices(process)],
-        "services": [_service(one) for one in services(processes) if one.kind != "advertised"],
+        "services": [
+            _service(service) for service in services(processes) if service.kind != "advertised"
+        ],
     }
 
 
@@ -112,7 +114,7 @@ def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Ne
     taken: dict[int, list[Allocation]] = {}
     for number, client in registers_for(processes, replays).items():
         theirs = (one for each in replays.get(number, ()) for one in handed_over(each))
-        taken.setdefault(client, []).extend(one._replace(registered=True) for one in theirs)
+        taken.setdefault(client, []).extend(their._replace(registered=True) for their in theirs)
     needs = []
     for process in sizing.asked:
         handed = handed_over(process)

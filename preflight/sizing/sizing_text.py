@@ -402,7 +402,7 @@ def compare_rules(sizing: Sizing) -> str:
     """
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
-    said = f"The documented rule says {documented.status} (exit {documented.exit_code})."
+    message = f"The documented rule says {documented.status} (exit {documented.exit_code})."
     difference = target - need
     reasons = "; ".join(_reasons(sizing))
     because = f": {reasons}" if reasons else ""
@@ -413,7 +413,7 @@ def compare_rules(sizing: Sizing) -> str:
     else:
         text = f"Its target is what the library takes{because}."
     verdicts = _verdicts(sizing)
-    return " ".join(part for part in (said, text, verdicts) if part)
+    return " ".join(part for part in (message, text, verdicts) if part)
 
 
 def _reasons(sizing: Sizing) -> list[str]:

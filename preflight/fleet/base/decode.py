@@ -59,9 +59,9 @@ def decoded(kind: Any, value: Any, where: str = "") -> Any:
 def _parts(kind: Any) -> tuple[frozenset[Any], Any, Any, bool]:
     """Return a kind's scalars, the kind of its items, its record, and whether Unknown is one."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    scalars = frozenset(get_origin(one) or one for one in kinds)
-    items = next((get_args(one)[0] for one in kinds if get_origin(one) is tuple), None)
-    record = next((one for one in kinds if hasattr(one, "_fields")), None)
+    scalars = frozenset(get_origin(kind) or kind for kind in kinds)
+    items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple), None)
+    record = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
     return scalars - {tuple, record, Unknown}, items, record, Unknown in kinds
 
 

@@ -70,7 +70,7 @@ def verdict_said(fleet: Fleet) -> str:
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
     """Return for how many nodes one of these findings stands in place of a report."""
-    wanting = (one for one in fleet.findings if one.finding.check in checks)
+    wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
     named = {name for one in wanting for name in one.nodes}
     return sum(node.name in named and node.row is not None for node in fleet.nodes)
 
@@ -115,8 +115,8 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
-        few = [one for one in fleet.findings if not _common(fleet, one)]
-        many = [one for one in fleet.findings if _common(fleet, one)]
+        few = [finding for finding in fleet.findings if not _common(fleet, finding)]
+        many = [finding for finding in fleet.findings if _common(fleet, finding)]
         few_head = "Findings on few nodes" if many else "Findings"
         waived = [(one.finding, nodes_text(one.nodes)) for one in fleet.waived[:MOST_ROWS]]
         ignored = [f"{clean(one.check)} on {on}: {cut(one.ignored or '')}" for one, on in waived]
@@ -161,7 +161,9 @@ def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -
         lines.append(_finding(one, paint, width))
     alike = grouped(((one.finding.check, one.finding.status), one) for one in more)
     for (check, status), others in alike.items():
-        text = f"  {status}: {clean(check)}{_on([name for one in others for name in one.nodes])}"
+        text = (
+            f"  {status}: {clean(check)}{_on([name for other in others for name in other.nodes])}"
+        )
         lines.append(filled(f"{text}: {len(others)} more, which --json has", width, 2))
     return "\n".join([head, *lines] if lines else [])
 
@@ -174,9 +176,9 @@ def _finding(one: OnNodes, paint: Paint, width: int) -> str:
     """Return ``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
     finding = one.finding
     about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
-    said = f"{clean(finding.check)}{_on(one.nodes)}{about}"
+    message = f"{clean(finding.check)}{_on(one.nodes)}{about}"
     painted = paint(finding.status, COLOURS[finding.status])
-    lines = [headed(finding.status, said, width, painted, "  ")]
+    lines = [headed(finding.status, message, width, painted, "  ")]
     for text in (have_and_need(finding.have, finding.need), cut(finding.text, 300)):
         if text:
             lines.append(filled(f"      {text}", width, 0))

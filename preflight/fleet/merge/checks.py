@@ -51,8 +51,10 @@ class Owners:
     def __init__(self, rows: Rows) -> None:
         self._nodes: dict[str, str] = {}
         for node, row in rows.items():
-            addresses = [one for rail in row.known_rails for one in rail.known_addresses]
-            own = {row.node, row.host, *(one.partition("/")[0] for one in addresses)}
+            addresses = [
+                known_address for rail in row.known_rails for known_address in rail.known_addresses
+            ]
+            own = {row.node, row.host, *(address.partition("/")[0] for address in addresses)}
             for name in own - {""}:
                 # What two nodes go by leads to neither.
                 known = self._nodes.get(name.lower(), node) == node

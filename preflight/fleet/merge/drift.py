@@ -86,7 +86,7 @@ def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Ite
         missing -= unread
         if device is not None:  # that the device is missing is said once
             missing -= lacking.get(device[1], set())
-        variants = [Variant(*one) for one in values.items()]
+        variants = [Variant(*item) for item in values.items()]
         if missing:
             variants.append(Variant(ABSENT, [name for name in rows if name in missing]))
         variants.sort(key=lambda variant: (-len(variant.nodes), variant.value))

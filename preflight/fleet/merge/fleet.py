@@ -99,7 +99,10 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         tuple(_nodes(names, rows, wanting, drifts)),
         None if expected is None else len(expected),
         # A report may stand in place of one that the node did not give.
-        sum(not {*NOT_REACHED, *NO_REPORT} & {one.check for one in row.findings} for row in given),
+        sum(
+            not {*NOT_REACHED, *NO_REPORT} & {finding.check for finding in row.findings}
+            for row in given
+        ),
         tuple(wanting),
         tuple(waived),
         tuple(passed),
@@ -144,7 +147,7 @@ def _absences(
         text = "one of them can be the report of a node that is missing here"
         if complete:
             text = "every node that is expected has a report: none of them is missing"
-        have = f"{sum(one.times for one in strays)} that cannot be used"
+        have = f"{sum(stray.times for stray in strays)} that cannot be used"
         yield OnNodes(FleetFinding("fleet.unusable", status, "reports", have, "", text), [])
 
 

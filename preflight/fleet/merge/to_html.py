@@ -58,7 +58,9 @@ def _findings(found: Iterable[OnNodes]) -> Rows:
 
 
 def _nodes(fleet: Fleet) -> Rows:
-    checks = grouped((name, one.finding.check) for one in fleet.findings for name in one.nodes)
+    checks = grouped(
+        (name, finding.finding.check) for finding in fleet.findings for name in finding.nodes
+    )
     return [
         (node.name, status_badge(node.status), ", ".join(dict.fromkeys(checks.get(node.name, []))))
         for node in sorted(fleet.nodes, key=lambda node: STATUSES.index(node.status))

@@ -68,7 +68,9 @@ def run_fleet_check(
     code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
     if not stopped:
         return code
-    missing = sum(any(one.check == INTERRUPTED for one in row.findings) for row in rows.values())
+    missing = sum(
+        any(finding.check == INTERRUPTED for finding in row.findings) for row in rows.values()
+    )
     text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
     say(text, err=True)
     return 128 + stopped
@@ -81,8 +83,8 @@ def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str,
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
     selection = selection_of(chosen)
     for one in selection.over:
-        said = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
-        say(f"mooncake-preflight: {said}", err=True)
+        message = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
+        say(f"mooncake-preflight: {message}", err=True)
     words = ["check", "--json", f"--timeout={seconds:g}"]
     words += [f"--only={one}" for one in selection.only]
     words += [f"--skip={one}" for one in selection.skip]

@@ -164,7 +164,7 @@ def _parts(name: str) -> Iterator[tuple[str, str]]:
     # Not by the name of its first file: that of a compiled package is C, beside the same in Python.
     (top, *_) = spec.submodule_search_locations
     for folder, folders, files in os.walk(top):
-        folders[:] = sorted(one for one in folders if one != "__pycache__")
+        folders[:] = sorted(folder for folder in folders if folder != "__pycache__")
         for file in sorted(files):
             if os.path.splitext(file)[1] in _SUFFIXES or file.endswith(_ANY_PYTHON):
                 path = os.path.join(folder, file)

@@ -116,7 +116,7 @@ def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
     if reply.started is None:
         return _not_reached(reply)
     if end is None:
-        inside = any(isinstance(one, Unusable) for one in reply.reports)
+        inside = any(isinstance(report, Unusable) for report in reply.reports)
         what = "in the middle of its report" if inside else f"before its report came{error}"
         return REPORT, f"the connection ended {what}"
     if end == NOT_FOUND and reply.carried:

@@ -121,17 +121,17 @@ class ReportReader:
             reason = f"it is of {short(node)}, which names no host" if node else "it names no node"
             raise NoReportError(f"{reason}: give it a file NODE.json of its own", Trouble.NO_NAME)
         unnamed = _unnamed(node, *(() if machine is None else (machine.name, machine.host)))
-        each = [one for one in enumerate(found.findings) if one[1].status != "skip"]
+        each = [finding for finding in enumerate(found.findings) if finding[1].status != "skip"]
         findings = [self._finding(one, at, unnamed) for at, one in each]
         status = found.status
         if status == "error":  # there is no more to it
             findings.append(_no_verdict(unnamed(found.reason or "it gives no reason")))
             status = "unknown"
-        elif status == "pass" and not any(one.status == "pass" for one in findings):
+        elif status == "pass" and not any(finding.status == "pass" for finding in findings):
             findings.append(_no_verdict("it passes, and names no check that did"))
         elif status not in STATUSES:
             raise WrongError(f"status is {short(status)}, which is no verdict")
-        counting = {one.status for one in findings if one.ignored is None}
+        counting = {finding.status for finding in findings if finding.ignored is None}
         row = NodeRow(
             node,
             text_place(report.source, report.line),
@@ -152,7 +152,7 @@ class ReportReader:
             host=self._keep(machine.host),
             boot=self._keep(machine.boot),
             facts=self._keep(
-                tuple(self._fact(*one) for one in facts.items() if type(one[1]) is not dict)
+                tuple(self._fact(*item) for item in facts.items() if type(item[1]) is not dict)
             ),
             unread=self._keep(unread),
             rails=machine.rails,

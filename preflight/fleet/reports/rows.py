@@ -134,14 +134,18 @@ class NodeLaunch(NamedTuple):
 
     def addresses_of(self, kind: str) -> tuple[str, ...]:
         """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
-        kinds = {one.kind for one in self.services if one.kind.startswith(f"{kind}-")}
+        kinds = {service.kind for service in self.services if service.kind.startswith(f"{kind}-")}
         wanted = {kind} if kind == "master" else kinds
-        found = {one.address for one in self.services if one.kind in wanted and one.address}
+        found = {
+            service.address
+            for service in self.services
+            if service.kind in wanted and service.address
+        }
         return tuple(sorted(found))
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""
-        hosts = [one.host for one in self.services if one.kind == kind]
+        hosts = [service.host for service in self.services if service.kind == kind]
         return tuple(host.lower() for host in hosts if isinstance(host, str))
 
 

@@ -51,8 +51,8 @@ def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
 def _devices(plan: Plan) -> tuple[list[str], list[str]]:
     """Return the device files that can be named, and notes: behind a colon stands another path."""
     names = [setting.name for setting in plan.of(Kind.DEVICE)]
-    said = "is left out: docker takes what is behind its colon for a place in the container"
-    notes = [f"the device {visible(name)} {said}" for name in names if ":" in name]
+    message = "is left out: docker takes what is behind its colon for a place in the container"
+    notes = [f"the device {visible(name)} {message}" for name in names if ":" in name]
     return [name for name in names if ":" not in name], notes
 
 

@@ -82,12 +82,12 @@ def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     for unit in unit_limits(plan).values():
         found = {**unit, **found}
     units = list(unit_limits(plan))
-    own = [one for one in units if one.removesuffix(".service") not in RUNTIME_UNITS]
+    own = [unit for unit in units if unit.removesuffix(".service") not in RUNTIME_UNITS]
     target = f"{(names.service or DEFAULT_SERVICE).removesuffix('.service')}.service"
     if not names.service and own:  # the launch is a unit itself
         target = own[0]
     path = drop_in(target)
-    others = ", ".join(one for one in units if one != target)
+    others = ", ".join(unit for unit in units if unit != target)
     which = f" (and for {others})" if others else ""
     note = f"write it to {path}{which}, then: sudo systemctl daemon-reload, and restart the unit"
     return _unit(plan, path, found, note)

@@ -28,7 +28,7 @@ def text(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return the whole plan, without a final newline."""
     held_back = plan.impossible and plan.grows
     changes = [setting for setting in plan.settings if setting.change]
-    changes = [one for one in changes if not (held_back and grows_pool(one.setting))]
+    changes = [change for change in changes if not (held_back and grows_pool(change.setting))]
     rest = [setting for setting in plan.settings if not setting.change]
     what = plan.source or "this host"
     count = f"{_count(len(changes))} to change, {len(rest)} as wanted or not judged here"
