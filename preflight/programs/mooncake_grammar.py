@@ -63,7 +63,7 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return what ``TryParseBool`` reads; None for none of its ten words, eight in old releases."""
+    """Return the boolean that ``TryParseBool`` reads, or None; old releases know eight words."""
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -82,7 +82,7 @@ def _to_uint64(value: float) -> int:
 
 
 def _to_float(text: str) -> float | None:
-    """Return what ``std::stod`` reads; None where it is out of range, which the library catches."""
+    """Return the number that ``std::stod`` reads; None if out of range: the library catches it."""
     lower = text.lower()
     if "nan" in lower:
         return float("nan")

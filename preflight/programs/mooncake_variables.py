@@ -126,15 +126,15 @@ EPHEMERAL_PORTS = (32768, 60999)
 
 def _rows(kind: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
     """Return the rows of one kind: lists are tuples, a reader is named."""
-    found = []
+    result = []
     for row in rows:
         fields: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in row.items()
         }
         if "reader" in fields:
             fields["reader"] = Reader[fields["reader"]]
-        found.append(kind(**fields))
-    return tuple(found)
+        result.append(kind(**fields))
+    return tuple(result)
 
 
 with open(data_file("mooncake_variables.json"), encoding="utf-8") as _file:
@@ -191,7 +191,7 @@ def becomes(row: Number, value: int) -> str:
 
 
 def read_switch(row: Switch, text: str) -> bool | None:
-    """Return what a word does: on, off, or None where the default holds."""
+    """Return on or off for a word; None if the default holds."""
     word = text if row.exact else text.strip(STRTOD_BLANKS).lower()
     if word in row.on:
         return True
