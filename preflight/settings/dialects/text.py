@@ -59,6 +59,7 @@ def _count(number: int) -> str:
 
 
 def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
+    """Yield the lines of one scope: each setting, its reasons, and whether it lasts."""
     if not settings:
         return
     yield from ("", _wrapped(f"{scope.value} ({DIALECTS[scope]})"))
