@@ -40,18 +40,19 @@ class CheckId(FileName):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
+        """Return the ids, or else the files, that a word may become."""
         from click.shell_completion import CompletionItem
 
         from preflight.check.catalogue import catalogue
 
-        found = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
+        items = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
         if not self._or_file:
-            return found
-        if not found:
+            return items
+        if not items:
             return super().shell_complete(ctx, param, incomplete)
         from glob import escape, glob
 
-        return found + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
+        return items + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
 
 
 class WaiverText(CheckId):
@@ -102,6 +103,7 @@ class Size(AnyParamType):
         self._least_bytes, self._empty = least_bytes, empty
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> int | None:
+        """Return a size in bytes; one without a unit or too small is refused."""
         if isinstance(value, int):
             return value
         if self._empty and not value:
@@ -137,6 +139,7 @@ class Fraction(AnyParamType):
     name = "part"
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> float:
+        """Return a part of all: 60% or 0.6."""
         text = str(value).strip()
         try:
             part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -156,6 +159,7 @@ class Nodes(AnyParamType):
         self._repeats = repeats
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> tuple[int, ...]:
+        """Return the NUMA nodes of a list; ``none`` is the empty list."""
         from checks.numa.nodes import parse_node_list
 
         if isinstance(value, tuple):
@@ -220,9 +224,9 @@ def timeout_option(
 def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
     """Let --timeout rule what the command opens, until it ends; a default means what it says."""
     typed = context.get_parameter_source(option.name or "") == _TYPED
-    here, given = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
+    here, typed_seconds = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
     context.call_on_close(lambda: HAS_TIMEOUT.reset(here))
-    context.call_on_close(lambda: GIVEN_SECONDS.reset(given))
+    context.call_on_close(lambda: GIVEN_SECONDS.reset(typed_seconds))
     return seconds
 
 
@@ -340,9 +344,9 @@ def gathered(
     """Give ``function`` one parameter ``name``, made of the values of ``options``."""
 
     @wraps(function)
-    def with_one(**given: Any) -> Any:
-        made = make(**{option: given.pop(option) for option in options if option in given})
-        return function(**given, **{name: made})
+    def with_one(**values: Any) -> Any:
+        made = make(**{option: values.pop(option) for option in options if option in values})
+        return function(**values, **{name: made})
 
     return with_one
 
@@ -352,10 +356,10 @@ def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(*_CHECKS)(gathered(function, "chosen", _chosen, *_CHOSEN))
 
 
-def _chosen(**given: Any) -> Chosen:
+def _chosen(**options: Any) -> Chosen:
     from preflight.inputs.launch_words import Chosen
 
-    return Chosen(**given)
+    return Chosen(**options)
 
 
 def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -390,6 +394,7 @@ def _launch_words(
     host_group: str | None = None,
     mooncake_version: str | None = None,
 ) -> LaunchWords:
+    """Return the launch of the command line; standard input is read here, once."""
     from preflight.inputs.launch_words import LaunchWords
 
     if launch == ("-",):

@@ -37,7 +37,7 @@ class FreeMemory(NamedTuple):
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return what a process reads inside a container that the launch limits to so many bytes.
+    """Return the free memory that a process reads in a container with this memory limit.
 
     Anything but a number limits nothing. Nothing else is taken as used in it.
     """
@@ -74,7 +74,7 @@ def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
 
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
-    """Return what one pool is compared with; negative on a host with less than the reserve.
+    """Return the memory that one pool is compared with; negative below SGLang's reserve.
 
     A headroom that is Unknown does not count: SGLang warns and goes by the host's memory.
     """
@@ -103,7 +103,7 @@ def asked_bytes(
 def auto_budget_bytes(
     memory: FreeMemory, ranks: int, release: SglangRelease, fraction: float
 ) -> int:
-    """Return what one rank may book where SGLang sizes its pools by itself; 0 or less: it stops."""
+    """Return the bytes that a rank may book if SGLang sizes its pools; 0 or less: it stops."""
     return int(free_bytes(memory, ranks, release) * fraction)
 
 

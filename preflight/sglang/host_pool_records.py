@@ -240,6 +240,7 @@ def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 
 def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> StageLayers:
+    """Return the layers of one pipeline stage by kind; drafts are in the last stage."""
     first, last = _span(request, len(geometry.layers), stage)
     kinds = geometry.layers[first:last]
     # Drafts predict from the last stage's output and live there.
@@ -270,6 +271,7 @@ def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
 
 
 def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
+    """Return the bytes of one token in one pipeline stage, by its parts."""
     item = request.kv_item_bytes or geometry.dtype_bytes
     layers = _stage_layers(request, geometry, stage)
     linear = _linear_bytes(request, geometry.linear, layers.linear)

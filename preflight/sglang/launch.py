@@ -45,7 +45,7 @@ EAGLE_DRAFTS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
-    """Return what one rank contributes of ``global_segment_size``."""
+    """Return the share of ``global_segment_size`` that one rank contributes."""
     if release.segment_divisor is SegmentDivisor.ONE:
         return size
     group = ranks.tp // ranks.attention_dp
@@ -224,8 +224,8 @@ def server_ranks(server: SglangServer) -> Ranks:
         raise UnknownFactError(Unknown("tp, pp, dp and nnodes must be 1 or more"))
     here = max(1, tp * pp * replicas // nodes)
     node_rank = server.value("node_rank")
-    own = node_rank if isinstance(node_rank, int) else 0
-    return Ranks(tp, pp, replicas, attention_dp, here, nodes, max(0, own))
+    first_rank = node_rank if isinstance(node_rank, int) else 0
+    return Ranks(tp, pp, replicas, attention_dp, here, nodes, max(0, first_rank))
 
 
 # A tmpfs gives out pages of the kernel's size, the smallest of which this is.

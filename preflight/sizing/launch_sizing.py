@@ -59,15 +59,15 @@ class LaunchSizing(NamedTuple):
 
     @property
     def not_whole(self) -> tuple[str, ...]:
-        """Return what an answer about this launch leaves out, a line each; nothing of most."""
-        said = () if self.group is None else (self.group.text,)
+        """Return a line on each part that an answer about this launch leaves out."""
+        lines = () if self.group is None else (self.group.text,)
         if self.reading.left_out:
-            said = (*said, f"in no number here: {'; '.join(self.reading.left_out)}")
+            lines = (*lines, f"in no number here: {'; '.join(self.reading.left_out)}")
         if not self.unread:
-            return said
+            return lines
         shown = ", ".join(f"{each.what} ({each.origin})" for each in self.unread[:4])
         more = f", and {len(self.unread) - 4} more" if len(self.unread) > 4 else ""
-        return (*said, f"not read, and in no number here: {shown}{more}")
+        return (*lines, f"not read, and in no number here: {shown}{more}")
 
     def exit_code_by(self, rule: str) -> int:
         """Return the exit code, by our rule or by the documented one."""
@@ -114,21 +114,21 @@ def size_launch(
 def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
-    """Return what SGLang's own check says, where the launch is to run on this host."""
+    """Return the answers of SGLang's own check, if the launch is to run on this host."""
     if options.available_bytes is not None:
         return ()
-    found: list[Admission | Unknown] = []
+    admissions: list[Admission | Unknown] = []
     for process in inputs.processes:
         server, pools = process.server, inputs.memory.get(process.number)
         if server is None:
             continue
         if sizing is None or pools is None:
             if server.hicache:
-                found.append(_of_unknown_sizes(inputs, server))
+                admissions.append(_of_unknown_sizes(inputs, server))
         # A decode server has a host pool without HiCache: it keeps retracted requests.
         elif server.hicache or pools.pools:
-            found.append(admit(process.number, server, pools, inputs, sizing))
-    return tuple(found)
+            admissions.append(admit(process.number, server, pools, inputs, sizing))
+    return tuple(admissions)
 
 
 def _of_unknown_sizes(inputs: LaunchInputs, server: SglangServer) -> Unknown:
@@ -145,6 +145,7 @@ def _status(
     most: Sizing | None,
     admissions: tuple[Admission | Unknown, ...],
 ) -> tuple[str, str]:
+    """Return the status of both bounds together, and the reason."""
     refused = worst(inputs.findings)
     if refused is not None:
         return "fails", refused.text
