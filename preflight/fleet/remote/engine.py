@@ -191,6 +191,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
     def __init__(
         self, questions: Mapping[str, Question], answered: Callable[[NodeReply], None]
     ) -> None:
+        """Begin with no line of any node."""
         super().__init__()
         self._questions, self._answered = questions, answered
         self._lines: dict[str, list[bytes]] = {node: [] for node in questions}
@@ -210,6 +211,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
         return self
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        """Keep a line that a node printed, up to a limit."""
         name = str(node)
         if name not in self._lines:
             return  # a gateway of the tree
