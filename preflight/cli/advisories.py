@@ -104,11 +104,7 @@ def _relation(verdict: Verdict) -> str:
 
 
 def _verdict_object(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "affected": verdict.holds,
-        "text": _relation(verdict),
-        "process": verdict.process.name,
-    }
+    return {"affected": verdict.holds, "text": _relation(verdict), "process": verdict.process.name}
 
 
 _NO_LAUNCH = {"affected": None, "text": "", "process": ""}

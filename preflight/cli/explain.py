@@ -74,10 +74,7 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
     help="Make them for this launch here, with its numbers.",
 )
 @click.option(
-    "--root",
-    type=FILE,
-    metavar="HOST",
-    help="Make them on this host, as check --root takes it.",
+    "--root", type=FILE, metavar="HOST", help="Make them on this host, as check --root takes it."
 )
 @click.option(
     "-v",
@@ -182,9 +179,7 @@ def explain(
     lines = [line.id for line in known]
     # A line of a log may be one word too: oom-kill:constraint=...
     quoted = any(
-        len(part) >= _LEAST_QUOTED and part in words
-        for line in known
-        for part in line.find
+        len(part) >= _LEAST_QUOTED and part in words for line in known for part in line.find
     )
     named = len(words.split()) == 1 and any(mark in words for mark in ".-/")
     if named and words not in lines and not quoted:
@@ -333,13 +328,7 @@ def explain_page(
     """Print the page of a check, a rule, a record or a notice that there is."""
     from preflight.advisories.records import advisory
     from preflight.base.output import columns, say
-    from preflight.check.catalogue import (
-        advisory_page,
-        as_text,
-        check_page,
-        notice_page,
-        rule_page,
-    )
+    from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
     from preflight.launches.source import notices
 
     check, record = every.checks.get(id_), advisory(id_)

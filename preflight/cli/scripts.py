@@ -15,9 +15,7 @@ COMPLETED = ("mooncake-preflight", "mooncake-hicache-sizing")
 
 
 @command(
-    "schema",
-    "mooncake-preflight schema",
-    "mooncake-preflight schema check > check-v1.schema.json",
+    "schema", "mooncake-preflight schema", "mooncake-preflight schema check > check-v1.schema.json"
 )
 @click.argument("name", required=False)
 def schema(name: str | None) -> int:

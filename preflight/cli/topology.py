@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    "topology",
-    "mooncake-preflight topology",
-    "mooncake-preflight topology --measure launch.sh",
+    "topology", "mooncake-preflight topology", "mooncake-preflight topology --measure launch.sh"
 )
 @JSON
 @click.option(

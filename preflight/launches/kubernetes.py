@@ -373,8 +373,7 @@ class _Container:
         return Word(filled if len(filled) <= 2**20 else text, origin, names, inside=inside)
 
     def others(self, name: str) -> bool:
-        """Return whether an operator or a service, which the manifest does not show, may set a
-        variable."""
+        """Return whether an operator or a service may set a variable that is not seen here."""
         return (self.open and _NAME.fullmatch(name) is not None) or bool(_SERVICE.search(name))
 
 

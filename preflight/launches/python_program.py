@@ -152,8 +152,7 @@ class _Program:
             yield Reading((), (SourceNote(_UNREAD, message, self.at(each.node)),))
 
     def full_name(self, node: ast.expr) -> str:
-        """Return the name of a called function with its module; "" if its module is not
-        imported."""
+        """Return the name of a called function with its module; "" if that is not imported."""
         root, dot, rest = ast.unparse(node).partition(".")
         starred = self.imported.get("*", "")[:-1]
         module = self.imported.get(root, starred and starred + root)

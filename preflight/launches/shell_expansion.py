@@ -263,8 +263,7 @@ class _Expansion:
         return tuple(dict.fromkeys(names))
 
     def unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
-        """Return the text of an unknown parameter as written, and the names of its unknown
-        parts."""
+        """Return the text of an unknown parameter as written, and its unknown names."""
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
             place = number(self.state, piece.place or "", self.origin)
             if place is not None:  # elements that nothing tells, told apart

@@ -135,8 +135,7 @@ class ShellFlow(ABC):
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
-        """Note that ``what``, which is not read, may set variables; ``common``: none that a server
-        needs."""
+        """Note that ``what`` may set variables; ``common``: none that a server needs."""
         message = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
@@ -332,8 +331,7 @@ class ShellFlow(ABC):
         asked: SourceNote | Callable[[], SourceNote],
         gives_up: bool = True,
     ) -> None:
-        """Go on as if the script did not end here; commands since ``count`` are doubted, by
-        ``asked``."""
+        """Go on as if the script did not end here; later commands are doubted, by ``asked``."""
         doubts = gives_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)

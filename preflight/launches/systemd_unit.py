@@ -14,15 +14,7 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import (
-    Origin,
-    Reading,
-    SourceError,
-    Word,
-    joined,
-    noted,
-    with_last,
-)
+from preflight.launches.source import Origin, Reading, SourceError, Word, joined, noted, with_last
 from preflight.launches.variables import Layers, unread
 
 _SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)

@@ -180,9 +180,7 @@ class ProcessRun:
         page = self._page_bytes
         mapped = round_up(size, page)
         error = self._launch.release.no_host_pool.format(
-            page=f"{kernel_size(page)}B",
-            size=mapped,
-            pages=mapped // page,
+            page=f"{kernel_size(page)}B", size=mapped, pages=mapped // page
         )
         return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
 

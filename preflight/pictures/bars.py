@@ -45,19 +45,13 @@ def _place(
     if isinstance(bar, Unknown):
         # What is there now is known all the same; only what the launch makes of it is not.
         message = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
-        return [
-            *_lines(message, width),
-            f"  {_drawn(place.now, paint, width - 2, plain)}",
-        ]
+        return [*_lines(message, width), f"  {_drawn(place.now, paint, width - 2, plain)}"]
     lines = _lines(_named(place.name, bar), width)
     if bar.parts:
         # Brackets and the margin aside; each part has a column.
         room = max(len(bar.parts), int((width - 4) * memory_map.share(bar))) + 2
         lines.append(f"  {_drawn(bar, paint, room, plain)}")
-    return [
-        *lines,
-        *(line for note in bar.notes for line in _lines(f"  {note}", width)),
-    ]
+    return [*lines, *(line for note in bar.notes for line in _lines(f"  {note}", width))]
 
 
 def _named(name: str, bar: Bar) -> str:

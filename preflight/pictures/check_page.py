@@ -51,9 +51,7 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     sections = [
         PagePart("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
         PagePart(
-            "Locked memory",
-            lambda: locked_figure(locked_of(seen.facts, seen.needs)),
-            on_paper=True,
+            "Locked memory", lambda: locked_figure(locked_of(seen.facts, seen.needs)), on_paper=True
         ),
         PagePart("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
     ]
@@ -106,10 +104,7 @@ class Made(NamedTuple):
 
 
 def report_page(
-    report: Report,
-    sections: Iterable[PagePart],
-    made: Made,
-    about: Mapping[str, str] = {},
+    report: Report, sections: Iterable[PagePart], made: Made, about: Mapping[str, str] = {}
 ) -> str:
     """Write the whole document. about: by id, what its page says."""
     place = "this host" if report.root == "/" else report.root

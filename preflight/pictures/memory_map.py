@@ -315,10 +315,7 @@ def _host(facts: Facts) -> _Memory | Unknown:
 
 
 def _node(
-    node: int,
-    total: int | Unknown,
-    available: int | Unknown,
-    hugetlb: HugeTlb | Unknown,
+    node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
 ) -> _Memory | Unknown:
     """Return the memory of one NUMA node."""
     if isinstance(total, Unknown) or isinstance(available, Unknown):

@@ -66,10 +66,7 @@ _CACHES = (
     _Cache("LMCache", regex(r"LMCACHE_\w+"), "LMCache"),
     _Cache("Dynamo's KVBM", regex(r"DYN_KVBM_\w+"), "DynamoConnector"),
     _Cache(
-        "AIBrix's KV cache",
-        regex(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"),
-        "AIBrix",
-        ("aibrix",),
+        "AIBrix's KV cache", regex(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"), "AIBrix", ("aibrix",)
     ),
     _Cache("Vineyard's cache", regex(r"VINEYARD_CACHE_\w+|VLLM_USE_VINEYARD_CACHE"), "Vineyard"),
     _Cache("MemCache", regex(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),

@@ -146,8 +146,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that gives a value the type of its key; None if its text has no such
-    value."""
+    """Return the edit that gives a value the type of its key, or None if it has none."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -420,8 +419,7 @@ def _loaded(name: str, text: str) -> Any:
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
-    """Return the first of the ``typed`` keys with a value of another type, and HiCache's
-    message."""
+    """Return the first ``typed`` key with a value of another type, and HiCache's message."""
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

@@ -2,12 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from checks.base.installed import (
-    Installed,
-    installed_mooncake,
-    installed_others,
-    installed_sglang,
-)
+from checks.base.installed import Installed, installed_mooncake, installed_others, installed_sglang
 from checks.base.regex import regex
 from checks.base.written_numbers import is_release
 from checks.releases.mooncake import (

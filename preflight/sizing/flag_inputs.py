@@ -28,11 +28,7 @@ from preflight.programs.memory_records import (
     StoreClient,
     StoreSettings,
 )
-from preflight.programs.store_environment import (
-    DEFAULT_HUGEPAGE_BYTES,
-    Note,
-    read_store_settings,
-)
+from preflight.programs.store_environment import DEFAULT_HUGEPAGE_BYTES, Note, read_store_settings
 from preflight.sizing.chosen_releases import choose_mooncake, known_sglang
 from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingInputs
 
@@ -60,13 +56,6 @@ class Flags(NamedTuple):
     mooncake_version: str | None = None
     sglang_version: str | None = None
     documented: bool = False
-
-    @property
-    def segment_of_process_bytes(self) -> int:
-        if self.segment_scope == "process":
-            return self.segment_bytes
-        # SGLang 0.5.19 and later (mooncake_store.py): // (tp * pp); each replica anew.
-        return self.segment_bytes // (self.tp_size * self.pp_size)
 
 
 # What is shown of each value, by its name.
@@ -101,7 +90,9 @@ def gather_flags(
     shown["local_buffer_bytes"] = local
     shown["global_segment_bytes"] = Input(flags.segment_bytes, "--global-segment-size")
     shown["segment_scope"] = Input(flags.segment_scope, "--segment-scope, or its default")
-    client = StoreClient(flags.segment_of_process_bytes, buffer, protocol)
+    # SGLang 0.5.19 and later (mooncake_store.py): // (tp * pp); each replica anew.
+    sharers = 1 if flags.segment_scope == "process" else flags.tp_size * flags.pp_size
+    client = StoreClient(flags.segment_bytes // sharers, buffer, protocol)
     pools = (flags.hicache_bytes,) if flags.hicache_bytes else ()
     processes = tuple(
         MappedProcess(f"rank {rank}", settings, pools, (client,), node, id=ProcessId(0, rank))
@@ -188,7 +179,7 @@ def _ranks(flags: Flags, shown: Shown) -> int:
 def _protocol(
     flags: Flags, environment: Mapping[str, str], shown: Shown, notes: list[Note]
 ) -> Protocol:
-    """Return the transport: the flag's, the variable's, or SGLang's default."""
+    """Return the transport of the flag, of the variable, or SGLang's default."""
     named = environment.get("MOONCAKE_PROTOCOL")
     if flags.protocol:
         protocol, origin = Protocol(flags.protocol), "--protocol"

@@ -94,7 +94,9 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         ]
     for number, more in _taken_over(source, replays).items():
         members = [
-            _with_regions(member, more) if member.id.command == number else member
+            member._replace(regions=more if isinstance(more, Unknown) else (*member.regions, *more))
+            if member.id.command == number and not isinstance(member.regions, Unknown)
+            else member
             for member in members
         ]
     launch = shown.inputs.launch if shown is not None else None
@@ -132,12 +134,6 @@ def _taken_over(
         ]
         regions[client] = (*before, *all_regions_of(theirs))
     return regions
-
-
-def _with_regions(member: ProcessNeeds, more: tuple[Region, ...] | Unknown) -> ProcessNeeds:
-    if isinstance(member.regions, Unknown):
-        return member
-    return member._replace(regions=more if isinstance(more, Unknown) else (*member.regions, *more))
 
 
 def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
@@ -179,6 +175,7 @@ def _members(
     """
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
+    device = None if process.server is None else process.server.value("device")
     base = ProcessNeeds(
         Subject(process.name, "process"),
         _PROGRAMS[process.kind],
@@ -186,7 +183,7 @@ def _members(
         uses_uring=False if offload is None else offload.uring,
         container=container_limits(process.command),
         limits=set_limits(process.command),
-        accelerator=_accelerator(process),
+        accelerator=str(device) if device in _ACCELERATORS else "",
         transport=other_transport(process),
         run_as=process.command.run_as,
         named_nodes=tuple(named_nodes(process.command)),
@@ -270,11 +267,6 @@ def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
         if regular and nodes and share.node is not None:
             bytes_by_node[share.node] = bytes_by_node.get(share.node, 0) + share.mapped_bytes
     return bytes_by_node
-
-
-def _accelerator(process: LaunchProcess) -> str:
-    device = None if process.server is None else process.server.value("device")
-    return str(device) if device in _ACCELERATORS else ""
 
 
 def _gpu(process: LaunchProcess, rank: int) -> int | None:

@@ -124,19 +124,13 @@ def _admissions(
             continue
         if sizing is None or pools is None:
             if server.hicache:
-                admissions.append(_of_unknown_sizes(inputs, server))
+                unread = Unknown(f"the pools of {server.command.origin} are not known")
+                bounds = (inputs.most, inputs.least)
+                admissions.append(next((b for b in bounds if isinstance(b, Unknown)), unread))
         # A decode server has a host pool without HiCache: it keeps retracted requests.
         elif server.hicache or pools.pools:
             admissions.append(admit(process.number, server, pools, inputs, sizing))
     return tuple(admissions)
-
-
-def _of_unknown_sizes(inputs: LaunchInputs, server: SglangServer) -> Unknown:
-    """Return why it is not known whether a server is admitted whose sizes are not known."""
-    for sizes in (inputs.most, inputs.least):
-        if isinstance(sizes, Unknown):
-            return sizes
-    return Unknown(f"the pools of {server.command.origin} are not known")
 
 
 def _status(

@@ -10,12 +10,7 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM
 from checks.rdma.registration import pinned_bytes, registration_of
-from preflight.mooncake.allocations import (
-    REGULAR_PAGE_BYTES,
-    Allocation,
-    Backing,
-    regions_of,
-)
+from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Allocation, Backing, regions_of
 from preflight.mooncake.replay import ProcessReplay, spot_of
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.ports import all_ports
@@ -54,9 +49,7 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
         "registered": _registered(sizing, processes),
         # memfd pools: shared memory that no /dev/shm limit bounds.
         "shared": _sums(
-            sizing,
-            "shared memory (memfd)",
-            lambda a: a.backing is Backing.MEMFD_HUGETLB,
+            sizing, "shared memory (memfd)", lambda a: a.backing is Backing.MEMFD_HUGETLB
         ),
         "ports": [
             _given(port.what, port.owner, port.port, "port", port.origin)

@@ -290,10 +290,7 @@ def _processes(sizing: Sizing) -> str:
 
 
 def _table(
-    rows: list[list[str]],
-    heads: list[str],
-    right: Collection[int] = (),
-    firm: Sequence[int] = (),
+    rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
     """Return a table as wide as the terminal.
 
