@@ -364,7 +364,7 @@ def explain_words(
 ) -> int:
     """Print the known lines, checks and rules that ``words`` are likely about.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError

@@ -399,7 +399,7 @@ Paint = Callable[[str, str], str]
 
 
 class Change(NamedTuple):
-    """One line of the answer that is another one; None where a side does not have it."""
+    """One line of the answer that is another one; None if a side does not have it."""
 
     key: AnswerKey
     old: str | None

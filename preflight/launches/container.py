@@ -120,10 +120,10 @@ class Mount(NamedTuple):
 
 
 class ContainerSettings(NamedTuple):
-    """What a container is given of its host; None and empty where the launch does not say.
+    """What a container is given of its host; None and empty if the launch does not say.
 
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
-    defaults hold; "" where the launch shows an image alone, and not what runs it. ulimits: by name
+    defaults hold; "" if the launch shows an image alone, and not what runs it. ulimits: by name
     (``memlock`` is in bytes). devices: paths of the host, and names of CDI. resources: what a
     Kubernetes device plugin gives, ``rdma/hca``: ``1``; pod_resources: the names of those that any
     container of its pod asks for. hugepages_bytes: limit per page size,

@@ -39,7 +39,7 @@ def read_env_file(
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Read a file as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
-    A name alone takes the value of ``environment``, and nothing where that has none. Never raises.
+    A name alone takes the value of ``environment``, and nothing if that has none. Never raises.
     """
     variables: dict[str, Word] = {}
     notes: list[SourceNote] = []

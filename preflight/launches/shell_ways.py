@@ -88,7 +88,7 @@ def _groups(words: Sequence[Word]) -> Groups | None:
     flag = ""
     for word in words:
         if word.text.startswith("-") and not word.unresolved:
-            flag = word.text.partition("=")[0]
+            flag = word.flag
             if flag in groups:
                 return None
             groups[flag] = []

@@ -78,6 +78,11 @@ class Word(NamedTuple):
     several: bool = False
     inside: Inside | None = None
 
+    @property
+    def flag(self) -> str:
+        """Return ``--flag`` of ``--flag=value`` or ``--flag``; "" for any other word."""
+        return self.text.partition("=")[0] if self.text.startswith("-") else ""
+
 
 class Place(NamedTuple):
     """Where a manifest puts a process.
@@ -115,7 +120,7 @@ class Command(NamedTuple):
     launch says, by path: mounted ConfigMaps, and what a script in there writes. limits: those that
     the source sets for it, in their order, on top of its container's. run_as: who runs it, in its
     container where it has one. published: the ports of the host that its container's engine binds,
-    said at the first command of a container. place: None where no manifest makes it.
+    said at the first command of a container. place: None if no manifest makes it.
     """
 
     words: tuple[Word, ...]

@@ -28,12 +28,12 @@ class NicPlacement(NamedTuple):
 
     @property
     def listed(self) -> list[int] | None:
-        """As it is shown; None where the nodes are not known."""
+        """As it is shown; None if the nodes are not known."""
         return None if isinstance(self.nodes, Unknown) else list(self.nodes)
 
 
 class RankPlacement(NamedTuple):
-    """The node that each rank's memory is bound to, None where nothing binds it."""
+    """The node that each rank's memory is bound to, None if nothing binds it."""
 
     nodes: tuple[int | None, ...]
     origin: str
@@ -158,7 +158,7 @@ class ClientNics:
 
     @property
     def unknown(self) -> Unknown | None:
-        """Why the nodes of some client's NICs are not known; None where all are."""
+        """Why the nodes of some client's NICs are not known; None if all are."""
         every = [placed.nodes for placed in self._placed.values()]
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 

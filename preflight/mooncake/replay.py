@@ -96,7 +96,7 @@ def taken_from(
 ) -> tuple[ProcessReplay, ...] | None:
     """Return every process's allocations against the least that ``stock`` is.
 
-    None where a pool is not known.
+    None if a pool is not known.
     """
     pages: dict[Spot, int] = {}
     killing = set()
@@ -142,7 +142,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the pages before an arena and those used of it; none where more is mapped behind it.
+    """Return the pages before an arena and those used of it; none if more is mapped behind it.
 
     MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
     """

@@ -228,7 +228,7 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 
 
 def plot_svg(capacity: CapacityAnswer, answer: TraceAnswer) -> str:
-    """Return the curve as a whole document; "" where there is nothing to draw."""
+    """Return the curve as a whole document; "" if there is nothing to draw."""
     style = Html(f"<style>{_ALONE}</style>")
     drawn = plot_figure(capacity, answer, style, xmlns="http://www.w3.org/2000/svg")
     return f"{drawn}\n" if drawn else ""

@@ -91,7 +91,7 @@ class Bar(NamedTuple):
 
 
 class MemoryPlace(NamedTuple):
-    """The host or a NUMA node. after: with the launch on it, None where none was given."""
+    """The host or a NUMA node. after: with the launch on it, None if none was given."""
 
     name: str
     now: Bar | Unknown
@@ -374,7 +374,7 @@ class Take(NamedTuple):
     """Memory that a process takes and keeps.
 
     owner: l2, segment, arena, buffer or other. page_bytes: of the HugeTLB pool that it comes from,
-    None for regular memory. node: the NUMA node that it is bound to, None where to none.
+    None for regular memory. node: the NUMA node that it is bound to, None if to none.
     """
 
     owner: str
@@ -394,7 +394,7 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
     """Return every mapping as asked for; of an L2 between two bounds, the upper.
 
-    Unknown where a check would say so too: the size of some process is not known.
+    Unknown if a check would say so too: the size of some process is not known.
     """
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):

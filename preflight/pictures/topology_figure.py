@@ -42,7 +42,7 @@ def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the nearest level of a GPU's paths, and the NICs there.
 
-    None where no path is known.
+    None if no path is known.
     """
     levels: dict[str, list[str]] = {}
     for (its, nic), path in topology.paths.items():

@@ -26,7 +26,7 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the container's settings that are known; None where ``command`` runs in none."""
+    """Return the container's settings that are known; None if ``command`` runs in none."""
     settings = command.container
     if settings is None:
         return None
@@ -93,7 +93,7 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None where neither tells them."""
+    """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None if neither tells them."""
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
     for name in resources:

@@ -59,7 +59,7 @@ def pod_of(command: Command) -> str:
 
 
 def host_path(command: Command, path: str) -> str | Unknown:
-    """Return where a path of a process lies on its host; Unknown where no volume says so."""
+    """Return where a path of a process lies on its host; Unknown if no volume says so."""
     settings = command.container
     if settings is not None:
         return _mounted(settings, path)

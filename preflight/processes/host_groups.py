@@ -38,7 +38,7 @@ class HostGroup(NamedTuple):
     """name: what --host-group takes. what: the host, as the launch calls it.
 
     own: the numbers of the processes that run on no other host; shared: of those that may run on
-    each of the hosts. address: an address or name of the host, "" where the launch says none.
+    each of the hosts. address: an address or name of the host, "" if the launch says none.
     in_turn: the script ends each of the groups before it starts the next, as far as it is for one
     host. killed: it kills them and waits for them, so that all are for one host.
     """
@@ -307,7 +307,7 @@ def take_group(
 
 
 def _host(process: LaunchProcess) -> tuple[str, str]:
-    """Return the host that a process is for, and its address; "" where nothing says so."""
+    """Return the host that a process is for, and its address; "" if nothing says so."""
     place = process.command.place
     if place is not None and place.kind == "job":
         job, node = place.name

@@ -132,8 +132,8 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
     """Return where a store's own process has its devices from; and the variable, "" for none."""
     for word in process.arguments:
-        flag = word.text.lstrip("-").partition("=")[0].replace("-", "_")
-        if word.text.startswith("-") and flag in ("device_names", "device_name"):
+        flag = word.flag.lstrip("-").replace("-", "_")
+        if flag in ("device_names", "device_name"):
             return f"--{flag} at {word.origin}", ""
     if process.consumer is not None and "store.device_name" in process.consumer.settings:
         return process.consumer.settings["store.device_name"].origin, ""

@@ -47,7 +47,7 @@ OWN_HOST = ("localhost", "127.0.0.1")
 
 
 class Address(NamedTuple):
-    """``host:port/path`` taken apart; port None where none is written."""
+    """``host:port/path`` taken apart; port None if none is written."""
 
     host: str
     port: int | None

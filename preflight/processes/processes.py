@@ -205,7 +205,7 @@ class LaunchProcess(NamedTuple):
         value_of = ""
         for word in self.server.arguments.unrecognized if self.server else self.arguments:
             is_flag = word.text.startswith("-")
-            is_open = word.unresolved and (not is_flag or "$" in word.text.partition("=")[0])
+            is_open = word.unresolved and (not is_flag or "$" in word.flag)
             # What follows a flag of a store's own process is its value, unless it is a switch.
             if is_open and (self.server or not value_of):
                 yield word
@@ -333,7 +333,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
             behind = words[index + 1 + (not attached) :]
             kind = _MODULES.get(module, ProcessKind.OTHER)
             # With an address it measures the server that runs there.
-            asks = any(word.text.partition("=")[0] == "--base-url" for word in behind)
+            asks = any(word.flag == "--base-url" for word in behind)
             asks = asks and module == "sglang.bench_one_batch_server"
             return ProcessKind.OTHER if asks else kind, behind
         if text.startswith("-c"):
@@ -422,7 +422,7 @@ def _without_dynamos(
     values of SGLang's flags it makes SGLang's (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
-    flags = [name for name in names if any(w.text.partition("=")[0] == name for w in words)]
+    flags = [name for name in names if any(word.flag == name for word in words)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
     unread = None
     if len(flags) + len(set_) > 1:  # one of them alone is passed over
@@ -432,9 +432,8 @@ def _without_dynamos(
     keeps = True
     for word in words:
         if word.text.startswith("-") and not word.text[1:2].isdecimal():
-            name = word.text.partition("=")[0]
             # Dynamo reads --config F alone; --config=F reaches nobody.
-            keeps = any(flag.startswith(name) for flag in known) and not word.text.startswith(
+            keeps = any(flag.startswith(word.flag) for flag in known) and not word.text.startswith(
                 ("--config=", "--enable-multimodal")  # the second is Dynamo's own too
             )
         if keeps:
@@ -482,7 +481,7 @@ def _server(
 
 
 def _uncounted(server: SglangServer) -> Unknown | None:
-    """Return which memory of a server nothing here counts; None where it has none."""
+    """Return which memory of a server nothing here counts; None if it has none."""
     if server.value("enable_lmcache") is True:
         # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
         return Unknown("what LMCache takes behind --enable-lmcache")

@@ -41,7 +41,7 @@ class Offload(NamedTuple):
 
 
 def offload_of(process: LaunchProcess) -> Offload | None:
-    """Return how ``process`` (each of its ranks) offloads; None where it does not."""
+    """Return how ``process`` (each of its ranks) offloads; None if it does not."""
     environment = process.command.environment
     store = process.server.store if process.server else None
     folder: SettingValue | None = None

@@ -144,7 +144,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
         if isinstance(model, Unknown) and not model_stated:
             yield NotRead("model", f"{process.kind.value}: {model.reason}", process.command.origin)
         for word in process.arguments if process.store is not None else ():
-            flag = word.text.partition("=")[0].lstrip("-")
+            flag = word.flag.lstrip("-")
             if word.unresolved and flag in ("device_names", "global_segment_size"):
                 why = f"nothing here says what it is, and it decides {flag}"
                 yield NotRead(open_name(word, word.unresolved[0]), why, word.origin)
@@ -158,7 +158,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             continue
         before = ""
         for word in process.arguments:
-            flag = word.text.partition("=")[0] if word.text.startswith("-") else before
+            flag = word.flag or before
             container = process.command.container
             in_pod = container is not None and container.engine == "kubernetes"
             if in_pod and operators_in(word):
@@ -394,7 +394,7 @@ def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
                 yield "flag", read.name, f"--{read.name}", read.word.origin
     if process.kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
         for word in process.arguments:
-            flag = word.text.partition("=")[0].replace("_", "-")
+            flag = word.flag.replace("_", "-")
             yield "vllm", flag.lstrip("-").replace("-", "_"), flag, word.origin
     if process.kind not in _READERS:
         return

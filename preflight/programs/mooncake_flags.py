@@ -33,7 +33,7 @@ class Flag(NamedTuple):
 class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
-    value: None where a variable decides it. problem: the program's own words for why it ends, ""
+    value: None if a variable decides it. problem: the program's own words for why it ends, ""
     where it goes on. passed_over: the word behind a switch, which looks like its value.
     """
 

@@ -38,7 +38,7 @@ class Number(NamedTuple):
 
     default: what holds without it, in words. least, most: what is taken as written; None without a
     bound. values: where only these are taken. beyond: what becomes of a number outside, in words;
-    empty where the default holds. refused: what ends the process, if that does. nonzero: any number
+    empty if the default holds. refused: what ends the process, if that does. nonzero: any number
     but 0. negative_wraps: -1 is taken as 2^64 - 1. unless: the variable that takes precedence.
     """
 
@@ -161,7 +161,7 @@ _MOST_DIGITS = 40
 
 
 class NumberRead(NamedTuple):
-    """What a text comes to. value: None where the code keeps its default. cut: the text is more
+    """What a text comes to. value: None if the code keeps its default. cut: the text is more
     than a number, or none at all."""
 
     value: int | None
@@ -204,7 +204,7 @@ def takes_word(row: Choice, text: str) -> bool:
 
 
 def read_ratio(text: str) -> float | None:
-    """Return a share in (0, 1]; None where the code keeps its default."""
+    """Return a share in (0, 1]; None if the code keeps its default."""
     try:
         value = float(text)
     except ValueError:

@@ -34,10 +34,10 @@ from preflight.programs.sglang_argument_tables import (
 
 
 class SettingValue(NamedTuple):
-    """A value as its consumer has it, or Unknown where a variable stands in it; and its origin.
+    """A value as its consumer has it, or Unknown if a variable stands in it; and its origin.
 
     given: False for an argument that nobody wrote: a default, or one that the release lacks.
-    written_as: the flag or the variable that holds the value; "" where a file or nobody does.
+    written_as: the flag or the variable that holds the value; "" if a file or nobody does.
     """
 
     value: Any
@@ -200,17 +200,17 @@ def unresolved(word: Word) -> Unknown:
 
 
 def word_value(word: Word) -> str | Unknown:
-    """Return a word's text; Unknown where a variable in it is not set."""
+    """Return a word's text; Unknown if a variable in it is not set."""
     return unresolved(word) if word.unresolved else word.text
 
 
 def file_text(path: Word, read_file: ReadFile) -> str | Unknown:
-    """Return the text of the file that a word names; Unknown where either is not known."""
+    """Return the text of the file that a word names; Unknown if either is not known."""
     return unresolved(path) if path.unresolved else read_file(path.text)
 
 
 def port_value(text: str, what: str) -> int | Unknown:
-    """Return a port; Unknown where ``text`` is none. what: which it is, for the reason."""
+    """Return a port; Unknown if ``text`` is none. what: which it is, for the reason."""
     text = text.strip()
     known = text.isdecimal() and len(text) <= 5
     return int(text) if known else Unknown(f"{what} {text!r} is not a port")

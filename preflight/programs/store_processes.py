@@ -37,7 +37,7 @@ _ON, _OFF = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
 
 
 class StoreProcess(NamedTuple):
-    """What one process sets up; ``client`` Unknown where a variable decides it.
+    """What one process sets up; ``client`` Unknown if a variable decides it.
 
     offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
     where it names none itself. port: the store service's HTTP port. file: the JSON file that it has

@@ -105,7 +105,7 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """Return the settings of one service; Unknown where its file cannot be read here."""
+    """Return the settings of one service; Unknown if its file cannot be read here."""
     options = service_arguments(arguments)
     if options.error:
         return ServiceConfig(_unknown(options.error), (options.error,), (), (), options.port)

@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 def steps_of(
     plan: Plan, root: Root, writer: Writer, persist: bool = False, force: bool = False
 ) -> Steps:
-    """Return the changes that bring the host to the plan; none where a value is enough."""
+    """Return the changes that bring the host to the plan; none if a value is enough."""
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -100,7 +100,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _path(setting: Planned) -> str | None:
-    """Return the kernel file of a setting, None where it is not for apply."""
+    """Return the kernel file of a setting, None if it is not for apply."""
     if setting.name in (NR_HUGEPAGES, *ORDERS):
         return None
     if setting.kind is Kind.SYSCTL:

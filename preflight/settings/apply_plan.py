@@ -181,7 +181,7 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
 
 
 def _wanted(consent: Consent, question: str) -> bool:
-    """Ask whether to go on. Raises UsageError where there is nobody to ask."""
+    """Ask whether to go on. Raises UsageError if there is nobody to ask."""
     if consent.yes:
         return True
     if not sys.stdin.isatty():

@@ -41,7 +41,7 @@ class Wish(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One setting of the plan; what it is now is "" where it is not set or not known.
+    """One setting of the plan; what it is now is "" if it is not set or not known.
 
     change: it is known not to be as wanted. lasts, how: whether a reboot keeps it, and who sees to
     that, or what would.

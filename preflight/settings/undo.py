@@ -29,7 +29,7 @@ class JournalError(Exception):
 class Entry(NamedTuple):
     """One change. kind: value (a kernel file), file, link.
 
-    before: None where nothing was there. got: as read back, None while it is being made. boot: the
+    before: None if nothing was there. got: as read back, None while it is being made. boot: the
     kernel's boot id. mode: a replaced file's permissions.
     """
 

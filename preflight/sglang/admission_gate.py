@@ -30,7 +30,7 @@ _KV_WORDS = (
 
 
 class FreeMemory(NamedTuple):
-    """What the gate reads. headroom_bytes: the memory cgroup's; None where nothing limits."""
+    """What the gate reads. headroom_bytes: the memory cgroup's; None if nothing limits."""
 
     available_bytes: int
     headroom_bytes: int | Unknown | None = None
@@ -52,7 +52,7 @@ def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
 class GateAnswer(NamedTuple):
     """One pool of one rank. ``free_bytes``: what the gate compares it with.
 
-    message: what the server prints where it refuses; None where it admits.
+    message: what the server prints where it refuses; None if it admits.
     """
 
     kind: PoolKind
@@ -90,7 +90,7 @@ def asked_bytes(
 ) -> tuple[int, str] | None:
     """Return the free memory for which the gate admits each pool, and how that comes about.
 
-    None where no pool is checked. free // shares >= largest: free >= largest * shares.
+    None if no pool is checked. free // shares >= largest: free >= largest * shares.
     """
     requested = [pool.requested_bytes for pool in pools if pool.requested_bytes is not None]
     if not requested:
@@ -183,7 +183,7 @@ def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: Sgl
 class FeasiblePages(NamedTuple):
     """The huge page counts of one size that cover the need and pass the gate.
 
-    ``most`` is None where nothing bounds it from above; empty where ``most < least``.
+    ``most`` is None if nothing bounds it from above; empty if ``most < least``.
     """
 
     page_size_bytes: int

@@ -55,7 +55,7 @@ def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
 
 
 def configured_segment(server: SglangServer) -> int | None:
-    """Return ``global_segment_size`` in bytes, as SGLang reads it; None where it cannot."""
+    """Return ``global_segment_size`` in bytes, as SGLang reads it; None if it cannot."""
     value = server.store.value("global_segment_size") if server.store else None
     try:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
@@ -109,7 +109,7 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
 def own_allocator(
     server: SglangServer, release: SglangRelease, mooncake: MooncakeRelease
 ) -> OwnAllocator | None:
-    """Return SGLang's own allocator of host pools; None where Mooncake's takes them.
+    """Return SGLang's own allocator of host pools; None if Mooncake's takes them.
 
     Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to its own
     (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
@@ -216,7 +216,7 @@ class Ranks(NamedTuple):
 
 @or_unknown
 def server_ranks(server: SglangServer) -> Ranks:
-    """Return the ranks of ``server``; Unknown where a variable decides their number."""
+    """Return the ranks of ``server``; Unknown if a variable decides their number."""
     tp, pp = known(server.number("tp_size")), known(server.number("pp_size"))
     replicas, attention_dp = known(server.replicas), known(server.attention_dp)
     nodes = known(server.number("nnodes"))

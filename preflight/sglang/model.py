@@ -57,7 +57,7 @@ _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
 
 
 class WellKnownModel(NamedTuple):
-    """``weights_bytes``: of a checkpoint under its own name; None where not known."""
+    """``weights_bytes``: of a checkpoint under its own name; None if not known."""
 
     name: str
     geometry: ModelGeometry
@@ -147,8 +147,8 @@ _NESTED = ("text_config", "language_config", "llm_config")
 
 
 class Model(NamedTuple):
-    """``weights_bytes``: None where the table does not know them; then they are no fewer than
-    ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None where the config that was
+    """``weights_bytes``: None if the table does not know them; then they are no fewer than
+    ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None if the config that was
     read does not say."""
 
     name: str

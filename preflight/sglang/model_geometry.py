@@ -95,7 +95,7 @@ class ModelGeometry(NamedTuple):
     layers: the kind of each layer, in order. index_layers: the layers that keep index keys of
     their own (sparse attention), in order; empty without an indexer.
     sliding: the heads of the sliding-window layers; None without such layers.
-    linear: the state of a linear-attention layer, Unknown where its shape is not derivable.
+    linear: the state of a linear-attention layer, Unknown if its shape is not derivable.
     dtype_bytes: one element of the KV cache under ``--kv-cache-dtype auto``.
     nextn_layers: the layers of a multi-token-prediction head that the checkpoint carries.
     """

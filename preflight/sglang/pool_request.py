@@ -40,7 +40,7 @@ class Hardware(NamedTuple):
     """What a server's pools depend on beside its command line.
 
     gpu_bytes: the memory of the smallest GPU. host: what SGLang reads of the host's memory, for a
-    pool whose size is left to it. context_tokens: of the model's config, None where it says none.
+    pool whose size is left to it. context_tokens: of the model's config, None if it says none.
     gpu: read for models of sparse attention alone. least_weights_bytes: where weights_bytes is not
     known.
     """

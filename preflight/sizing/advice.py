@@ -31,7 +31,7 @@ from preflight.sizing.sizing import Sizing, without_arena
 
 
 class Recommendation(NamedTuple):
-    """One thing to do: a stable id, a sentence, and commands to copy (none where none helps)."""
+    """One thing to do: a stable id, a sentence, and commands to copy (none if none helps)."""
 
     id: str
     text: str

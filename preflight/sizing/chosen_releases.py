@@ -142,7 +142,7 @@ def _not_told(program: str, installed: Installed | None) -> str:
 def known_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
-    """Return the release that is given, else the one installed; None where one is to be assumed.
+    """Return the release that is given, else the one installed; None if one is to be assumed.
 
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """

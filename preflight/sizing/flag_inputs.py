@@ -34,7 +34,7 @@ from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingI
 
 
 class Flags(NamedTuple):
-    """What the command line says; None where it says nothing. Sizes in bytes.
+    """What the command line says; None if it says nothing. Sizes in bytes.
 
     documented: the documented rule is asked for its answer, so what it answers is not refused.
     """
@@ -125,7 +125,7 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """Return Unknown where K and V of L2 may be registered apart, which may end the server.
+    """Return Unknown if K and V of L2 may be registered apart, which may end the server.
 
     Flags do not tell whether the model's L2 is. ``preflight.rules.memory`` judges it where the
     launch itself is given.

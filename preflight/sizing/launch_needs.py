@@ -252,7 +252,7 @@ def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> i
 
 
 def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
-    """Return where the shares of its segment are bound; () where it is one mapping."""
+    """Return where the shares of its segment are bound; () if it is one mapping."""
     shares = [a for a in replay.allocations if a.what is MemoryKind.SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()

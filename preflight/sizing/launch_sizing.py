@@ -34,10 +34,10 @@ from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 
 class LaunchSizing(NamedTuple):
     """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
-    one at the lower. Both are None where a number that decides is not known. unread: what of the
+    one at the lower. Both are None if a number that decides is not known. unread: what of the
     launch is in no number, so that nothing fits for certain. group: which host's part this is of a
     launch for several. whole: the processes of all of them. regular_bytes: the least and the most
-    memory on regular pages, None where that is not known or was not asked. consequence: what
+    memory on regular pages, None if that is not known or was not asked. consequence: what
     follows where it fails."""
 
     reading: Reading
@@ -195,7 +195,7 @@ def admit(
 ) -> Admission:
     """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host.
 
-    Unknown where it cannot be told.
+    Unknown if it cannot be told.
     A server whose L2 is on huge pages is asked for regular memory all the same: the gate does not
     know what backs its pools.
     """

@@ -83,7 +83,7 @@ def server_hardware(
     """Return the hardware that a server is sized for.
 
     gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang. root: of the
-    host that it runs on, None where that is another.
+    host that it runs on, None if that is another.
     """
     model = models.target(server.value("model_path"))
     geometry = model.geometry

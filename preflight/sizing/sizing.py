@@ -35,7 +35,7 @@ HELPER_EXIT_CODES = {
 
 
 class DocumentedRule(NamedTuple):
-    """The helper's four numbers and its status; ``available_bytes`` None where it knows no pool."""
+    """The helper's four numbers and its status; ``available_bytes`` None if it knows no pool."""
 
     baseline_per_rank_bytes: int
     baseline_total_bytes: int

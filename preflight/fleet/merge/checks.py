@@ -33,7 +33,7 @@ Launches = Mapping[str, NodeLaunch]
 
 
 class ServiceAddress(NamedTuple):
-    """An address as the fleet knows it. node: whose it is, "" where that cannot be told."""
+    """An address as the fleet knows it. node: whose it is, "" if that cannot be told."""
 
     host: str
     port: str

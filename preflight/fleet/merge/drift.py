@@ -30,7 +30,7 @@ class Variant(NamedTuple):
 class Drift(NamedTuple):
     """One fact, or several that differ alike, that is not the same everywhere.
 
-    most: None where no value is on more nodes than each other: then ``others`` has all of them.
+    most: None if no value is on more nodes than each other: then ``others`` has all of them.
     unread: nodes that could not read it.
     """
 

@@ -81,7 +81,7 @@ def ask(
     """Ask each node its question.
 
     Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
-    node once, as it ends. ``tick`` is called some times a second. Raises UsageError where nothing
+    node once, as it ends. ``tick`` is called some times a second. Raises UsageError if nothing
     can be started, and RunInterruptedError once all local processes are gone, after ``answered``
     was told of the rest.
     """

@@ -38,7 +38,7 @@ _END = re.compile(rf"{SAYS} end ([0-9]+)\s*\Z".encode())
 
 class NodeReply(NamedTuple):
     """lines: what stood on standard output. error: the end of standard error. code: ssh's exit
-    code, None where it had none: it was stopped (``timed_out``, or an interruption). carried: the
+    code, None if it had none: it was stopped (``timed_out``, or an interruption). carried: the
     program was taken along."""
 
     node: str
@@ -79,7 +79,7 @@ class NodeReply(NamedTuple):
 
 
 class NodeAnswer(NamedTuple):
-    """What is known of a node. document: its report as it came, None where it gave none."""
+    """What is known of a node. document: its report as it came, None if it gave none."""
 
     row: NodeRow
     document: Json | None = None

@@ -49,7 +49,7 @@ class Trouble(Enum):
 class Unusable(NamedTuple):
     """One report, or several alike in one source. line: of the first, 0 for a whole file.
 
-    node: the node that it is about, "" where it does not say and its file has no node's name.
+    node: the node that it is about, "" if it does not say and its file has no node's name.
     """
 
     source: str
@@ -119,7 +119,7 @@ class ServiceOf(NamedTuple):
 
     @property
     def address(self) -> str:
-        """``host:port``, an IPv6 address in brackets; "" where it is not known."""
+        """``host:port``, an IPv6 address in brackets; "" if it is not known."""
         if not isinstance(self.host, str):
             return ""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -153,7 +153,7 @@ class NodeRow(NamedTuple):
     """One report, or what stands for a node without one. unread: facts that could not be read.
 
     origin: file, and line where there are several in one. whole: it tells of its machine; without,
-    nothing but its findings is known. boot: "" where it is not known: two names with one boot id
+    nothing but its findings is known. boot: "" if it is not known: two names with one boot id
     are one machine. made_unix_seconds: by the node's own clock; 0 where nothing was read.
     """
 

@@ -24,7 +24,7 @@ class ArtefactNames(NamedTuple):
 
 
 class Rendering(NamedTuple):
-    """text: the artefact alone, "" where the plan has nothing for it. notes: sentences about it."""
+    """text: the artefact alone, "" if the plan has nothing for it. notes: sentences about it."""
 
     text: str
     notes: tuple[str, ...] = ()

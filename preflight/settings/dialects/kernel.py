@@ -67,7 +67,7 @@ def needs_unit(plan: Plan) -> bool:
 
 
 def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
-    """Return pages of the whole default pool, None where sysctl cannot set it, and what to know."""
+    """Return pages of the whole default pool, None if sysctl cannot set it, and what to know."""
     mine = [target for target in plan.pools if target.page_bytes == plan.default_page_bytes]
     notes = [
         f"{target.name}: sysctl sets the default page size alone; --format sysfs or cmdline "
