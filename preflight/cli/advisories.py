@@ -32,16 +32,17 @@ def print_advisories(
     from preflight.base.output import columns, painter, say, say_json
 
     if as_json:
-        rows = [_object(one) | _NO_LAUNCH for one in records()]
+        rows = [_object(record) | _NO_LAUNCH for record in records()]
         say_json(envelope("advisories", 0, {"advisories": rows}, host="/"))
     else:
-        say("\n".join(_row(one, "", painter(color), columns()) for one in records()))
+        say("\n".join(_row(record, "", painter(color), columns()) for record in records()))
     return 0
 
 
 def _of_launch(
     launch: LaunchWords, root: str, timeout_seconds: float, every: bool, as_json: bool, color: str
 ) -> int:
+    """Print the known problems of one launch, and return the exit code."""
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from preflight.advisories.judge import TOPICS, verdicts
@@ -55,26 +56,26 @@ def _of_launch(
         raise UsageError(seen.launch.reason)
     worst: dict[str, Verdict] = {}
     for verdict in verdicts(seen):
-        held = worst.get(verdict.advisory.id)
-        if held is None or _weight(verdict) > _weight(held):
+        before = worst.get(verdict.advisory.id)
+        if before is None or _weight(verdict) > _weight(before):
             worst[verdict.advisory.id] = verdict
-    shown = [one for one in worst.values() if every or _counts(one)]
-    code = int(any(_counts(one) and not one.advisory.arises for one in worst.values()))
+    shown = [each for each in worst.values() if every or _counts(each)]
+    code = int(any(_counts(each) and not each.advisory.arises for each in worst.values()))
     if as_json:
         from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 
-        rows = [_object(one.advisory) | _verdict_object(one) for one in shown]
+        rows = [_object(each.advisory) | _verdict_object(each) for each in shown]
         launched = about(
             "" if seen.needs is None else seen.needs.source, seen.launch.sizing.inputs.processes
         )
-        found = public({"advisories": rows})
+        answer = public({"advisories": rows})
         count = sum(map(_counts, worst.values()))
         reason = f"{count} known problems affect this launch, or may" if code else None
-        say_json(envelope("advisories", code, found, reason=reason, launch=launched, host=root))
+        say_json(envelope("advisories", code, answer, reason=reason, launch=launched, host=root))
         return code
     paint, width = painter(color), columns()
-    lines = [_row(one.advisory, _said(one), paint, width) for one in shown]
+    lines = [_row(each.advisory, _relation(each), paint, width) for each in shown]
     say(public("\n".join(lines) or "none of the known problems affects this launch"))
     return code
 
@@ -88,61 +89,61 @@ def _counts(verdict: Verdict) -> bool:
     return verdict.holds is not False and not verdict.advisory.covered_by
 
 
-def _said(verdict: Verdict) -> str:
+def _relation(verdict: Verdict) -> str:
     """Return what a record is to a launch, in a few words."""
-    one = verdict.advisory
+    record = verdict.advisory
     if verdict.holds is False:
         return "not affected"
     if verdict.holds is not True:
         return f"not known: {verdict.holds.reason}"
-    if one.covered_by:
-        return f"may be: judged by {', '.join(one.covered_by)}"
-    if one.arises:
-        return f"may arise: {one.arises}"
+    if record.covered_by:
+        return f"may be: judged by {', '.join(record.covered_by)}"
+    if record.arises:
+        return f"may arise: {record.arises}"
     return f"affected: {verdict.process.name}, {verdict.product} {verdict.version}"
 
 
 def _verdict_object(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "affected": verdict.holds,
-        "text": _said(verdict),
-        "process": verdict.process.name,
-    }
+    return {"affected": verdict.holds, "text": _relation(verdict), "process": verdict.process.name}
 
 
 _NO_LAUNCH = {"affected": None, "text": "", "process": ""}
 
 
-def _object(one: Advisory) -> dict[str, Any]:
+def _object(record: Advisory) -> dict[str, Any]:
+    """Return a record for JSON."""
     from preflight.advisories.records import condition_text, range_text
 
     return {
-        "advisory": one.id,
-        "check": one.check,
-        "summary": one.summary,
-        "severity": one.severity,
-        "affected_ranges": [range_text(each) for each in one.affected],
-        "condition": condition_text(one.when),
-        "arises": one.arises,
-        "seen": one.seen,
-        "advice": one.remedy,
-        "evidence": list(one.evidence),
-        "judged_by": list(one.covered_by or (one.check,)),
-        "references": [url for _, url in one.references],
+        "advisory": record.id,
+        "check": record.check,
+        "summary": record.summary,
+        "severity": record.severity,
+        "affected_ranges": [range_text(each) for each in record.affected],
+        "condition": condition_text(record.when),
+        "arises": record.arises,
+        "seen": record.seen,
+        "advice": record.remedy,
+        "evidence": list(record.evidence),
+        "judged_by": list(record.covered_by or (record.check,)),
+        "references": [url for _, url in record.references],
     }
 
 
-def _row(one: Advisory, said: str, paint: Any, width: int) -> str:
+def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
+    """Return a record as wrapped lines, with what it is to the launch."""
     from preflight.advisories.records import range_text
     from preflight.render.text import wrapped
 
-    ranges = "; ".join(map(range_text, one.affected))
-    colour = "red" if one.grave else "yellow"
-    text = f"{one.id}  {one.severity}: {one.summary} ({ranges})"
-    head = "\n".join(wrapped(text, width, 14)).replace(one.severity, paint(one.severity, colour), 1)
-    if not said:
+    ranges = "; ".join(map(range_text, record.affected))
+    colour = "red" if record.grave else "yellow"
+    text = f"{record.id}  {record.severity}: {record.summary} ({ranges})"
+    head = "\n".join(wrapped(text, width, 14)).replace(
+        record.severity, paint(record.severity, colour), 1
+    )
+    if not relation:
         return head
-    more = f"{said}. {one.remedy[:1].upper()}{one.remedy[1:]}."
+    more = f"{relation}. {record.remedy[:1].upper()}{record.remedy[1:]}."
     return "\n".join([head, *("              " + line for line in wrapped(more, width - 14, 0))])
 
 
@@ -158,14 +159,14 @@ def print_osv(zip_path: str | None) -> int:
     from preflight.base.output import say
 
     if zip_path is None:
-        say(json.dumps([as_osv(one) for one in records()], indent=2))
+        say(json.dumps([as_osv(record) for record in records()], indent=2))
         return 0
     import io
     import zipfile
 
     from preflight.base.within import limit_seconds, save
 
-    wanted = [as_osv(one) for one in records() if for_scanners(one)]
+    wanted = [as_osv(record) for record in records() if for_scanners(record)]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as made:
         for each in wanted:

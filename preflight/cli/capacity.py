@@ -150,14 +150,14 @@ def capacity(
         if trace is not None:
             raise UsageError(f"--workload {kind} stands in for a trace: give one of both")
     formats = [name for name, _ in answers]
-    given = {
+    trace_options = {
         "--curve": curve,
         "--format html": "html" in formats,
         "--format svg": "svg" in formats,
         "--hit-rate": hit_rate is not None,
         "--routing": routing is not None,
     }
-    for name, wanted in given.items():
+    for name, wanted in trace_options.items():
         if wanted and trace is None and kind is None:
             raise UsageError(f"{name} is about a trace: give --trace FILE, or --workload chat")
     asked = CapacityRequest(
@@ -166,26 +166,26 @@ def capacity(
         eviction_watermark,
         new_tokens_per_second,
     )
-    found = capacity_of(launch, root, timeout_seconds, asked)
-    if measured is not None and not isinstance(found, Unknown):
+    computed = capacity_of(launch, root, timeout_seconds, asked)
+    if measured is not None and not isinstance(computed, Unknown):
         from preflight.measuring.findings import worth
         from preflight.measuring.records import read_measured
 
         rates = read_measured(measured)
-        sizes = [(one.subject, one.capacity.bytes_per_token) for one in found.servers]
+        sizes = [(server.subject, server.capacity.bytes_per_token) for server in computed.servers]
         values = [
             f"{name}: {worth(rates, size, prefill_tokens_per_second)}"
             for name, size in sizes
             if not isinstance(size, Unknown)
         ]
-        found = found._replace(notes=(*found.notes, *values))
-    if isinstance(found, Unknown):
-        say(f"mooncake-preflight capacity: {found.reason}", err=True)
+        computed = computed._replace(notes=(*computed.notes, *values))
+    if isinstance(computed, Unknown):
+        say(f"mooncake-preflight capacity: {computed.reason}", err=True)
         for name, path in answers:
             if name == "json":
                 with output_to(path):
                     code = exit_codes.UNKNOWN
-                    say_json(envelope("capacity", code, word="error", reason=found.reason))
+                    say_json(envelope("capacity", code, word="error", reason=computed.reason))
         return exit_codes.UNKNOWN
     replayed = None
     if trace is not None or kind is not None:
@@ -194,17 +194,17 @@ def capacity(
         from preflight.traces.formats import open_trace
         from preflight.traces.generate import profile_trace
 
-        told = TraceRequest(routing, prefill_tokens_per_second, curve, hit_rate)
+        trace_request = TraceRequest(routing, prefill_tokens_per_second, curve, hit_rate)
         progress = Progress()
         if kind is not None:
-            opened = profile_trace(kind, page_of(found), KIND_REQUESTS, 0)
+            opened = profile_trace(kind, page_of(computed), KIND_REQUESTS, 0)
         else:
-            opened = open_trace(str(trace), page_of(found), trace_block_tokens)
-        (replayed,) = trace_answers([found], opened, told, progress.show)
+            opened = open_trace(str(trace), page_of(computed), trace_block_tokens)
+        (replayed,) = trace_answers([computed], opened, trace_request, progress.show)
         progress.clear()
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
-    tiers = [tier for server in found.servers for tier in server.capacity.tiers]
-    decides = (*(tier.tokens for tier in tiers), found.workload)
+    tiers = [tier for server in computed.servers for tier in server.capacity.tiers]
+    decides = (*(tier.tokens for tier in tiers), computed.workload)
     reasons = [each.reason for each in decides if isinstance(each, Unknown)]
     code = exit_codes.UNKNOWN if reasons else 0
     for name, path in answers:
@@ -215,45 +215,47 @@ def capacity(
                 answer = envelope(
                     "capacity",
                     code,
-                    public(_object(found, replayed)),
+                    public(_object(computed, replayed)),
                     word="unknown" if reasons else "known",
                     reason=next(iter(reasons), None),
-                    launch=about(found.source, found.processes),
+                    launch=about(computed.source, computed.processes),
                 )
                 say_json(answer)
             elif name == "text":
-                say(public(_text(found, replayed, color, plain, curve)))
+                say(public(_text(computed, replayed, color, plain, curve)))
             elif replayed is not None:
                 from preflight.pictures.hit_curve import say_picture
 
-                say_picture(name, found, replayed)
+                say_picture(name, computed, replayed)
     return code
 
 
-def _object(found: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str, Any]:
+def _object(computed: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str, Any]:
+    """Return the answer for JSON, with the replayed trace if there is one."""
     from preflight.capacity.report import capacity_object
 
-    answer = capacity_object(found)
+    answer = capacity_object(computed)
     if replayed is not None:
         from preflight.capacity.trace_report import trace_object
 
-        answer["trace"] = trace_object(found, replayed)
+        answer["trace"] = trace_object(computed, replayed)
     return answer
 
 
 def _text(
-    found: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
+    answer: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
 ) -> str:
+    """Return the answer for a terminal, with the replayed trace if there is one."""
     from preflight.base.output import columns, painter
     from preflight.capacity.report import capacity_text
     from preflight.pictures.bars import draws_blocks
 
     plain = plain or not draws_blocks(sys.stdout.encoding)
-    text = capacity_text(found, columns(), painter(color), plain)
+    text = capacity_text(answer, columns(), painter(color), plain)
     if replayed is not None:
         from preflight.capacity.trace_report import trace_text
         from preflight.pictures.hit_curve import plot_text
 
-        plot = plot_text(found, replayed, painter(color), columns(), plain) if curve else ""
-        text = f"{text}\n\n{trace_text(found, replayed, columns(), plot)}"
+        plot = plot_text(answer, replayed, painter(color), columns(), plain) if curve else ""
+        text = f"{text}\n\n{trace_text(answer, replayed, columns(), plot)}"
     return text

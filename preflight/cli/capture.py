@@ -69,7 +69,7 @@ def capture(
         from preflight.reading.understood import about
         from preflight.sizing.launch_needs import source_name
 
-        found = {
+        answer = {
             "file": path,
             "files": len(answers.texts),
             "calls": len(answers.calls),
@@ -78,12 +78,12 @@ def capture(
         }
         sizing = None if recorded.sized is None else recorded.sized.sizing
         started = sizing and about(source_name(sizing), sizing.inputs.processes)
-        say_json(envelope("capture", 0, found, launch=started), err=is_stream(path))
+        say_json(envelope("capture", 0, answer, launch=started), err=is_stream(path))
     else:
-        said = "as they are" if keep_names else "replaced"
+        message = "as they are" if keep_names else "replaced"
         say(
             f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "
-            f"{len(content)} bytes, names and addresses {said}",
+            f"{len(content)} bytes, names and addresses {message}",
             err=is_stream(path),
         )
     if len(content) > LARGEST_BYTES:

@@ -105,7 +105,7 @@ def check(
 
         topics = (*topics, *MACHINE_TOPICS)
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
-    found = checked(
+    answer = checked(
         launch,
         root,
         timeout_seconds,
@@ -114,56 +114,57 @@ def check(
         slow=slow,
         measured=_measured(measured),
     )
-    code = exit_code(found.report.verdict, protocol, fail_on)
+    code = exit_code(answer.report.verdict, protocol, fail_on)
     if lock is not None:
-        _lock(lock, found, timeout_seconds)
+        _lock(lock, answer, timeout_seconds)
     for name, path in answers:
         with output_to(path):
             if name == "json":
-                _say_json(found, protocol, code)
+                _say_json(answer, protocol, code)
             else:
-                say(_said(name, found, color, verbosity, memory_map, plain))
+                say(_in_format(name, answer, color, verbosity, memory_map, plain))
     return code
 
 
-def _say_json(found: Checked, protocol: str, code: int) -> None:
+def _say_json(answer: Checked, protocol: str, code: int) -> None:
+    """Print the report as one object, with the machine."""
     from preflight.base.output import say_json
     from preflight.check.forms import report_object
     from preflight.check.machine import machine_object
 
-    more = {"machine": machine_object(found.seen)}
-    say_json(report_object(found.report, protocol, code, more))
+    more = {"machine": machine_object(answer.seen)}
+    say_json(report_object(answer.report, protocol, code, more))
 
 
-def _said(
-    name: str, found: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
+def _in_format(
+    name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
     """Return the answer in the format ``name``."""
     from preflight.base.output import columns, painter
     from preflight.check.forms import protocol_line, report_junit
 
     if name == "junit":
-        return report_junit(found.report).rstrip("\n")
+        return report_junit(answer.report).rstrip("\n")
     if name == "html":
         from preflight.pictures.check_page import check_page
 
-        return check_page(found.report, found.seen, made()).rstrip("\n")
-    if (text := protocol_line(found.report, name)) is not None:
+        return check_page(answer.report, answer.seen, made()).rstrip("\n")
+    if (text := protocol_line(answer.report, name)) is not None:
         return text
     from preflight.check.to_text import report_text
 
-    text = report_text(found.report, painter(color), columns(), verbosity)
+    text = report_text(answer.report, painter(color), columns(), verbosity)
     if memory_map:
         from preflight.pictures.bars import bars_text, draws_blocks
         from preflight.pictures.memory_map import memory_of
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        text += f"\n\n{bars_text(memory_of(found.seen), painter(color), columns(), plain)}"
+        text += f"\n\n{bars_text(memory_of(answer.seen), painter(color), columns(), plain)}"
     return text
 
 
 def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
-    """Return what holds a launch against the rates of --measured. Raises UsageError."""
+    """Return the comparison with the rates of --measured. Raises UsageError."""
     if path is None:
         return lambda _: []
     from checks.base.unknown import Unknown
@@ -197,7 +198,7 @@ def _refuse_two_outputs(
         raise click.UsageError("--memory-map is drawn below the text: add --format text")
 
 
-def _lock(path: str, found: Checked, limit_seconds: float) -> None:
+def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
     """Write the answer where it is good: what fails, or is not known, is nothing to hold to."""
     from checks.base.finding import Status
     from preflight.base.output import say
@@ -207,13 +208,13 @@ def _lock(path: str, found: Checked, limit_seconds: float) -> None:
     why = {
         Status.FAIL: "the launch fails here",
         Status.UNKNOWN: "whether it runs here is not known; accept what is unknown by --ignore",
-    }.get(found.report.verdict)
+    }.get(checked.report.verdict)
     if why is not None:
         say(f"--lock {path}: not written: {why}", err=True)
     else:
-        source = "launch" if found.seen.needs is None else found.seen.needs.source
-        answer = full_answer(found.seen, found.waivers)
-        text = locked_text(source, answer, found.waivers)
+        source = "launch" if checked.seen.needs is None else checked.seen.needs.source
+        answer = full_answer(checked.seen, checked.waivers)
+        text = locked_text(source, answer, checked.waivers)
         save(f"--lock {path}", path, text.encode(), 0o644, limit_seconds)
 
 
@@ -234,8 +235,8 @@ def made() -> Made:
     from preflight.base.program import program_version
     from preflight.pictures.check_page import Made
 
-    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     # Ten digits last until the year 2286.
-    seconds = int(given) if given.isascii() and given.isdecimal() and len(given) < 11 else None
+    seconds = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else None
     moment = time.gmtime(time.time() if seconds is None else seconds)
     return Made(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))

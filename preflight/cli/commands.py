@@ -45,6 +45,7 @@ class RefusingCommand(click.Command):
     """
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their sections."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -57,14 +58,15 @@ class RefusingCommand(click.Command):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; an option that is gone is refused with what replaces it."""
         ctx.meta[WORDS] = tuple(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if error.option_name not in GONE:
                 raise
-            said = f"{error.option_name} is gone: {GONE[error.option_name]}"
-            raise click.UsageError(said, ctx) from None
+            message = f"{error.option_name} is gone: {GONE[error.option_name]}"
+            raise click.UsageError(message, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -105,6 +107,7 @@ class LazyGroup(click.Group):
         gone: Mapping[str, str] = MappingProxyType({}),
         **named: Any,
     ):
+        """Take the commands by section, each with where its function stands."""
         super().__init__(*arguments, **named)
         self._sections, self._gone = later, gone
         self._later = {name: where for each in later.values() for name, where in each.items()}
@@ -116,27 +119,28 @@ class LazyGroup(click.Group):
         """Write each section with its commands, and the whole first sentence of each."""
         width = max(len(name) for name in self._later)
         for title, names in self._sections.items():
-            found = ((name, self.get_command(ctx, name)) for name in names)
+            commands = ((name, self.get_command(ctx, name)) for name in names)
             rows = [
                 (f"{name:<{width}}", each.get_short_help_str(limit=_WHOLE_SENTENCE))
-                for name, each in found
+                for name, each in commands
                 if each is not None
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command when it is asked for; None if there is no such command."""
         where = self._later.get(cmd_name)
         if where is None:
             return None
         module, _, name = where.partition(":")
-        found: click.Command = getattr(import_module(module), name)
-        return found
+        loaded: click.Command = getattr(import_module(module), name)
+        return loaded
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; a name that is none is refused with the nearest, or with check."""
+        """Return the command; an unknown name is refused with the nearest, or with check."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -145,11 +149,11 @@ class LazyGroup(click.Group):
 
             near = get_close_matches(args[0], self._later, n=1)
             if args[0] in self._gone:
-                said = self._gone[args[0]]
+                message = self._gone[args[0]]
             elif os.path.isfile(args[0]):
-                said = f"{args[0]!r} is a file, not a command: give it to check or read"
+                message = f"{args[0]!r} is a file, not a command: give it to check or read"
             elif near:
-                said = f"{error.message.rstrip('.')}: did you mean {near[0]}?"
+                message = f"{error.message.rstrip('.')}: did you mean {near[0]}?"
             else:
                 raise
-            raise click.UsageError(said, ctx) from None
+            raise click.UsageError(message, ctx) from None

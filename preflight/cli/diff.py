@@ -112,17 +112,17 @@ def diff(
     if locked is None:
         before, _ = answer_of(sides[0], timeout_seconds)
     else:
-        held = read_locked(locked, timeout_seconds)
-        before, waivers = held.answer, held.waivers
-        names = (f"{held.name} ({locked})", names[1])
+        locked_answer = read_locked(locked, timeout_seconds)
+        before, waivers = locked_answer.answer, locked_answer.waivers
+        names = (f"{locked_answer.name} ({locked})", names[1])
     after, started = answer_of(sides[1], timeout_seconds, waivers)
     if locked is not None:
         after = without_secrets(after)
     if as_json:
-        found = public(differences_object(names, before, after))
+        differences = public(differences_object(names, before, after))
         code = exit_code(before, after)
         why = (None, "lines of the answer differ", "the verdict of check is a worse one")[code]
-        say_json(envelope("diff", code, found, reason=why, launch=started, host=hosts[1]))
+        say_json(envelope("diff", code, differences, reason=why, launch=started, host=hosts[1]))
     else:
         paint = painter(color)
         say(public(differences_text(names, before, after, verbosity, paint, columns())))

@@ -74,17 +74,19 @@ def exec_(
     from preflight.check.gate import run_behind_the_gate
 
     command_line = launch._replace(is_command=True)
-    held = None
+    differs = None
     if locked is not None:
-        held, waivers = _held(locked, strict, timeout_seconds)
+        differs, waivers = _locked_answer(locked, strict, timeout_seconds)
         chosen = chosen._replace(locked=waivers)
     return run_behind_the_gate(
-        command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json, held
+        command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json, differs
     )
 
 
-def _held(path: str, strict: bool, limit_seconds: float) -> tuple[LockedStart, tuple[Waiver, ...]]:
-    """Return the locked answer that a start is compared with, and what it was accepted with."""
+def _locked_answer(
+    path: str, strict: bool, limit_seconds: float
+) -> tuple[LockedStart, tuple[Waiver, ...]]:
+    """Return how a locked answer is compared at a start, and its waivers."""
     from preflight.base.output import columns, painter
     from preflight.check.gate import Differs, LockedStart
     from preflight.diff.full_answer import (
@@ -99,8 +101,8 @@ def _held(path: str, strict: bool, limit_seconds: float) -> tuple[LockedStart, t
     name, before, waivers = read_locked(path, limit_seconds)
     names = (f"{name} ({path})", "what is there")
 
-    def differences(found: Checked) -> Differs:
-        after = without_secrets(full_answer(found.seen, found.waivers))
+    def differences(checked: Checked) -> Differs:
+        after = without_secrets(full_answer(checked.seen, checked.waivers))
         text = differences_text(names, before, after, 0, painter("never"), columns())
         return Differs(exit_code(before, after), text, differences_object(names, before, after))
 

@@ -74,10 +74,7 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
     help="Make them for this launch here, with its numbers.",
 )
 @click.option(
-    "--root",
-    type=FILE,
-    metavar="HOST",
-    help="Make them on this host, as check --root takes it.",
+    "--root", type=FILE, metavar="HOST", help="Make them on this host, as check --root takes it."
 )
 @click.option(
     "-v",
@@ -169,7 +166,7 @@ def explain(
     from preflight.logs.patterns import read_patterns
 
     every = catalogue()
-    if words.upper() in {one.id for one in every.advisories}:
+    if words.upper() in {line.id for line in every.advisories}:
         return explain_page(every, words.upper(), as_json, color, at)
     if words in every.ids or words in notices():
         return explain_page(every, words, as_json, color, at)
@@ -178,10 +175,12 @@ def explain(
         return explain_log_files([words], as_json, color, at, verbose)
     if len(what) > 1 and within(limit_seconds(), words, lambda: all(map(os.path.exists, what))):
         return explain_log_files(what, as_json, color, at, verbose)
-    known = [one for one in read_patterns() if one.cause]
-    lines = [one.id for one in known]
+    known = [read_pattern for read_pattern in read_patterns() if read_pattern.cause]
+    lines = [line.id for line in known]
     # A line of a log may be one word too: oom-kill:constraint=...
-    quoted = any(len(part) >= _LEAST_QUOTED and part in words for one in known for part in one.find)
+    quoted = any(
+        len(part) >= _LEAST_QUOTED and part in words for line in known for part in line.find
+    )
     named = len(words.split()) == 1 and any(mark in words for mark in ".-/")
     if named and words not in lines and not quoted:
         from preflight.base.usage_error import UsageError
@@ -205,7 +204,7 @@ class CheckedAt(NamedTuple):
 
 
 def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
-    """Return what check finds there of ``ids``; None without a place, or where it makes none."""
+    """Return the findings of ``ids`` on that host; None without a host, or if none is made."""
     from preflight.check.answer import checked
     from preflight.check.catalogue import FLEET_CHECKS
     from preflight.inputs.launch_words import Chosen
@@ -228,7 +227,7 @@ def here_of(report: Report | None) -> dict[str, str]:
 
 
 def with_report(text: str, report: Report | None, color: str, verbosity: int) -> str:
-    """Return an explanation with what check finds of it under it."""
+    """Return an explanation with the findings of the host below."""
     if report is None:
         return text
     from preflight.base.output import columns, painter
@@ -238,8 +237,8 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
         if report.needs is None:
             return f"{text}\n\nHere: it is about a launch: give it with --launch FILE."
         return f"{text}\n\nHere: {report.needs.source} has nothing of this."
-    found = report_text(report, painter(color), columns(), verbosity, more=None)
-    return f"{text}\n\nChecked here:\n{found}"
+    checked_text = report_text(report, painter(color), columns(), verbosity, more=None)
+    return f"{text}\n\nChecked here:\n{checked_text}"
 
 
 def say_object(
@@ -329,13 +328,7 @@ def explain_page(
     """Print the page of a check, a rule, a record or a notice that there is."""
     from preflight.advisories.records import advisory
     from preflight.base.output import columns, say
-    from preflight.check.catalogue import (
-        advisory_page,
-        as_text,
-        check_page,
-        notice_page,
-        rule_page,
-    )
+    from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
     from preflight.launches.source import notices
 
     check, record = every.checks.get(id_), advisory(id_)
@@ -371,7 +364,7 @@ def explain_words(
 ) -> int:
     """Print the known lines, checks and rules that ``words`` are likely about.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
@@ -379,8 +372,8 @@ def explain_words(
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
     rows = {row["id"]: row["asks"] for row in list_rows(every)}
-    found = about(words, rows)
-    if not (found.lines or found.ids):
+    matches = about(words, rows)
+    if not (matches.lines or matches.ids):
         if len(words.split()) > 1:
             raise UsageError(
                 f"{words}: no known line, check or rule has these words. What ended the server may "
@@ -391,13 +384,13 @@ def explain_words(
             f"{words}: no id, no file, and no known line, check or rule has this word"
             f"{nearest(words, every.ids)}"
         )
-    ids = [id_ for each in shown_lines(found) for id_ in each.checks]
-    ids = ids or [id_ for id_, _ in found.ids]
+    ids = [id_ for each in shown_lines(matches) for id_ in each.checks]
+    ids = ids or [id_ for id_, _ in matches.ids]
     report = checked_at(ids, at)
     if as_json:
-        say_object(0, about_object(found), report)
+        say_object(0, about_object(matches), report)
     else:
-        text = about_text(found, painter(color), columns(), here_of(report))
+        text = about_text(matches, painter(color), columns(), here_of(report))
         say(with_report(text, report, color, 0))
     return 0
 
@@ -427,7 +420,7 @@ def files_of(paths: Iterable[str]) -> list[str]:
 def explain_log_files(
     paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbose: bool
 ) -> int:
-    """Print what is known of logs; returns 0, 1 or 2. Raises UsageError where one is not there."""
+    """Print what is known of logs; returns 0, 1 or 2. Raises UsageError if one does not exist."""
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
     from preflight.logs.explain import explanations_object, explanations_text, read_logs
@@ -435,10 +428,10 @@ def explain_log_files(
 
     cut = False
     passed_over: list[str] = []
-    given = set(paths)
+    named_paths = set(paths)
 
     def read(path: str) -> Iterator[str]:
-        """Yield the blocks of a log; of a folder, what is no log is passed over."""
+        """Yield the blocks of a log; in a folder, files that are no log are passed over."""
         nonlocal cut
         name = "standard input" if path == "-" else path
         try:
@@ -452,7 +445,7 @@ def explain_log_files(
                 why = why_no_log(stream.fileno())
                 if not why and path != "-" and isinstance(stream, io.BufferedReader):
                     why = why_no_text(path, stream.peek())
-                if why and path not in given:
+                if why and path not in named_paths:
                     passed_over.append(f"{path}: {why}")
                     return
                 if why:

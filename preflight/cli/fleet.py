@@ -8,16 +8,12 @@ from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 
 # Each declaration is a module of its own: --help of one must not pay for the others.
 LATER = {
-    "Every node": {
-        "check": "preflight.cli.fleet_check:check",
-    },
+    "Every node": {"check": "preflight.cli.fleet_check:check"},
     "Between nodes": {
         "rails": "preflight.cli.fleet_rails:rails",
         "measure": "preflight.cli.fleet_measure:measure",
     },
-    "Their reports": {
-        "merge": "preflight.cli.fleet_merge:merge",
-    },
+    "Their reports": {"merge": "preflight.cli.fleet_merge:merge"},
 }
 GONE = {
     "collect": "the logs of pods are read by: "

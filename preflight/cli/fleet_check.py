@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 @with_checks
 @with_launch
 def check(
-    *,
-    where: SshNodes,
-    program: Program,
-    chosen: Chosen,
-    shown: Shown,
-    launch: LaunchWords,
+    *, where: SshNodes, program: Program, chosen: Chosen, shown: Shown, launch: LaunchWords
 ) -> int:
     """Check a launch on every node over ssh, and say which nodes differ.
 

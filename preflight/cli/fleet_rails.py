@@ -35,8 +35,10 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
         from preflight.base.envelope import envelope
 
         reason = f"{answer.status.upper()}: {answer.said}"
-        found = rails_object(answer)
-        say_json(envelope("rails", answer.exit_code, found, word=answer.status, reason=reason))
+        answer_object = rails_object(answer)
+        say_json(
+            envelope("rails", answer.exit_code, answer_object, word=answer.status, reason=reason)
+        )
     else:
         say(rails_text(answer, painter(color), columns(), verbosity))
     return answer.exit_code

@@ -57,10 +57,10 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def with_answers(**given: Any) -> Any:
+        def with_answers(**options: Any) -> Any:
             for name in ("format_", "output", "as_json"):
-                del given[name]
-            return function(answers=_answers(names, default), **given)
+                del options[name]
+            return function(answers=_answers(names, default), **options)
 
         for option in (
             click.option(
@@ -93,12 +93,12 @@ def with_one_format(*names: str) -> Decorator:
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def with_one(*, answers: Answers, **given: Any) -> Any:
+        def with_one(*, answers: Answers, **options: Any) -> Any:
             if len(answers) > 1:
                 raise UsageError("this command answers in one format: give one --format")
             ((name, path),) = answers
             with output_to(path):
-                return function(format_=name, **given)
+                return function(format_=name, **options)
 
         return with_formats(*names, again="")(with_one)
 
@@ -109,14 +109,14 @@ def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as
     """Add --format text or json: ``as_json``."""
 
     @wraps(function)
-    def with_json(*, format_: str, **given: Any) -> Any:
-        return function(as_json=format_ == "json", **given)
+    def with_json(*, format_: str, **options: Any) -> Any:
+        return function(as_json=format_ == "json", **options)
 
     return with_one_format("text", "json")(with_json)
 
 
 def _answers(names: tuple[str, ...], default: str) -> Answers:
-    """Return what the words of the command line ask for. Raises UsageError."""
+    """Return the answers that the command line asks for. Raises UsageError."""
     words = click.get_current_context().meta[WORDS]
     answers = asked_answers(own_words(words)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]

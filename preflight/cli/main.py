@@ -102,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Give each format that was asked for its object or line, where there is no answer.
+    """Give each format that was asked for its object or line, if there is no answer.
 
     Returns the exit code.
     """
@@ -131,13 +131,15 @@ def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protoco
 
     if name == "json":
         asked_for = [schema for option, schema in ANSWERS.items() if option in words]
-        own = next(iter(asked_for), SCHEMAS.get(next(iter(words), "")))
-        if own is None:
+        schema_name = next(iter(asked_for), SCHEMAS.get(next(iter(words), "")))
+        if schema_name is None:
             say_json(error_object(protocol, code, message, _path(words)))
         else:
             from preflight.base.envelope import envelope
 
-            say_json(envelope(own, code, word="error", reason=message, command=_path(words)))
+            say_json(
+                envelope(schema_name, code, word="error", reason=message, command=_path(words))
+            )
     elif name == "junit":
         say(error_junit(message).rstrip("\n"))
     elif name == "html" and words[0] == "check":
@@ -152,12 +154,12 @@ def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protoco
 
 def _path(words: Sequence[str]) -> str:
     """Return the command that ``words`` begin with; the program's own name where they do not."""
-    found: click.Command | None = command
+    reached: click.Command | None = command
     for count, word in enumerate(words):
-        if isinstance(found, click.Group):
-            found = found.get_command(click.Context(found), word)
-        if not isinstance(found, click.Group):
-            return " ".join(words[: count + (found is not None)]) or NAME
+        if isinstance(reached, click.Group):
+            reached = reached.get_command(click.Context(reached), word)
+        if not isinstance(reached, click.Group):
+            return " ".join(words[: count + (reached is not None)]) or NAME
     return " ".join(words) or NAME
 
 

@@ -91,14 +91,14 @@ _CONNECT_SECONDS = 10
 
 
 def _where(
-    connect_seconds: int | None, timeout_seconds: float, fanout: int | None = None, **given: Any
+    connect_seconds: int | None, timeout_seconds: float, fanout: int | None = None, **options: Any
 ) -> SshNodes:
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
         connect_seconds = max(1, min(_CONNECT_SECONDS, int(timeout_seconds / 2)))
     return SshNodes(
-        connect_seconds=connect_seconds, timeout_seconds=timeout_seconds, fanout=fanout, **given
+        connect_seconds=connect_seconds, timeout_seconds=timeout_seconds, fanout=fanout, **options
     )
 
 
@@ -121,14 +121,16 @@ def with_answer(*between: Option) -> Decorator:
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         names = ("reports", "answers", "color", "verbosity")
-        one = with_verbosity("What passed, too.")(gathered(function, "shown", _shown, *names))
+        with_shown = with_verbosity("What passed, too.")(
+            gathered(function, "shown", _shown, *names)
+        )
         formats = with_formats("text", "json", "html")
-        return with_options(REPORTS, *between, formats, COLOR)(one)
+        return with_options(REPORTS, *between, formats, COLOR)(with_shown)
 
     return decorated
 
 
-def _shown(**given: Any) -> Shown:
+def _shown(**options: Any) -> Shown:
     from preflight.fleet.merge.command import Shown
 
-    return Shown(**given)
+    return Shown(**options)

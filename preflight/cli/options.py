@@ -62,6 +62,7 @@ class Size(AnyParamType):
         self._least_bytes, self._empty = least_bytes, empty
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> int | None:
+        """Return a size in bytes; one without a unit or too small is refused."""
         if isinstance(value, int):
             return value
         if self._empty and not value:
@@ -100,6 +101,7 @@ class Nodes(AnyParamType):
         self._repeats = repeats
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> tuple[int, ...]:
+        """Return the NUMA nodes of a list; ``none`` is the empty list."""
         from checks.numa.nodes import parse_node_list
 
         if isinstance(value, tuple):
@@ -175,9 +177,9 @@ def timeout_option(
 def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
     """Let --timeout rule what the command opens, until it ends; a default means what it says."""
     typed = context.get_parameter_source(option.name or "") == _TYPED
-    here, given = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
+    here, typed_seconds = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
     context.call_on_close(lambda: HAS_TIMEOUT.reset(here))
-    context.call_on_close(lambda: GIVEN_SECONDS.reset(given))
+    context.call_on_close(lambda: GIVEN_SECONDS.reset(typed_seconds))
     return seconds
 
 
@@ -264,9 +266,9 @@ def gathered(
     """Give ``function`` one parameter ``name``, made of the values of ``options``."""
 
     @wraps(function)
-    def with_one(**given: Any) -> Any:
-        made = make(**{option: given.pop(option) for option in options if option in given})
-        return function(**given, **{name: made})
+    def with_one(**values: Any) -> Any:
+        made = make(**{option: values.pop(option) for option in options if option in values})
+        return function(**values, **{name: made})
 
     return with_one
 
@@ -331,6 +333,7 @@ def _launch_words(
     host_group: str | None = None,
     mooncake_version: str | None = None,
 ) -> LaunchWords:
+    """Return the launch of the command line; standard input is read here, once."""
     from preflight.inputs.launch_words import LaunchWords
 
     if model_config is not None:

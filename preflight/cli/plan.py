@@ -71,32 +71,32 @@ def plan(
     from preflight.settings.dialects import ArtefactNames, missing, refused, render
     from preflight.settings.plan import plan_object, plan_of
 
-    found = plan_of(launch, root, timeout_seconds)
-    code = exit_codes.WARN if told and any(setting.change for setting in found.settings) else 0
+    the_plan = plan_of(launch, root, timeout_seconds)
+    code = exit_codes.WARN if told and any(setting.change for setting in the_plan.settings) else 0
     if format_ in ("text", "json"):
-        if found.impossible and found.grows:
+        if the_plan.impossible and the_plan.grows:
             code = exit_codes.FAIL
-        elif found.gaps:
+        elif the_plan.gaps:
             code = exit_codes.UNKNOWN
     if format_ == "json":
         from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 
-        why = [*found.impossible, *(f"{gap.topic}: {gap.reason}" for gap in found.gaps)]
+        why = [*the_plan.impossible, *(f"{gap.topic}: {gap.reason}" for gap in the_plan.gaps)]
         why += ["there are settings to change"] if code == exit_codes.WARN else []
-        launched = about(found.source, found.processes)
+        launched = about(the_plan.source, the_plan.processes)
         answer = envelope(
             "plan",
             code,
-            public(plan_object(found)),
-            word="unknown" if found.gaps else "known",
+            public(plan_object(the_plan)),
+            word="unknown" if the_plan.gaps else "known",
             reason=next(iter(why), None),
             launch=launched,
         )
         say_json(answer)
         return code
-    gaps, impossible = missing(found, format_), refused(found, format_)
-    if FORMATS[format_].launch and not found.source and not gaps:
+    gaps, impossible = missing(the_plan, format_), refused(the_plan, format_)
+    if FORMATS[format_].launch and not the_plan.source and not gaps:
         raise UsageError(
             f"--format {format_} is about a launch: give a script, or a command after --"
         )
@@ -108,8 +108,11 @@ def plan(
         return exit_codes.FAIL
     if gaps:
         return exit_codes.UNKNOWN
-    rendering = render(found, format_, ArtefactNames(service, rdma_resource))
-    notes = [*rendering.notes, *(() if format_ == "text" else (*found.conflicts, *found.unread))]
+    rendering = render(the_plan, format_, ArtefactNames(service, rdma_resource))
+    notes = [
+        *rendering.notes,
+        *(() if format_ == "text" else (*the_plan.conflicts, *the_plan.unread)),
+    ]
     if rendering.text:
         # What a machine reads stays as it is: variables with a secret are not in it.
         say(public(rendering.text) if format_ == "text" else rendering.text)

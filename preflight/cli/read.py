@@ -75,12 +75,12 @@ def read(
         from preflight.base.output import say
         from preflight.inputs.recorded_launch import recorded_launch
 
-        said = recorded_launch(launch)
-        if said is None:
+        recorded = recorded_launch(launch)
+        if recorded is None:
             raise click.UsageError(
                 "--record is about a launch: give a script, or a command after --"
             )
-        say(said.decode())
+        say(recorded.decode())
         return 0
     if keys:
         return print_keys(launch, root, timeout_seconds, as_json, color)
@@ -128,25 +128,28 @@ def print_keys(
     words = launch.words
     several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
     each = [launch._replace(words=(word,)) for word in words] if several else [launch]
-    sized = within(timeout_seconds, "the launch", lambda: [_sized(one, host) for one in each])
-    sides = [launch_keys(one) for one in sized]
-    found = list(matches(*sides))
-    verdicts = {match.verdict for match in found}
+    sized = within(
+        timeout_seconds, "the launch", lambda: [_sized(each_sized, host) for each_sized in each]
+    )
+    sides = [launch_keys(each_sized) for each_sized in sized]
+    pairs = list(matches(*sides))
+    verdicts = {match.verdict for match in pairs}
     bad = verdicts & {Meeting.NEVER, Meeting.COLLIDE}
     code = 1 if bad else 3 * (Meeting.UNKNOWN in verdicts)
     bad = bad or {Meeting.UNKNOWN}
     if as_json:
-        reasons = [match.reasons[0] for match in found if match.verdict in bad and match.reasons]
+        reasons = [match.reasons[0] for match in pairs if match.verdict in bad and match.reasons]
         launches = (" and ".join(map(source_name, sized)), "; ".join(map(_summary, sized)))
         why = next(iter(reasons), None)
-        say_json(envelope("keys", code, public(_object(sides, found)), launch=launches, reason=why))
+        say_json(envelope("keys", code, public(_object(sides, pairs)), launch=launches, reason=why))
     else:
         # A key's own text has a colon before an at sign, as a password in a URL has.
-        say(_patterns(sides, columns()) + public(_text(found, painter(color), columns())))
+        say(_patterns(sides, columns()) + public(_text(pairs, painter(color), columns())))
     return code
 
 
 def _sized(words: LaunchWords, host: Host) -> LaunchSizing:
+    """Return the sized launch. Raises NoLaunchError without a launch."""
     from preflight.inputs.host_source import size_and_needs
 
     sized = size_and_needs(words, host)
@@ -161,19 +164,20 @@ def _summary(sizing: LaunchSizing) -> str:
     return sentence(sizing.inputs.processes)
 
 
-def _object(sides: Iterable[Iterable[StoreKeys]], found: Iterable[KeyMatch]) -> dict[str, Any]:
+def _object(sides: Iterable[Iterable[StoreKeys]], pairs: Iterable[KeyMatch]) -> dict[str, Any]:
+    """Return the keys of all processes, and how each two relate, for JSON."""
     return {
         "processes": [
             {
-                "name": one.process.name,
-                "family": one.family,
-                "pattern": one.pattern,
-                "named": _texts(one.named),
-                "held": _texts(one.held),
-                "store": _texts(one.store),
+                "name": keys.process.name,
+                "family": keys.family,
+                "pattern": keys.pattern,
+                "named": _texts(keys.named),
+                "held": _texts(keys.held),
+                "store": _texts(keys.store),
             }
             for side in sides
-            for one in side
+            for keys in side
         ],
         "pairs": [
             {
@@ -182,13 +186,13 @@ def _object(sides: Iterable[Iterable[StoreKeys]], found: Iterable[KeyMatch]) -> 
                 "verdict": match.verdict.value,
                 "reasons": list(match.reasons),
             }
-            for match in found
+            for match in pairs
         ],
     }
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return each value as one would write it; what is not known with the reason."""
+    """Return each value as a person writes it; an unknown one with its reason."""
     from checks.base.unknown import Unknown
 
     return {
@@ -198,22 +202,24 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
+    """Return the pattern of each process's keys as wrapped lines."""
     from preflight.base.one_line import clean
     from preflight.render.text import wrapped
 
-    processes = [one for side in sides for one in side]
+    processes = [keys for side in sides for keys in side]
     lines: list[str] = []
-    for one in processes:
-        lines += wrapped(clean(f"{one.process.name}, {one.family}: {one.pattern}"), width)
+    for keys in processes:
+        lines += wrapped(clean(f"{keys.process.name}, {keys.family}: {keys.pattern}"), width)
     return "\n".join(lines or ["No process of it stores KV cache in Mooncake."])
 
 
-def _text(found: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
+def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
+    """Return each pair of processes with the parts of their keys side by side."""
     from preflight.base.one_line import clean
     from preflight.render.text import wrapped
 
     lines = [""]
-    for match in found:
+    for match in pairs:
         verdict = match.verdict.value
         first, second = _texts(_parts(match.first)), _texts(_parts(match.second))
         # Keys of two engines, or of two stores, have nothing to hold side by side.
@@ -230,5 +236,5 @@ def _text(found: list[KeyMatch], paint: Callable[[str, str], str], width: int) -
     return "\n".join(lines)
 
 
-def _parts(one: StoreKeys) -> dict[str, Any]:
-    return {**one.store, **one.named, **one.held}
+def _parts(keys: StoreKeys) -> dict[str, Any]:
+    return {**keys.store, **keys.named, **keys.held}

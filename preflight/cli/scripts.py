@@ -15,9 +15,7 @@ COMPLETED = ("mooncake-preflight", "mooncake-hicache-sizing")
 
 
 @command(
-    "schema",
-    "mooncake-preflight schema",
-    "mooncake-preflight schema check > check-v1.schema.json",
+    "schema", "mooncake-preflight schema", "mooncake-preflight schema check > check-v1.schema.json"
 )
 @click.argument("name", required=False)
 def schema(name: str | None) -> int:
@@ -74,10 +72,10 @@ def completion(shell: str) -> int:
 
     from preflight.base.output import say
 
-    found = get_completion_class(shell)
-    assert found is not None  # click knows these three
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # click knows these three
     for name in COMPLETED:
         variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
-        made = found(completion, {}, name, variable)
+        made = completion_class(completion, {}, name, variable)
         say(made.source_template % made.source_vars())
     return 0

@@ -218,6 +218,7 @@ def command(
 
 
 def _host(root: str) -> Root:
+    """Return the host at ``root``: a machine, a tree or a capture. Raises UsageError."""
     from checks.base.root import Root
 
     if root == "/":
@@ -231,6 +232,7 @@ def _host(root: str) -> Root:
 
 
 def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool, color: str) -> int:
+    """Print the sizes of a launch, and return the exit code by ``rule``."""
     from checks.capture.secrets import public
 
     if as_json:
@@ -245,10 +247,10 @@ def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool,
 
 
 def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
-    given = [name for name, value in flags.items() if value is not None]
-    if given:
+    written = [name for name, value in flags.items() if value is not None]
+    if written:
         raise click.UsageError(
-            f"{given[0]} beside a launch, which says it itself: drop one of them"
+            f"{written[0]} beside a launch, which says it itself: drop one of them"
         )
 
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    "topology",
-    "mooncake-preflight topology",
-    "mooncake-preflight topology --measure launch.sh",
+    "topology", "mooncake-preflight topology", "mooncake-preflight topology --measure launch.sh"
 )
 @JSON
 @click.option(
@@ -62,9 +60,11 @@ def topology(
         from preflight.reading.understood import about
         from preflight.topology.report import answer_object
 
-        found = public(answer_object(answer))
+        answer_shown = public(answer_object(answer))
         launched = about(answer.source, answer.processes)
-        say_json(envelope("topology", code, found, word=answer.status.value, launch=launched))
+        say_json(
+            envelope("topology", code, answer_shown, word=answer.status.value, launch=launched)
+        )
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
         say(public(answer_text(answer, painter(color), columns(), plain)))

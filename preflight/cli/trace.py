@@ -77,12 +77,12 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     from preflight.traces.formats import open_trace
 
     progress = Progress()
-    found = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
+    description = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
     progress.clear()
     if as_json:
-        say_json(envelope("trace", 0, described_object(found)))
+        say_json(envelope("trace", 0, described_object(description)))
     else:
-        say(described_text(found, columns()))
+        say(described_text(description, columns()))
     return 0
 
 
@@ -104,15 +104,15 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
     from preflight.traces.describe import mooncake_lines
     from preflight.traces.formats import open_trace
 
-    found = open_trace(file, page_tokens, trace_block_tokens)
+    trace = open_trace(file, page_tokens, trace_block_tokens)
     key = secrets.token_bytes(32) if salt is None else salt.encode()[:64]
-    lines, written = mooncake_lines(found, key), 0
+    lines, written = mooncake_lines(trace, key), 0
     progress = Progress(not sys.stdout.isatty())
     while chunk := list(islice(lines, _CHUNK)):
         say("\n".join(chunk))
         written += len(chunk)
-        progress.show(f"{found.name}: {written:,} requests")
+        progress.show(f"{trace.name}: {written:,} requests")
     progress.clear()
-    for note in found.notes:
+    for note in trace.notes:
         say(f"note: {note}", err=True)
     return 0

@@ -83,15 +83,15 @@ class Side(NamedTuple):
 
 def parse_versions(option: str, text: str) -> dict[str, str]:
     """Return ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         product, equals, version = part.strip().partition("=")
-        if product not in PRODUCTS or not equals or product in found:
+        if product not in PRODUCTS or not equals or product in versions:
             raise UsageError(f"{option} {part}: write {'=..,'.join(PRODUCTS)}=.., each once")
         if isinstance(version_key(product, version), Unknown):
             raise UsageError(f"{option} {part}: {version!r} is no version of {product}")
-        found[product] = version
-    return found
+        versions[product] = version
+    return versions
 
 
 def answer_of(
@@ -142,10 +142,10 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
     """Return all that is answered; a waived finding is shown, not counted. Raises UsageError."""
     sized, today = _sized(seen), date.today()
-    ignored = {one.check for one in waivers if not one.is_over(today)}
+    ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
     lines = [
-        *_verdict(sized, [found for found in findings if found.check not in ignored]),
+        *_verdict(sized, [finding for finding in findings if finding.check not in ignored]),
         *_memory(sized),
         *_host(seen.facts),
         *_flags(sized),
@@ -153,10 +153,10 @@ def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
         *_findings(findings, ignored),
         *(
             (
-                AnswerKey(Section.ADVISORIES, one.advisory.check, one.process.name),
-                f"may arise, where {one.advisory.arises}: {one.advisory.summary}",
+                AnswerKey(Section.ADVISORIES, arising.advisory.check, arising.process.name),
+                f"may arise, where {arising.advisory.arises}: {arising.advisory.summary}",
             )
-            for one in may_arise(seen)
+            for arising in may_arise(seen)
         ),
         *_settings(seen, findings),
     ]
@@ -178,15 +178,18 @@ class LockedAnswer(NamedTuple):
 
 def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
     """Return an answer as the file of ``--lock`` has it, without secrets."""
-    told = without_secrets(answer).items()
-    lines = [[key.section.name.lower(), *key[1:], text] for key, text in told]
-    accepted = [{**one._asdict(), "until": one.until and one.until.isoformat()} for one in waivers]
+    pairs = without_secrets(answer).items()
+    lines = [[key.section.name.lower(), *key[1:], text] for key, text in pairs]
+    accepted = [
+        {**waiver._asdict(), "until": waiver.until and waiver.until.isoformat()}
+        for waiver in waivers
+    ]
     about = {"schema": LOCK_SCHEMA, "name": public(name), "waivers": public(accepted)}
     return json.dumps({**about, "lines": lines}, indent=1) + "\n"
 
 
 def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
-    """Return what such a file holds. Raises UsageError for what is none."""
+    """Return the answer in a lock file. Raises UsageError if the file is no such answer."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -194,14 +197,14 @@ def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
 
     where = f"--locked {path}"
     try:
-        found = json.loads(within(limit_seconds, where, read))
-        if found["schema"] != LOCK_SCHEMA:
-            raise ValueError(f"its schema is {found['schema']!r}")
-        lines = [(*map(str, line),) for line in found["lines"]]
+        content = json.loads(within(limit_seconds, where, read))
+        if content["schema"] != LOCK_SCHEMA:
+            raise ValueError(f"its schema is {content['schema']!r}")
+        lines = [(*map(str, line),) for line in content["lines"]]
         answer = {AnswerKey(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
         _ = answer[AnswerKey(Section.VERDICT, "check", "verdict")]
-        waivers = tuple(map(_waiver, found.get("waivers", ())))
-        return LockedAnswer(str(found["name"]), answer, waivers)
+        waivers = tuple(map(_waiver, content.get("waivers", ())))
+        return LockedAnswer(str(content["name"]), answer, waivers)
     except UsageError:
         raise
     except OSError as error:
@@ -222,25 +225,27 @@ def without_secrets(answer: Answer) -> Answer:
 
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    counts = Counter(found.status for found in findings)
+    """Yield check's and sizing's verdict, and the releases."""
+    counts = Counter(finding.status for finding in findings)
     worst = next((status for status in _JUDGED if counts[status]), Status.PASS)
     yield AnswerKey(Section.VERDICT, "check", "verdict"), worst.value
     yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
         release = release_of(sized, product)
         assumed = " (assumed: nothing says which)" * release.assumed
-        said = f"{release.value}{assumed}"
-        yield AnswerKey(Section.VERDICT, product, "release"), str(said)
+        message = f"{release.value}{assumed}"
+        yield AnswerKey(Section.VERDICT, product, "release"), str(message)
 
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
+    """Yield the memory of each process, and the pages that the host needs."""
     shown = sized.sizing.shown
     if shown is None:
         yield AnswerKey(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
         return
     for process in shown.asked:
-        for what in dict.fromkeys(one.what for one in process.allocations):
-            pieces = [one for one in process.allocations if one.what is what]
+        for what in dict.fromkeys(allocation.what for allocation in process.allocations):
+            pieces = [allocation for allocation in process.allocations if allocation.what is what]
             yield AnswerKey(Section.MEMORY, process.process.name, str(what)), _pieces(pieces)
     for spot, pages in sorted(shown.verdict.needs.items(), key=str):
         where = "all nodes" if spot.node is None else f"node {spot.node}"
@@ -255,13 +260,13 @@ def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 def _pieces(pieces: list[Allocation]) -> str:
     """Return one kind of memory of a process: all its bytes, and what backs them."""
     pages: Counter[tuple[str, int]] = Counter()
-    for one in pieces:
-        pages[BACKINGS[one.backing], one.page_size_bytes] += one.pages
+    for part in pieces:
+        pages[BACKINGS[part.backing], part.page_size_bytes] += part.pages
     backed = (
         f"{backing}, {count} pages of {format_page_size(size)}" if count else backing
         for (backing, size), count in pages.items()
     )
-    return f"{_bytes(sum(one.bytes for one in pieces))}, {' and '.join(backed)}"
+    return f"{_bytes(sum(piece.bytes for piece in pieces))}, {' and '.join(backed)}"
 
 
 def _bytes(size_bytes: int) -> str:
@@ -270,6 +275,7 @@ def _bytes(size_bytes: int) -> str:
 
 
 def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
+    """Yield the flags of each process, named by kind and number."""
     seen: Counter[str] = Counter()
     for process in sized.sizing.inputs.processes:
         seen[process.kind.value] += 1
@@ -279,19 +285,20 @@ def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[AnswerKey, str]]:
+    """Yield the flags of one process with their values, as its release reads them."""
     server = process.server
     if server is None:
         for word in process.arguments:
             flag, _, value = word.text.partition("=")
             if flag.startswith("-"):
-                said = _value(flag, value) if value else "given"
-                yield AnswerKey(Section.FLAGS, subject, flag), said
+                shown = _value(flag, value) if value else "given"
+                yield AnswerKey(Section.FLAGS, subject, flag), shown
         return
     parsed = server.arguments
     has = {row["name"] for row in argument_table(parsed.version).rows}
     yield AnswerKey(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
-    for said in left_over_as_shown(parsed.unrecognized):
-        yield AnswerKey(Section.FLAGS, subject, f"{said} (not recognized)"), "given"
+    for shown in left_over_as_shown(parsed.unrecognized):
+        yield AnswerKey(Section.FLAGS, subject, f"{shown} (not recognized)"), "given"
     for name, setting in parsed.settings.items():
         value = _value(name, setting.value)
         text = value if setting.given else DefaultValue(f"{value} (default)")
@@ -312,15 +319,15 @@ def _told(value: Any) -> str:
 
 
 def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield what the keys of each process hold, and what the bytes behind them depend on."""
-    for one in launch_keys(sized.sizing):
-        name = one.process.name
-        yield AnswerKey(Section.KEYS, name, "key"), one.random or one.pattern
-        for what, value in one.named.items():
+    """Yield the keys under which each process stores cache, and what they depend on."""
+    for launch_key in launch_keys(sized.sizing):
+        name = launch_key.process.name
+        yield AnswerKey(Section.KEYS, name, "key"), launch_key.random or launch_key.pattern
+        for what, value in launch_key.named.items():
             # Releases are told from each other by what their keys hold.
             if what != "SGLang release":
                 yield AnswerKey(Section.KEYS, name, f"named: {what}"), _told(value)
-        for what, value in one.held.items():
+        for what, value in launch_key.held.items():
             yield AnswerKey(Section.KEYS, name, f"held: {what}"), _told(value)
 
 
@@ -350,23 +357,24 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 
 
 def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
-    for found in findings:
-        if found.status not in _JUDGED:
+    """Yield each finding that counts, with its amounts."""
+    for finding in findings:
+        if finding.status not in _JUDGED:
             continue
-        record = advisory(found.check) if found.check.startswith(CHECK_PREFIX) else None
+        record = advisory(finding.check) if finding.check.startswith(CHECK_PREFIX) else None
         section = Section.FINDINGS if record is None else Section.ADVISORIES
-        amounts = "; ".join(filter(None, (found.have, found.need)))
+        amounts = "; ".join(filter(None, (finding.have, finding.need)))
         text = amounts if record is None else record.summary
-        said = f"{found.status.value}: {text}" if text else found.status.value
-        said = f"ignored, was {said}" if found.check in ignored else said
-        yield AnswerKey(section, found.check, found.subject), said
+        text_shown = f"{finding.status.value}: {text}" if text else finding.status.value
+        text_shown = f"ignored, was {text_shown}" if finding.check in ignored else text_shown
+        yield AnswerKey(section, finding.check, finding.subject), text_shown
 
 
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
-    for one in made.settings:
-        wanted = _with_unit(one.setting, one.wanted) if one.wanted else "unset"
-        yield AnswerKey(Section.SETTINGS, one.scope.value, one.setting.label), wanted
+    for setting in made.settings:
+        wanted = _with_unit(setting.setting, setting.wanted) if setting.wanted else "unset"
+        yield AnswerKey(Section.SETTINGS, setting.scope.value, setting.setting.label), wanted
 
 
 _OF_BYTES = (Kind.SHM_SIZE, Kind.MEMORY, Kind.HUGEPAGES)
@@ -391,7 +399,7 @@ Paint = Callable[[str, str], str]
 
 
 class Change(NamedTuple):
-    """One line of the answer that is another one; None where a side does not have it."""
+    """One line of the answer that is another one; None if a side does not have it."""
 
     key: AnswerKey
     old: str | None
@@ -402,9 +410,9 @@ def changes(old: Answer, new: Answer) -> list[Change]:
     """Return every line in which two answers differ, section by section."""
     order = list(Section)
     keys = [*old, *(key for key in new if key not in old)]
-    found = [Change(key, old.get(key), new.get(key)) for key in keys]
-    differing = [one for one in found if one.old != one.new]
-    return sorted(differing, key=lambda one: order.index(one.key.section))
+    every_change = [Change(key, old.get(key), new.get(key)) for key in keys]
+    differing = [change for change in every_change if change.old != change.new]
+    return sorted(differing, key=lambda change: order.index(change.key.section))
 
 
 def exit_code(old: Answer, new: Answer) -> int:
@@ -422,13 +430,13 @@ def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict
         "to": names[1],
         "changes": [
             {
-                "section": one.key.section.name.lower(),
-                "subjects": subjects([one.key.subject]),
-                "name": one.key.name,
-                "from": one.old,
-                "to": one.new,
+                "section": change.key.section.name.lower(),
+                "subjects": subjects([change.key.subject]),
+                "name": change.key.name,
+                "from": change.old,
+                "to": change.new,
             }
-            for one in changes(old, new)
+            for change in changes(old, new)
         ],
     }
 
@@ -440,22 +448,22 @@ def differences_text(
     gave, are counted unless ``verbosity`` is 1 or more."""
     from preflight.render.text import wrapped
 
-    found = changes(old, new)
-    if not found:
+    every_change = changes(old, new)
+    if not every_change:
         return f"{names[0]} and {names[1]}: nothing differs"
     parts = ["\n".join(wrapped(f"from {names[0]} to {names[1]}", width))]
     for section in Section:
-        rows = [one for one in found if one.key.section is section]
+        rows = [change for change in every_change if change.key.section is section]
         # Flags that come or go with the release, and that nobody gave.
-        flags = [one for one in rows if verbosity < 1 and NO_FLAG in one[1:]]
-        quiet = [one for one in flags if DefaultValue in map(type, one[1:])]
+        flags = [change for change in rows if verbosity < 1 and NO_FLAG in change[1:]]
+        quiet = [flag for flag in flags if DefaultValue in map(type, flag[1:])]
         key = AnswerKey(Section.VERDICT, "check", "verdict")
         same = section is Section.VERDICT and old[key] == new[key]
         lines = [f"  check: verdict: {new[key]}, as before"] if same else []
-        told = _folded([one for one in rows if one not in quiet])
-        lines += [line for one in told for line in _lines(one, paint, width)]
+        shown = _folded([change for change in rows if change not in quiet])
+        lines += [line for change in shown for line in _lines(change, paint, width)]
         if quiet:
-            come = sum(one.old == NO_FLAG for one in quiet)
+            come = sum(change.old == NO_FLAG for change in quiet)
             counted = (
                 f"  {come} flags are new and {len(quiet) - come} are gone that the launch does "
                 "not use (-v)"
@@ -469,25 +477,26 @@ def differences_text(
 def _folded(rows: list[Change]) -> list[Change]:
     """Return the same change of several subjects as one: ``launch.sh:3 rank 0-7``."""
     groups: dict[tuple[object, ...], list[str]] = {}
-    for one in rows:
-        alike = (one.key.section, one.key.name, one.old, one.new)
-        groups.setdefault(alike, []).append(one.key.subject)
-    found = []
-    for one in rows:
-        names = groups.pop((one.key.section, one.key.name, one.old, one.new), None)
+    for change in rows:
+        alike = (change.key.section, change.key.name, change.old, change.new)
+        groups.setdefault(alike, []).append(change.key.subject)
+    folded = []
+    for change in rows:
+        names = groups.pop((change.key.section, change.key.name, change.old, change.new), None)
         if names is not None:
             subject = fold_alike(names, MOST_NAMES)
-            found.append(one._replace(key=one.key._replace(subject=subject)))
-    return found
+            folded.append(change._replace(key=change.key._replace(subject=subject)))
+    return folded
 
 
-def _lines(one: Change, paint: Paint, width: int) -> list[str]:
+def _lines(change: Change, paint: Paint, width: int) -> list[str]:
+    """Return one change as wrapped lines: new, gone, or from old to new."""
     from preflight.render.text import wrapped
 
-    subject = f"{one.key.subject}: " if one.key.subject else ""
-    head = f"  {subject}{one.key.name}"
-    if one.old is None:
-        return wrapped(f"{head}: {paint('now', 'yellow')} {one.new}", width, 6)
-    if one.new is None:
-        return wrapped(f"{head}: {paint('gone', 'green')} ({one.old})", width, 6)
-    return wrapped(f"{head}: {one.old} -> {one.new}", width, 6)
+    subject = f"{change.key.subject}: " if change.key.subject else ""
+    head = f"  {subject}{change.key.name}"
+    if change.old is None:
+        return wrapped(f"{head}: {paint('now', 'yellow')} {change.new}", width, 6)
+    if change.new is None:
+        return wrapped(f"{head}: {paint('gone', 'green')} ({change.old})", width, 6)
+    return wrapped(f"{head}: {change.old} -> {change.new}", width, 6)

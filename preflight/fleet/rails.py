@@ -88,10 +88,6 @@ class Way(NamedTuple):
     reach: Reach
     reason: str = ""
 
-    @property
-    def leads_there(self) -> bool:
-        return self.reach in (Reach.DIRECT, Reach.ROUTED)
-
 
 class RailAnswer(NamedTuple):
     """table: the name of a port -> its lanes -> the nodes that have it so."""
@@ -104,13 +100,15 @@ class RailAnswer(NamedTuple):
     @property
     def compared(self) -> bool:
         """Two nodes at least have ports to compare."""
-        held = [nodes for lanes in self.table.values() for nodes in lanes.values()]
-        return len({name for nodes in held for name in nodes}) > 1
+        node_lists = [nodes for lanes in self.table.values() for nodes in lanes.values()]
+        return len({name for nodes in node_lists for name in nodes}) > 1
 
     @property
     def status(self) -> str:
-        told = {one.finding.status for one in self.findings}
-        return worst(told | {"unknown"} if self.unusable or not self.compared else told, "pass")
+        statuses = {finding.finding.status for finding in self.findings}
+        return worst(
+            statuses | {"unknown"} if self.unusable or not self.compared else statuses, "pass"
+        )
 
     @property
     def exit_code(self) -> int:
@@ -119,37 +117,37 @@ class RailAnswer(NamedTuple):
     @property
     def said(self) -> str:
         """The verdict in words, behind its status."""
-        said = f"{plural(self.nodes, 'node')}, {plural(len(self.table), 'rail')}"
+        message = f"{plural(self.nodes, 'node')}, {plural(len(self.table), 'rail')}"
         if not self.compared:
-            said += ": no two nodes with RDMA ports to compare"
-        named = {name for one in self.findings for name in one.nodes}
+            message += ": no two nodes with RDMA ports to compare"
+        named = {name for finding in self.findings for name in finding.nodes}
         if named:
-            said += f": {plural(len(named), 'node')} not known to be reached on each"
-        lost = sum(one.times for one in self.unusable)
-        return said + (f"; {lost} reports cannot be used (fleet merge says why)" if lost else "")
+            message += f": {plural(len(named), 'node')} not known to be reached on each"
+        lost = sum(text.times for text in self.unusable)
+        return message + (f"; {lost} reports cannot be used (fleet merge says why)" if lost else "")
 
 
-def rail_answer(given: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
+def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
     """Return the answer that follows from the rows, one for each node; of whole reports alone."""
-    rows = {row.node: row for row in given if row.whole}
+    rows = {row.node: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
-    def place(one: OnNodes) -> tuple[object, ...]:
-        finding = one.finding
-        return STATUSES.index(finding.status), len(one.nodes), finding.check, finding.have
+    def place(on_nodes: OnNodes) -> tuple[object, ...]:
+        finding = on_nodes.finding
+        return STATUSES.index(finding.status), len(on_nodes.nodes), finding.check, finding.have
 
-    found = tuple(sorted(rail_findings(rows), key=place))
-    return RailAnswer(len(rows), rail_table(rows), found, unusable)
+    findings = tuple(sorted(rail_findings(rows), key=place))
+    return RailAnswer(len(rows), rail_table(rows), findings, unusable)
 
 
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
     """Return each port that a launch takes, with its lanes and the nodes that have them."""
-    found: dict[str, dict[Lane, list[str]]] = {}
+    lanes_by_port: dict[str, dict[Lane, list[str]]] = {}
     for node, row in rows.items():
         for rail in row.taken_rails:
             lane = lane_of(rail)
-            found.setdefault(lane.name, {}).setdefault(lane, []).append(node)
-    return found
+            lanes_by_port.setdefault(lane.name, {}).setdefault(lane, []).append(node)
+    return lanes_by_port
 
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
@@ -161,11 +159,12 @@ def rail_findings(rows: Rows) -> Iterator[OnNodes]:
         holders = {name for nodes in lanes.values() for name in nodes}
         alone = len(holders) == 1
         # Mooncake pairs a name that no other node has with any.
-        peers = [one for one in usual.values() if set(table[one.name][one]) - holders]
+        peers = [peer for peer in usual.values() if set(table[peer.name][peer]) - holders]
         peers = peers if alone else [usual[rail]]
         for lane, nodes in lanes.items():
             ways = [(lane, peer, way(peer, lane)) for peer in peers]
-            if not ways or any(one.leads_there for *_, one in ways):
+            reaches = (Reach.DIRECT, Reach.ROUTED)
+            if not ways or any(to_peer.reach in reaches for *_, to_peer in ways):
                 continue
             for node in nodes:
                 wrong.setdefault(node, []).append(ways[0])
@@ -173,30 +172,30 @@ def rail_findings(rows: Rows) -> Iterator[OnNodes]:
             tie = as_many and ways[0][2].reach is not Reach.UNKNOWN
             for node in lanes[peers[0]] if tie and not alone else ():
                 wrong.setdefault(node, []).append((peers[0], lane, ways[0][2]))
-    found: dict[FleetFinding, dict[str, None]] = {}
+    nodes_by_finding: dict[FleetFinding, dict[str, None]] = {}
     for node, ways in wrong.items():
         for finding in _of_node(ways, len(rows[node].taken_rails)):
-            found.setdefault(finding, {})[node] = None
+            nodes_by_finding.setdefault(finding, {})[node] = None
     for node, row in rows.items():
         if isinstance(row.rails, Unknown):
-            found.setdefault(_unknown("RDMA ports", row.rails.reason), {})[node] = None
-    yield from (OnNodes(finding, in_order(names)) for finding, names in found.items())
+            nodes_by_finding.setdefault(_unknown("RDMA ports", row.rails.reason), {})[node] = None
+    yield from (OnNodes(finding, in_order(names)) for finding, names in nodes_by_finding.items())
 
 
 def _usual(lanes: dict[Lane, list[str]]) -> Lane:
-    """Return the lane of most nodes; one whose network is known, where there is any."""
+    """Return the lane of most nodes, with a known network if any has one."""
     return max(lanes, key=lambda lane: (isinstance(lane.network, str), len(lanes[lane])))
 
 
 def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[FleetFinding]:
-    """Yield what is wrong with a node's ports. rails: how many it has."""
-    shut = [one for one in ways if one[2].reach is not Reach.UNKNOWN]
+    """Yield the findings on a node's ports. rails: the number of its ports."""
+    shut = [triple for triple in ways if triple[2].reach is not Reach.UNKNOWN]
     by_rail = {lane.name: each for each in shut if (lane := each[0])}
     text = "transfers that pick it wait for the retries to end, then take another"
     if len(by_rail) == rails:
         text = "no transfer gets through between it and the other nodes"
-    unrouted = [one for one in shut if one[2].reach is Reach.UNROUTED]
-    for some in (unrouted, [one for one in shut if one not in unrouted]):
+    unrouted = [triple for triple in shut if triple[2].reach is Reach.UNROUTED]
+    for some in (unrouted, [triple for triple in shut if triple not in unrouted]):
         if not some:
             continue
         apart = len(by_rail) == rails
@@ -204,14 +203,16 @@ def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[Fle
         doubts = dict.fromkeys(lane.doubt for *lanes, _ in some for lane in lanes if lane.doubt)
         more = "".join(f", or a route does ({doubt})" for doubt in doubts)
         names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in some)))
-        have = _seen([one.reason for *_, one in some])
+        have = _seen([between.reason for *_, between in some])
         check = "fleet.rail-apart" if apart else "fleet.rail-same"
-        said = text + UNLESS.format(more) if some is unrouted else text
-        yield FleetFinding(check, status, names, have, "a way to the same port of the others", said)
-    unknown = [one for one in ways if one[2].reach is Reach.UNKNOWN]
+        full_text = text + UNLESS.format(more) if some is unrouted else text
+        yield FleetFinding(
+            check, status, names, have, "a way to the same port of the others", full_text
+        )
+    unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     if unknown:
         names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in unknown)))
-        yield _unknown(names, _seen([one.reason for *_, one in unknown]))
+        yield _unknown(names, _seen([between.reason for *_, between in unknown]))
 
 
 def _unknown(subject: str, reason: str) -> FleetFinding:
@@ -228,8 +229,8 @@ def _seen(words: Sequence[str]) -> str:
 def rails_object(answer: RailAnswer) -> Json:
     """Return the answer of ``schemas/rails-v1.schema.json``."""
     return {
-        "not_usable": sum(one.times for one in answer.unusable),
-        "findings": [one.as_object() for one in answer.findings],
+        "not_usable": sum(text.times for text in answer.unusable),
+        "findings": [finding.as_object() for finding in answer.findings],
         "rails": [
             {
                 "rail": rail,
@@ -260,31 +261,34 @@ def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> 
     rows = []
     for rail, lanes in answer.table.items():
         for lane, nodes in lanes.items():
-            own = lane.network
-            own = own if isinstance(own, str) else f"unknown: {own.reason}"
+            where = lane.network
+            where = where if isinstance(where, str) else f"unknown: {where.reason}"
             kind = lane.gid_type or lane.link_layer
-            rows.append((clean(rail), kind, clean(own), nodes_text(nodes)))
+            rows.append((clean(rail), kind, clean(where), nodes_text(nodes)))
     shown = rows if verbosity > 0 else rows[:MOST_ROWS]
     lines += grid(["rail", "GID", "network", "nodes"], shown) if rows else []
     return "\n".join([*lines, *rest_of(len(shown), rows)])
 
 
 def lane_of(rail: Rail) -> Lane:
-    """Return the lane of one port; what is missing makes its network Unknown."""
+    """Return the lane of one port; a missing fact makes its network Unknown."""
     layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
     kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
-    found = gid_network(layer, rail.gid, rail.known_addresses)
+    own_network = gid_network(layer, rail.gid, rail.known_addresses)
     if not isinstance(rail.link_layer, str):
-        found = Unread(_why(rail.link_layer, "the link layer"))
+        own_network = Unread(_why(rail.link_layer, "the link layer"))
     elif not isinstance(rail.gid_type, str) and layer != INFINIBAND:
-        found = Unread(_why(rail.gid_type, "the type of its GID"))
+        own_network = Unread(_why(rail.gid_type, "the type of its GID"))
     doubt, exits = UNREAD, tuple[str, ...]()
     if isinstance(rail.exits, Unknown):
         doubt = f"{UNREAD}: {rail.exits.reason}"
     elif rail.exits is not None:
-        doubt, exits = "", tuple(sorted(one for one in rail.exits if network(one) is not None))
-    others = tuple(one for one in exits if one != found) if isinstance(found, str) else ()
-    return Lane(rail.device, rail.port, layer, kind, found, others, doubt)
+        doubt = ""
+        exits = tuple(sorted(route for route in rail.exits if network(route) is not None))
+    others: tuple[str, ...] = ()
+    if isinstance(own_network, str):
+        others = tuple(route for route in exits if route != own_network)
+    return Lane(rail.device, rail.port, layer, kind, own_network, others, doubt)
 
 
 def _why(fact: Unknown | None, what: str) -> str:
@@ -301,14 +305,18 @@ def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str |
     if not isinstance(gid, str) or not gid:
         return Unread(NO_GID)
     try:
-        given = ipaddress.ip_address(gid)
+        gid_address = ipaddress.ip_address(gid)
     except ValueError:
         return Unread(f"{gid!r} is no GID")
     if link_layer == INFINIBAND:
-        if given.version == 4:
+        if gid_address.version == 4:
             return Unread(f"{gid} is no GID of an InfiniBand port")
-        return str(ipaddress.IPv6Network((int(given) >> 64 << 64, 64)).network_address)
-    address = (given.ipv4_mapped or given) if isinstance(given, ipaddress.IPv6Address) else given
+        return str(ipaddress.IPv6Network((int(gid_address) >> 64 << 64, 64)).network_address)
+    address = (
+        (gid_address.ipv4_mapped or gid_address)
+        if isinstance(gid_address, ipaddress.IPv6Address)
+        else gid_address
+    )
     if address.is_link_local:
         return Unread("the GID is link-local: it tells no network")
     for written in addresses:
@@ -322,22 +330,22 @@ def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str |
     return Unread("the GID's address is on no interface here: its prefix is not known")
 
 
-def way(one: Lane, other: Lane) -> Way:
+def way(lane: Lane, other: Lane) -> Way:
     """Return the way between two lanes; the order of the two changes only the reason's words."""
-    if one.link_layer != other.link_layer:
-        return Way(Reach.NONE, f"{one.link_layer} on one side, {other.link_layer} on the other")
-    if isinstance(one.network, Unknown):
-        return Way(Reach.UNKNOWN, one.network.reason)
+    if lane.link_layer != other.link_layer:
+        return Way(Reach.NONE, f"{lane.link_layer} on one side, {other.link_layer} on the other")
+    if isinstance(lane.network, Unknown):
+        return Way(Reach.UNKNOWN, lane.network.reason)
     if isinstance(other.network, Unknown):
         return Way(Reach.UNKNOWN, other.network.reason)
-    if one.network == other.network and one.gid_type == other.gid_type:
+    if lane.network == other.network and lane.gid_type == other.gid_type:
         return Way(Reach.DIRECT)
-    if one.link_layer == INFINIBAND:
+    if lane.link_layer == INFINIBAND:
         # Routers between InfiniBand subnets exist, and no file of a host shows them.
-        return Way(Reach.UNKNOWN, f"InfiniBand subnets {one.network} and {other.network}")
-    if one.gid_type != other.gid_type:
-        return Way(Reach.NONE, f"GIDs of {one.gid_type} and of {other.gid_type}")
-    mine, theirs = network(one.network), network(other.network)
+        return Way(Reach.UNKNOWN, f"InfiniBand subnets {lane.network} and {other.network}")
+    if lane.gid_type != other.gid_type:
+        return Way(Reach.NONE, f"GIDs of {lane.gid_type} and of {other.gid_type}")
+    mine, theirs = network(lane.network), network(other.network)
     assert mine is not None
     assert theirs is not None
     if mine.version != theirs.version:
@@ -345,14 +353,14 @@ def way(one: Lane, other: Lane) -> Way:
     if mine.overlaps(theirs):
         # Who takes whom for a neighbour depends on the single address.
         return Way(Reach.UNKNOWN, f"prefixes differ: {mine} and {theirs}")
-    if one.gid_type == ROCE_1:
+    if lane.gid_type == ROCE_1:
         return Way(Reach.NONE, f"{mine} and {theirs}: RoCE v1 is not routed")
-    there = any(covers(leads, theirs) for leads in one.exits)
+    there = any(covers(leads, theirs) for leads in lane.exits)
     back = any(covers(leads, mine) for leads in other.exits)
     if there and back:
         return Way(Reach.ROUTED)
     if there or back:
-        missing, target = (other, mine) if there else (one, theirs)
+        missing, target = (other, mine) if there else (lane, theirs)
         return Way(Reach.UNROUTED, f"{missing.device} has no route back to {target}")
     return Way(Reach.UNROUTED, f"no route between {mine} and {theirs}")
 
@@ -362,7 +370,7 @@ Network = IPv4Network | IPv6Network
 
 @lru_cache(maxsize=1 << 16)
 def network(written: str) -> Network | None:
-    """Return the network that is written; None for what is none."""
+    """Return the network that is written, or None if the text is no network."""
     try:
         return ip_network(written, strict=False)
     except ValueError:
@@ -371,7 +379,7 @@ def network(written: str) -> Network | None:
 
 def covers(written: str, wanted: Network) -> bool:
     """Return whether a route to ``written`` leads to ``wanted``."""
-    found = network(written)
-    if found is None or found.version != wanted.version:
+    target = network(written)
+    if target is None or target.version != wanted.version:
         return False
-    return wanted.subnet_of(found)  # type: ignore[arg-type]
+    return wanted.subnet_of(target)  # type: ignore[arg-type]

@@ -69,30 +69,30 @@ def read_compose(
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
     readings: list[Reading] = []
-    own = beside(".env")
-    if own is not None:
-        read, notes = read_compose_env_file(own, ".env", surroundings)
+    dot_env = beside(".env")
+    if dot_env is not None:
+        read, notes = read_compose_env_file(dot_env, ".env", surroundings)
         surroundings = {**read, **surroundings}
         readings.append(Reading((), notes))
-    given = env_files or {}
+    env_texts = env_files or {}
 
     def read_file(path: str) -> str | None:
-        return given[path] if path in given else beside(path)
+        return env_texts[path] if path in env_texts else beside(path)
 
     for document in documents:
         include = document.at("include")
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
-            said = f"include: {brief(shown)}{_PUT_TOGETHER}"
-            readings.append(noted("include-not-read", said, Origin(name, item.line)))
+            message = f"include: {brief(shown)}{_PUT_TOGETHER}"
+            readings.append(noted("include-not-read", message, Origin(name, item.line)))
         for called, node in document.at("services").fields.items():
             if notes := tuple(_without_profile(called, node, surroundings, name)):
                 readings.append(Reading((), notes))
                 continue
             if (extends := node.at("extends")).value is not None:
                 base = extends.text or extends.at("service").text or ""
-                said = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
-                readings.append(noted("extends-not-read", said, Origin(name, extends.line)))
+                message = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
+                readings.append(noted("extends-not-read", message, Origin(name, extends.line)))
                 continue
             reader = _ServiceReader(name, called, node, surroundings, read_file)
             readings.append(reader.reading())
@@ -108,43 +108,47 @@ class _ServiceReader:
         surroundings: Mapping[str, Word],
         read_file: Beside,
     ) -> None:
+        """Begin to read a service; ``surroundings`` fill in its ``${NAME}``."""
         self.name, self.called, self.node = name, called, node
         self.surroundings, self.read_file = surroundings, read_file
         self.notes: list[SourceNote] = []
 
     def reading(self) -> Reading:
+        """Return the commands of the service, with its variables, ports and settings."""
         origin = Origin(self.name, self.node.line)
         asked = (self.one("deploy", "replicas"), self.one("scale"))
         copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         if copies == 0:
-            said = f"service {self.called} is not started: the file asks for 0 of it"
-            return Reading((), (*self.notes, SourceNote("not-started", said, origin)))
+            message = f"service {self.called} is not started: the file asks for 0 of it"
+            return Reading((), (*self.notes, SourceNote("not-started", message, origin)))
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
-        given = self.node.at("entrypoint").value is not None
-        found = image_words(self.one("image") or "", [word.text for word in words], given)
+        has_entrypoint = self.node.at("entrypoint").value is not None
+        program = image_words(
+            self.one("image") or "", [word.text for word in words], has_entrypoint
+        )
         key = "entrypoint" if words else "command"  # words alone are the entrypoint's arguments
-        words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
-        if found.hidden:
+        words = [*(Word(text, origin) for text in program.front), *words[: program.kept]]
+        if program.hidden:
             show = f"which the file does not show: name the program under {key}"
             text = f"service {self.called} runs its image's own {key}, {show}"
             place = words[0].origin if words else origin
             self.notes.append(SourceNote("image-command", text, place))
         for hook in self.node.at("post_start").items:
-            said = f"what post_start of service {self.called} starts is not read"
-            self.notes.append(SourceNote("script-not-read", said, Origin(self.name, hook.line)))
+            message = f"what post_start of service {self.called} starts is not read"
+            self.notes.append(SourceNote("script-not-read", message, Origin(self.name, hook.line)))
         inner = read_words(words, variables, inside=True, beside=self.beside())
         outer = (*words, *variables.values())
         inner = read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         if settings is not None:
             for why in refusals(settings):
-                said = f"{why}; Compose refuses service {self.called}"
-                self.notes.append(SourceNote("container-refused", said, origin))
+                message = f"{why}; Compose refuses service {self.called}"
+                self.notes.append(SourceNote("container-refused", message, origin))
         place_of, files = Place("service", (self.called,)), inner.files
         commands = tuple(
-            one._replace(place=place_of, container=settings, copies=copies, files=files)
-            for one in inner.commands
+            command._replace(place=place_of, container=settings, copies=copies, files=files)
+            for command in inner.commands
         )
         # Each copy of a service binds them.
         ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
@@ -156,15 +160,17 @@ class _ServiceReader:
         """Yield the ports of the host that the engine binds; none for a service on its network."""
         owner = f"service {self.called} ({origin})"
         for item in () if self.one("network_mode") == "host" else self.node.at("ports").items:
-            said = self.word(item)
+            port_word = self.word(item)
             if item.text is None:
                 keys = ("target", "published", "host_ip")
                 target, port, address = (self.word(item.at(key)) for key in keys)
                 if item.at("protocol").text == "udp" or not port.text:
                     continue
                 # A range is what a single port is taken of.
-                said = port._replace(text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}")
-            yield from published(said.text, owner, origin, not said.unresolved)
+                port_word = port._replace(
+                    text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}"
+                )
+            yield from published(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
         """Return a reader of what lies in the container of the files beside the Compose file."""
@@ -197,56 +203,61 @@ class _ServiceReader:
         text = whole.text
         for match in _OPERATOR.finditer(text):
             if match.group(1):
-                said = f"{called} is not run by a shell: {brief(text[match.start() :])!r} is left "
-                said += "out here, and docker-compose v1 gives it to the program; "
-                said += "write bash -c '…' around it"
-                self.notes.append(SourceNote("no-shell", said, whole.origin))
+                message = (
+                    f"{called} is not run by a shell: {brief(text[match.start() :])!r} is left "
+                )
+                message += "out here, and docker-compose v1 gives it to the program; "
+                message += "write bash -c '…' around it"
+                self.notes.append(SourceNote("no-shell", message, whole.origin))
                 text = text[: match.start()]
                 break
         try:
             texts = shlex.split(text)
         except ValueError:
-            said = f"{called} has a quote that never closes"
-            self.notes.append(SourceNote("unterminated", said, whole.origin))
+            message = f"{called} has a quote that never closes"
+            self.notes.append(SourceNote("unterminated", message, whole.origin))
             return []
-        given = whole.unresolved
-        return [Word(text, whole.origin, tuple(n for n in given if n in text)) for text in texts]
+        open_names = whole.unresolved
+        return [
+            Word(text, whole.origin, tuple(n for n in open_names if n in text)) for text in texts
+        ]
 
     def refuse_item(self, called: str, item: Node) -> None:
         if item.plain:
             refused = f'which Compose refuses (must be a string): write "{item.text}"'
-            said = f"{called} has the item {item.text}, a {item.not_text} to YAML, {refused}"
-            self.notes.append(SourceNote("value-not-text", said, Origin(self.name, item.line)))
+            message = f"{called} has the item {item.text}, a {item.not_text} to YAML, {refused}"
+            self.notes.append(SourceNote("value-not-text", message, Origin(self.name, item.line)))
 
     def environment(self) -> dict[str, Word]:
+        """Return the variables of the service: of ``environment``, over those of ``env_file``."""
         variables: dict[str, Word] = {}
-        own: dict[str, Word] = {}
+        set_here: dict[str, Word] = {}
         for key, value, line in _pairs(self.node.at("environment")):
             origin = Origin(self.name, line)
             if value is not None:
-                own[key] = interpolate(value, self.surroundings, origin)
+                set_here[key] = interpolate(value, self.surroundings, origin)
             elif key in self.surroundings:
-                own[key] = self.surroundings[key]
+                set_here[key] = self.surroundings[key]
         files, lost = self.node.at("env_file"), False
         for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
-            found = None if path.unresolved else self.read_file(path.text)
-            if found is None and item.at("required").text == "false":
+            content = None if path.unresolved else self.read_file(path.text)
+            if content is None and item.at("required").text == "false":
                 continue
-            if found is None:
+            if content is None:
                 text = f"{brief(path.text)!r} is not read: give it with --env-file"
                 self.notes.append(SourceNote("env-file-not-read", text, path.origin))
                 lost = True
                 continue
             # What a value sees: the caller, the service's own environment, the lines above.
-            seen = {**own, **self.surroundings}
+            seen = {**set_here, **self.surroundings}
             if item.at("format").text == "raw":
-                read, notes = read_env_file(found, path.text, seen)
+                read, notes = read_env_file(content, path.text, seen)
             else:
-                read, notes = read_compose_env_file(found, path.text, seen, variables)
+                read, notes = read_compose_env_file(content, path.text, seen, variables)
             variables.update(read)
             self.notes.extend(notes)
-        known = {**variables, **own}
+        known = {**variables, **set_here}
         return {**unread(known, Origin(self.name, files.line)), **known} if lost else known
 
     def texts(self, *keys: str) -> tuple[str, ...]:
@@ -260,17 +271,18 @@ class _ServiceReader:
         return None if node.text is None else self.word(node).text
 
     def mounts(self) -> Iterator[Mount]:
+        """Yield the mounts of ``volumes``, in both forms, and of ``tmpfs``."""
         for item in self.node.at("volumes").items:
             if item.text is not None:
                 yield volume(self.word(item).text)
                 continue
             keys = ("target", "type", "source", "read_only")
-            said = {name: self.word(item.at(name)).text for name in keys}
+            fields = {name: self.word(item.at(name)).text for name in keys}
             size = self.word(item.at("tmpfs", "size")).text
-            target, source = said["target"], said["source"]
+            target, source = fields["target"], fields["source"]
             size_bytes = docker_size(size, f"the size of {target}")
-            locked = said["read_only"] == "true"
-            yield Mount(target, said["type"] or "volume", source, locked, size_bytes)
+            locked = fields["read_only"] == "true"
+            yield Mount(target, fields["type"] or "volume", source, locked, size_bytes)
         yield from map(tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
@@ -281,6 +293,7 @@ class _ServiceReader:
         return mount._replace(source=os.path.normpath(os.path.join(folder, mount.source)))
 
     def ulimits(self) -> Iterator[tuple[str, Limits]]:
+        """Yield the limits of ``ulimits`` by name: one number, or soft and hard."""
         for name, node in self.node.at("ulimits").fields.items():
             if node.fields:
                 soft, hard = self.word(node.at("soft")).text, self.word(node.at("hard")).text
@@ -295,7 +308,7 @@ class _ServiceReader:
                 yield device(text)
 
     def gpus(self) -> GivenGpus | Unknown | None:
-        """Return what ``gpus`` or a reservation asks for; None where neither does."""
+        """Return the GPUs that ``gpus`` or a reservation asks for; None if neither does."""
         if (asked := self.one("gpus")) is not None:
             return gpu_request(asked)
         reserved = self.node.at("deploy", "resources", "reservations", "devices").items
@@ -310,6 +323,7 @@ class _ServiceReader:
         return named_gpus(named) if named else None
 
     def settings(self) -> ContainerSettings:
+        """Return what the service's fields give its container of the host."""
         memory = self.one("mem_limit") or self.one("deploy", "resources", "limits", "memory")
         return ContainerSettings(
             engine="compose",
@@ -325,7 +339,9 @@ class _ServiceReader:
             cap_add=self.texts("cap_add"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
             # The last at each place counts.
-            mounts=tuple(map(self.absolute, {one.target: one for one in self.mounts()}.values())),
+            mounts=tuple(
+                map(self.absolute, {mount.target: mount for mount in self.mounts()}.values())
+            ),
             cpuset_cpus=self.one("cpuset"),
             memory_bytes=docker_size(memory, "the memory limit"),
             user=self.one("user"),
@@ -354,11 +370,11 @@ def _without_profile(
         return
     if profiles and not {"*", *profiles} & set(wanted):
         asked = "COMPOSE_PROFILES is not set" if chosen is None else f"not {brief(chosen.text)}"
-        said = (
+        message = (
             f"service {called} is not started: it belongs to profile {' or '.join(profiles)} alone "
             f"({asked})"
         )
-        yield SourceNote("not-started", said, Origin(name, service.line))
+        yield SourceNote("not-started", message, Origin(name, service.line))
 
 
 def _recognises(launch: LaunchText) -> bool:
@@ -369,14 +385,14 @@ def _read(launch: LaunchText) -> Reading:
     """Read a Compose file, whose env files have another grammar than Docker's own."""
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
-    for name, given in launch.env_texts:
-        read, said = read_compose_env_file(given, name, variables)
-        variables.update(read)
-        notes.extend(said)
+    for name, text in launch.env_texts:
+        file_variables, file_notes = read_compose_env_file(text, name, variables)
+        variables.update(file_variables)
+        notes.extend(file_notes)
     folder = os.path.dirname(launch.path) or "."
-    named = [(name, given) for name, given in launch.env_texts if "\0" not in name]
-    near = {os.path.normpath(os.path.relpath(name, folder)): given for name, given in named}
-    beneath = {f"./{name}": given for name, given in near.items()}
+    named = [(name, text) for name, text in launch.env_texts if "\0" not in name]
+    near = {os.path.normpath(os.path.relpath(name, folder)): text for name, text in named}
+    beneath = {f"./{name}": text for name, text in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
     reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))

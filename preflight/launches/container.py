@@ -82,7 +82,7 @@ class Published(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Return what the launch calls the container."""
+        """Return the noun for such a port in a message."""
         return "hostPort" if self.pod else "published port"
 
 
@@ -120,10 +120,10 @@ class Mount(NamedTuple):
 
 
 class ContainerSettings(NamedTuple):
-    """What a container is given of its host; None and empty where the launch does not say.
+    """What a container is given of its host; None and empty if the launch does not say.
 
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
-    defaults hold; "" where the launch shows an image alone, and not what runs it. ulimits: by name
+    defaults hold; "" if the launch shows an image alone, and not what runs it. ulimits: by name
     (``memlock`` is in bytes). devices: paths of the host, and names of CDI. resources: what a
     Kubernetes device plugin gives, ``rdma/hca``: ``1``; pod_resources: the names of those that any
     container of its pod asks for. hugepages_bytes: limit per page size,
@@ -160,9 +160,9 @@ class ContainerSettings(NamedTuple):
     startup_seconds: int | None = None
 
     def mount_at(self, path: str) -> Mount | None:
-        """Return what is mounted at a path itself; the last one where there are several."""
-        found = [mount for mount in self.mounts if mount.target.rstrip("/") == path.rstrip("/")]
-        return found[-1] if found else None
+        """Return the mount at exactly this path; the last one if there are several."""
+        mounts = [mount for mount in self.mounts if mount.target.rstrip("/") == path.rstrip("/")]
+        return mounts[-1] if mounts else None
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
@@ -172,8 +172,8 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
     words: tuple[str, ...] = (alone,) if alone else ()
     words = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), words)
-    told = _DEFAULT & {*words} and first and not first.startswith("-")
-    return () if told else words
+    named = _DEFAULT & {*words} and first and not first.startswith("-")
+    return () if named else words
 
 
 class ImageWords(NamedTuple):
@@ -185,7 +185,7 @@ class ImageWords(NamedTuple):
 
 
 def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
-    """Return what runs in an image given words; an entrypoint, be it empty, clears its own."""
+    """Return the words that run in an image; an entrypoint, even empty, replaces its own."""
     first = texts[0] if texts else ""
     front = () if entrypoint else image_program(image, first)
     hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)
@@ -209,7 +209,7 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def limits(name: str, soft: str, hard: str) -> Limits:
-    """Return both limits of a ``ulimit``; Unknown for what is no number, as an open variable."""
+    """Return both limits of a ``ulimit``; Unknown if one is not a number."""
 
     def limit(text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -221,12 +221,12 @@ def limits(name: str, soft: str, hard: str) -> Limits:
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
     """Return the limits of texts such as ``memlock=-1:-1`` by name; one number is both limits."""
-    found: dict[str, Limits] = {}
+    limits_by_name: dict[str, Limits] = {}
     for text in texts:
         name, _, values = text.partition("=")
         soft, _, hard = values.partition(":")
-        found[name] = limits(name, soft, hard)
-    return found
+        limits_by_name[name] = limits(name, soft, hard)
+    return limits_by_name
 
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
@@ -254,9 +254,9 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
 
 
 def gpu_request(text: str) -> GivenGpus | Unknown:
-    """Return what ``docker run --gpus`` asks for.
+    """Return the GPUs that ``docker run --gpus`` asks for.
 
-    ``all``, a count, or ``device=`` and names, which have quotes of their own where they are
+    ``all``, a count, or ``device=`` and names, which have quotes of their own if they are
     several: the text is a row of CSV. Source: github.com/docker/cli ``opts/gpus.go``.
     """
     if "$" in text:
@@ -313,7 +313,7 @@ def volume(text: str) -> Mount:
 def tmpfs(text: str) -> Mount:
     """Return the mount that ``TARGET:size=1g,...`` of ``--tmpfs`` asks for."""
     target, _, options = text.partition(":")
-    return Mount(target, "tmpfs", size_bytes=_tmpfs_size(_named(options.split(",")), target))
+    return Mount(target, "tmpfs", size_bytes=_tmpfs_size(_fields(options.split(",")), target))
 
 
 def mount(text: str) -> Mount:
@@ -321,7 +321,7 @@ def mount(text: str) -> Mount:
     import csv
 
     # Docker reads it as a line of CSV, names in any case.
-    fields = {name.lower(): value for name, value in _named(next(csv.reader([text]), [])).items()}
+    fields = {name.lower(): value for name, value in _fields(next(csv.reader([text]), [])).items()}
 
     def first(*names: str) -> str:
         return next((fields[name] for name in names if name in fields), "")
@@ -332,7 +332,7 @@ def mount(text: str) -> Mount:
     return Mount(target, kind, first("source", "src"), locked, size_bytes)
 
 
-def _named(texts: Sequence[str]) -> dict[str, str]:
+def _fields(texts: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     return {name: value if equals else "true" for name, equals, value in pairs if name}
 

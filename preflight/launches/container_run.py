@@ -70,36 +70,36 @@ def run_position(words: Sequence[Word], start: int) -> int:
 
 def _options(words: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
     """Return the options of docker run by their long names, and where the image stands."""
-    found: list[tuple[str, Word]] = []
+    options: list[tuple[str, Word]] = []
     index = start
     while index < len(words):
         word = words[index]
         if word.text == "--":
-            return found, index + 1
+            return options, index + 1
         if not word.text.startswith("-") or word.text == "-":
-            return found, index
+            return options, index
         index += 1
         if word.text.startswith("--"):
             name, equals, value = word.text[2:].partition("=")
             if equals or name in _FLAGS:
-                found.append((name, word._replace(text=value if equals else "true")))
+                options.append((name, word._replace(text=value if equals else "true")))
             elif index < len(words):
-                found.append((name, words[index]))
+                options.append((name, words[index]))
                 index += 1
             continue
         for position, letter in enumerate(word.text[1:], start=2):
             name = _SHORT.get(letter, letter)
             if name in _FLAGS:
-                found.append((name, word._replace(text="true")))
+                options.append((name, word._replace(text="true")))
                 continue
             value = word.text[position:].removeprefix("=")
             if value:
-                found.append((name, word._replace(text=value)))
+                options.append((name, word._replace(text=value)))
             elif index < len(words):
-                found.append((name, words[index]))
+                options.append((name, words[index]))
                 index += 1
             break
-    return found, index
+    return options, index
 
 
 def container_run(
@@ -128,11 +128,11 @@ def container_run(
     if image >= len(words):
         notes.append(SourceNote("image-missing", "the container run names no image", origin))
     else:
-        given = any(name == "entrypoint" for name, _ in options)
-        found = image_words(words[image].text, [word.text for word in inner], given)
-        front = (Word(text, words[image].origin) for text in found.front)
-        inner = (*front, *inner[: found.kept])
-        if found.hidden:
+        has_entrypoint = any(name == "entrypoint" for name, _ in options)
+        program = image_words(words[image].text, [word.text for word in inner], has_entrypoint)
+        front = (Word(text, words[image].origin) for text in program.front)
+        inner = (*front, *inner[: program.kept])
+        if program.hidden:
             text = (
                 f"{brief(words[image].text)} runs its own command, which the launch does not show: "
                 "name the program behind the image"
@@ -174,14 +174,15 @@ def _of_env_files(
             notes.append(SourceNote("env-file-not-read", why, word.origin))
             lost = word
             continue
-        read, said = read_env_file(text, word.text, outside)
-        variables.update(read)
-        notes.extend(said)
+        values, file_notes = read_env_file(text, word.text, outside)
+        variables.update(values)
+        notes.extend(file_notes)
     return variables, lost
 
 
 @lru_cache(maxsize=256)
 def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
+    """Return what the options of a run give its container of the host."""
     many: dict[str, list[str]] = {}
     for name, text in options:
         many.setdefault(name, []).append(text)

@@ -119,22 +119,22 @@ def described(
     words: Sequence[Word],
     environment: Mapping[str, Word],
     beside: Beside,
-    given: Word | None = None,
+    stdin: Word | None = None,
 ) -> Reading | None:
-    """Return what a text that a command names, or is ``given``, starts; None for nothing."""
+    """Return the commands of a text that a command names or reads; None if it has none."""
     name = words[0].text.rpartition("/")[2] if words else ""
-    if (said := _unread(name, [word.text for word in words[1:]])) is not None:
-        return Reading((), (SourceNote("script-not-read", said, words[0].origin),))
+    if (message := _unread(name, [word.text for word in words[1:]])) is not None:
+        return Reading((), (SourceNote("script-not-read", message, words[0].origin),))
     if name in _PYTHONS:
-        return _python(words, environment, beside, given)
+        return _python(words, environment, beside, stdin)
     if _is_python_file(name):
         python = words[0]._replace(text="python3", unresolved=())
-        return _python((python, *words), environment, beside, given)
+        return _python((python, *words), environment, beside, stdin)
     return None
 
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
-    """Return what to say of a command of which nothing is read; None if it starts nothing."""
+    """Return the note on a command that is not read at all; None if the command starts nothing."""
     entry = _UNREAD.get(name)
     plain = [text for text in texts if text[:1] != "-"]
     near = texts if name in SEVERAL_PROGRAMS else plain[:2]
@@ -199,9 +199,9 @@ def _is_python_file(name: str) -> bool:
 
 
 def _python(
-    words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, given: Word | None
+    words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
 ) -> Reading | None:
-    """Return what ``python3 FILE``, ``-c TEXT`` or standard input starts, as far as it is read."""
+    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, where read."""
     place = 1
     while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:
@@ -212,27 +212,27 @@ def _python(
     behind = words[place + 1 : place + 2]  # what -c and -m take, where it is not attached
     if option is not None and option[2]:
         behind = (words[place]._replace(text=option[2]),)
-    shown, own = "", ""
+    shown, script_path = "", ""
     if option is not None and option[1] == "c":
         text = next(iter(behind), None)
         shown = "the text of python -c"
     elif option is not None:
         module = behind[0].text if behind else ""
-        told = module.partition(".")[0] in _PACKAGES or "." not in module
-        quiet = told or ASKING.fullmatch(module) is not None
+        is_known = module.partition(".")[0] in _PACKAGES or "." not in module
+        quiet = is_known or ASKING.fullmatch(module) is not None
         return None if quiet else _unread_python(module, words, environment)
     elif first == "-":
-        text, shown = given, "what Python reads from standard input"
+        text, shown = stdin, "what Python reads from standard input"
     else:
-        script, own, shown = words[place], first, brief(first)
+        script, script_path, shown = words[place], first, brief(first)
         file = first.rpartition("/")[2]
-        told = any(word.text.startswith("--sglang-") for word in words[place:])
-        if told or file in _TOLD_PROGRAMS:
+        is_known = any(word.text.startswith("--sglang-") for word in words[place:])
+        if is_known or file in _TOLD_PROGRAMS:
             return None
-        found = None if script.unresolved and "/" not in first else beside(first)
-        if found is None and not ASKING.fullmatch(file):
+        content = None if script.unresolved and "/" not in first else beside(first)
+        if content is None and not ASKING.fullmatch(file):
             return _unread_python(shown, words, environment)
-        text = None if found is None else Word(found, Origin(own, 1))
+        text = None if content is None else Word(content, Origin(script_path, 1))
     if text is None:
         return None
     if not text.text and text.unresolved:
@@ -241,10 +241,14 @@ def _python(
         return None
 
     def near(path: str) -> str | None:
-        return None if own and posixpath.normpath(path) == posixpath.normpath(own) else beside(path)
+        return (
+            None
+            if script_path and posixpath.normpath(path) == posixpath.normpath(script_path)
+            else beside(path)
+        )
 
     # Its lines are those of the script around it.
-    above = 0 if own else min((text.origin.line or 1) - 1, _MOST_ABOVE)
+    above = 0 if script_path else min((text.origin.line or 1) - 1, _MOST_ABOVE)
     body = "\n" * above + text.text
     launch = LaunchText(text.origin.source, body, False, environment, (), near)
     try:
@@ -252,15 +256,15 @@ def _python(
     except (SourceError, RecursionError):
         if _PYTHON_STARTS.search(text.text) is None:
             return None
-        return _unread_python(shown or own, words, environment)
+        return _unread_python(shown or script_path, words, environment)
     if started is None or started.commands:
         return started
     return started._replace(commands=(_itself(words, environment),))
 
 
 def _unread_python(shown: str, words: Sequence[Word], environment: Mapping[str, Word]) -> Reading:
-    said = f"{shown} is not read: what it starts is unknown; name it on its own to read it"
-    note = SourceNote("script-not-read", said, words[0].origin)
+    message = f"{shown} is not read: what it starts is unknown; name it on its own to read it"
+    note = SourceNote("script-not-read", message, words[0].origin)
     return Reading((_itself(words, environment),), (note,))
 
 

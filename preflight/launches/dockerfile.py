@@ -33,27 +33,30 @@ class _Stage(NamedTuple):
 
 
 def _read(launch: LaunchText) -> Reading:
+    """Return what the last stage of a Dockerfile runs, and what all its stages install."""
     variables, notes = with_env_files(launch)
     stages: dict[str, _Stage] = {}
     stage = _Stage()
     name = ""
     for_all: dict[str, Word] | None = None  # by ARG in front of the first stage
     for origin, instruction, text in _instructions(launch):
-        own = dict(stage.own)
+        variables_here = dict(stage.own)
         if instruction == "FROM":  # the last stage is what runs
-            for_all = own if for_all is None else for_all
+            for_all = variables_here if for_all is None else for_all
             image, name = _base(interpolate(text, for_all, origin).text)
             stage = stages.get(image.lower(), _Stage(image, dict(for_all)))
         elif instruction in ("ENV", "ARG"):
-            own.update(_pairs(instruction, text, own, origin))
-            stage = stage._replace(own=own)
+            variables_here.update(_pairs(instruction, text, variables_here, origin))
+            stage = stage._replace(own=variables_here)
         elif instruction == "ENTRYPOINT":
             stage = stage._replace(entry=_words(text, origin), command=())
         elif instruction == "CMD":
             stage = stage._replace(command=_words(text, origin))
         elif instruction == "RUN" and "pip" in text:
-            said = read_words(_words(text, origin), Layers(variables, own), inside=True)
-            stage = stage._replace(installs=(*stage.installs, Reading(tuple(said.commands))))
+            install = read_words(
+                _words(text, origin), Layers(variables, variables_here), inside=True
+            )
+            stage = stage._replace(installs=(*stage.installs, Reading(tuple(install.commands))))
         if for_all is not None and name:
             stages[name] = stage
     readings = [Reading((), notes), *stage.installs]
@@ -69,7 +72,7 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def _base(text: str) -> tuple[str, str]:
-    """Return what ``FROM --platform=x IMAGE AS NAME`` builds on, and the name, "" for none."""
+    """Return the image and the name ("" for none) of ``FROM --platform=x IMAGE AS NAME``."""
     words = [word for word in text.split() if not word.startswith("--")]
     named = len(words) > 2 and words[1].lower() == "as"
     return words[0] if words else "", words[2].lower() if named else ""
@@ -84,16 +87,17 @@ def _inside(
 
 
 def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
-    held, begun = "", 0
+    """Yield each instruction with its line and its text, continued lines joined."""
+    so_far, begun = "", 0
     for number, line in enumerate(launch.text.splitlines(), start=1):
-        if line.lstrip().startswith("#") or (not held and not line.strip()):
+        if line.lstrip().startswith("#") or (not so_far and not line.strip()):
             continue
-        begun = begun if held else number
+        begun = begun if so_far else number
         goes_on = line.rstrip().endswith("\\")
-        held += line.rstrip().removesuffix("\\") + (" " if goes_on else "")
+        so_far += line.rstrip().removesuffix("\\") + (" " if goes_on else "")
         if goes_on:
             continue
-        match, held = _INSTRUCTION.fullmatch(held), ""
+        match, so_far = _INSTRUCTION.fullmatch(so_far), ""
         if match is not None:
             yield Origin(launch.path, begun), match.group(1).upper(), match.group(2).strip()
 
@@ -110,18 +114,21 @@ def _words(text: str, origin: Origin) -> tuple[Word, ...]:
     return tuple(Word(part, origin) for part in ("/bin/sh", "-c", text))
 
 
-def _pairs(instruction: str, text: str, own: dict[str, Word], origin: Origin) -> dict[str, Word]:
-    found: dict[str, Word] = {}
+def _pairs(
+    instruction: str, text: str, variables: dict[str, Word], origin: Origin
+) -> dict[str, Word]:
+    """Return the variables that an ENV or ARG instruction sets."""
+    pairs: dict[str, Word] = {}
     for match in _PAIR.finditer(text):
         value = match.group(2)
         quote = value[:1] if value[:1] in ("'", '"') else ""
         value = value[1:-1] if quote else value
-        word = Word(value, origin) if quote == "'" else interpolate(value, own, origin)
-        found[match.group(1)] = word._replace(text=re.sub(r"\\(.)", r"\1", word.text))
-    if not found and instruction == "ENV":  # ENV NAME value
+        word = Word(value, origin) if quote == "'" else interpolate(value, variables, origin)
+        pairs[match.group(1)] = word._replace(text=re.sub(r"\\(.)", r"\1", word.text))
+    if not pairs and instruction == "ENV":  # ENV NAME value
         name, _, value = text.partition(" ")
-        found[name] = interpolate(value.strip(), own, origin)
-    return found
+        pairs[name] = interpolate(value.strip(), variables, origin)
+    return pairs
 
 
 def _recognises(launch: LaunchText) -> bool:

@@ -64,8 +64,8 @@ _NOTHING = Node(None)
 def load_documents(text: str, name: str) -> list[Node]:
     """Return the documents of a YAML or JSON text.
 
-    Raises SourceError with a sentence for what is neither, for a key written twice in one mapping,
-    and for more than 1 MiB, 64 levels, or 200,000 nodes with aliases counted as often as used.
+    Raises SourceError if the text is neither, has a key twice in one mapping, or has
+    more than 1 MiB, 64 levels, or 200,000 nodes with aliases counted as often as used.
     """
     if len(text) > LARGEST_TEXT:
         raise SourceError(f"{name} has more than 1 MiB: give the manifest of the launch alone")
@@ -87,7 +87,7 @@ def load_documents(text: str, name: str) -> list[Node]:
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
     """Return the trees that parser events build, each node made once its last child is known."""
-    found: list[Node] = []
+    documents: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
     weight = 0
     anchors: dict[str, Node] = {}
@@ -128,11 +128,12 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
         if stack:
             stack[-1][1].append(node)
         else:
-            found.append(node)
-    return found
+            documents.append(node)
+    return documents
 
 
 def _collection(begun: Any, children: list[Node], name: str) -> Node:
+    """Return the node of a list or a mapping, ``<<`` merged. Raises SourceError for a key twice."""
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
     if type(begun).__name__ == "SequenceStartEvent":

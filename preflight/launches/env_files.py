@@ -39,7 +39,7 @@ def read_env_file(
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Read a file as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
-    A name alone takes the value of ``environment``, and nothing where that has none. Never raises.
+    A name alone takes the value of ``environment``, and nothing if that has none. Never raises.
     """
     variables: dict[str, Word] = {}
     notes: list[SourceNote] = []
@@ -57,9 +57,9 @@ def read_env_file(
         elif equals:
             variables[key] = Word(value, origin)
             if _QUOTED.fullmatch(value.strip()):
-                said = f"{key}={value}: Docker keeps the quotes as part of the value; write "
-                said += f"{key}={value.strip()[1:-1]}"
-                notes.append(SourceNote("env-file-quotes", said, origin))
+                message = f"{key}={value}: Docker keeps the quotes as part of the value; write "
+                message += f"{key}={value.strip()[1:-1]}"
+                notes.append(SourceNote("env-file-quotes", message, origin))
         elif key in environment:
             inherited = environment[key]
             variables[key] = inherited if isinstance(inherited, Word) else Word(inherited, origin)
@@ -67,23 +67,23 @@ def read_env_file(
 
 
 def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | None:
-    """Return what ``grep -v '^#' .env | xargs`` and its like write: the settings of a small file.
+    """Return the settings that ``grep -v '^#' .env | xargs`` and its like write of a small file.
 
-    near: gives the text of a file that lies here. None where another program has a part in it, the
-    file is not here, or a line is no plain NAME=value, of which a shell makes something else.
+    near: gives the text of a file that lies here. None if another program has a part in it, the
+    file is not here, or a line is not plain NAME=value, which a shell would change.
     """
-    found = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
-    text = near(found["kept"] or found["all"] or found["given"]) if found is not None else None
-    if found is None or text is None:
+    match = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
+    text = near(match["kept"] or match["all"] or match["given"]) if match is not None else None
+    if match is None or text is None:
         return None
     lines = [line for line in text.splitlines() if line.strip()]
-    if found["drops"]:
+    if match["drops"]:
         lines = [line for line in lines if not line.startswith("#")]
-    if found["whole"] and any('"' in line or "'" in line for line in lines):
+    if match["whole"] and any('"' in line or "'" in line for line in lines):
         return None  # xargs without an option takes them away
     settings = [setting for line in lines if (setting := _SETTING.fullmatch(line))]
     whole = len(settings) == len(lines)
-    return "\n".join(f"{one[1]}={one[3]}" for one in settings) if whole else None
+    return "\n".join(f"{each[1]}={each[3]}" for each in settings) if whole else None
 
 
 def read_small_file(path: str) -> str | None:
@@ -148,6 +148,7 @@ def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth:
 
 
 def _brace_end(text: str, position: int) -> int | None:
+    """Return the place of the ``}`` that closes the brace open at ``position``, or None."""
     depth = 1
     for match in _BRACES.finditer(text, position):
         depth += 1 if match.group() == "${" else -1
@@ -174,12 +175,12 @@ def read_compose_env_file(
         if not line or line.startswith("#"):
             continue
         if not re.fullmatch(r"[\w.-]+", key.strip()):
-            said = f"{brief(line)!r} has no name that it takes: Compose refuses the whole file; "
-            return variables, (SourceNote("env-file-name", f"{said}write NAME=value", origin),)
+            message = f"{brief(line)!r} has no name that it takes: Compose refuses the whole file; "
+            return variables, (SourceNote("env-file-name", f"{message}write NAME=value", origin),)
         if match is None:
-            said = f"{brief(line)!r} is more than NAME=value: the file is not read from here on"
+            message = f"{brief(line)!r} is more than NAME=value: the file is not read from here on"
             left = {**variables, **unread(variables, origin)}
-            return left, (SourceNote("env-file-not-read", said, origin),)
+            return left, (SourceNote("env-file-not-read", message, origin),)
         if equals:
             single, double, bare = match.groups()
             word = interpolate(double or bare or "", seen, origin)

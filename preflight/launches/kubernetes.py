@@ -60,61 +60,65 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
     maps = {item.at("metadata", "name").text: item.at("data").fields for item in kept}
     secrets = {
         item.at("metadata", "name").text: {**_decoded(item), **item.at("stringData").fields}
-        for item in (one for one in objects if one.at("kind").text == "Secret")
+        for item in (item for item in objects if item.at("kind").text == "Secret")
     }
-    held = {"configMap": maps, "secret": secrets}
+    data_by_kind = {"configMap": maps, "secret": secrets}
     left, apart = _MOST_CONTAINERS, 0
     for item in objects:
         kind = item.at("kind").text or ""
         called = item.at("metadata", "name").text or ""
-        found = False
+        has_pods = False
         for pod in pods(item):
             if pod.copies == 0:
-                found = True
+                has_pods = True
                 which = " ".join((kind, called, *pod.role))
-                said = f"{which} is not started: the manifest asks for 0 of it"
+                message = f"{which} is not started: the manifest asks for 0 of it"
                 at = Origin(name, pod.spec.line or item.line)
-                readings.append(noted("not-started", said, at))
+                readings.append(noted("not-started", message, at))
                 continue
             apart += bool(pod.spec.at("containers").items)
             # An init container that is kept running is one of those that run beside each other.
             first = pod.spec.at("initContainers").items
             kept = [one for one in first if one.at("restartPolicy").text == "Always"]
             for container in (*kept, *pod.spec.at("containers").items):
-                found = True
+                has_pods = True
                 left -= 1
                 if left < 0:
                     raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
-                own = container.at("name").text or ""
-                place = Place("pod", (f"{kind}/{called}", *pod.role), own)
+                container_name = container.at("name").text or ""
+                place = Place("pod", (f"{kind}/{called}", *pod.role), container_name)
                 files = _mounted_files(pod.spec, container, maps, secrets, name)
-                readings.append(_Container(container, place, name, pod, held, files).reading())
+                readings.append(
+                    _Container(container, place, name, pod, data_by_kind, files).reading()
+                )
             notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
             readings.append(Reading((), notes))
         at = Origin(name, item.line)
-        readings += (noted("resource-not-read", said, at) for said in not_read(item))
-        if kind and not found and kind not in ("ConfigMap", "Secret"):
-            said = f"what {kind} {called} starts is not read: give the pods that it makes"
-            unread_kind = noted("resource-not-read", said, at)
+        readings += (noted("resource-not-read", message, at) for message in not_read(item))
+        if kind and not has_pods and kind not in ("ConfigMap", "Secret"):
+            message = f"what {kind} {called} starts is not read: give the pods that it makes"
+            unread_kind = noted("resource-not-read", message, at)
             if _STARTS_NOTHING.search(kind):
                 unread_kind = noted("kind-not-read", f"{kind} {called} starts no process", at)
             readings.append(unread_kind)
     if apart > 1:
-        said = f"{apart} pods are read as if one of each ran on one host: give only those that do"
-        readings.append(noted("pods-together", said, Origin(name)))
+        message = (
+            f"{apart} pods are read as if one of each ran on one host: give only those that do"
+        )
+        readings.append(noted("pods-together", message, Origin(name)))
     return joined(readings)
 
 
 def _decoded(secret: Node) -> dict[str, Node]:
     """Return the data of a Secret, which stands there in base64, as it is mounted."""
-    found = {}
+    decoded = {}
     for key, node in secret.at("data").fields.items():
         try:
             text = binascii.a2b_base64(node.text or "").decode()
         except (ValueError, UnicodeDecodeError):
             continue
-        found[key] = node._replace(value=text)
-    return found
+        decoded[key] = node._replace(value=text)
+    return decoded
 
 
 def _mounted_files(
@@ -128,13 +132,16 @@ def _mounted_files(
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
         for source in (volume, *volume.at("projected", "sources").items):
-            for key, held in (("configMap", maps), ("secret", secrets)):
-                one = source.at(key)
-                data = held.get(one.at("name").text or one.at("secretName").text, {})
+            for key, data_by_kind in (("configMap", maps), ("secret", secrets)):
+                reference = source.at(key)
+                data = data_by_kind.get(
+                    reference.at("name").text or reference.at("secretName").text, {}
+                )
                 paths = {
-                    item.at("key").text: item.at("path").text for item in one.at("items").items
+                    item.at("key").text: item.at("path").text
+                    for item in reference.at("items").items
                 }
-                items = data.items() if one.fields else ()
+                items = data.items() if reference.fields else ()
                 chosen = [
                     (paths.get(key) or key, node)
                     for key, node in items
@@ -162,9 +169,9 @@ def _objects(documents: list[Node]) -> Iterator[Node]:
 def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
     for container in pod.at("initContainers").items:
         if container.at("restartPolicy").text != "Always":
-            named = container.at("name").text or ""
-            said = f"init container {named} ends before the others start: not read"
-            yield SourceNote("init-container", said, Origin(name, container.line))
+            referenced_data = container.at("name").text or ""
+            message = f"init container {referenced_data} ends before the others start: not read"
+            yield SourceNote("init-container", message, Origin(name, container.line))
 
 
 class _Container:
@@ -176,11 +183,14 @@ class _Container:
         place: Place,
         name: str,
         pod: Pod,
-        held: Mapping[str, Mapping[str | None, Mapping[str, Node]]],
+        data_by_kind: Mapping[str, Mapping[str | None, Mapping[str, Node]]],
         files: Mapping[str, Word],
     ) -> None:
+        """Begin a container; ``data_by_kind``: data of ConfigMaps and Secrets by name."""
         self.node, self.place, self.name, self.pod = node, place, name, pod
-        self.held = held  # what the manifest's own ConfigMaps and Secrets hold, by name
+        self.data_by_kind = (
+            data_by_kind  # what the manifest's own ConfigMaps and Secrets hold, by name
+        )
         self.files = files
         # Whether variables may be set that the manifest does not show.
         self.open = pod.open
@@ -188,10 +198,11 @@ class _Container:
         self.last: dict[str | None, int] = {}  # where each variable is set last
         self.notes: list[SourceNote] = []
 
-    def note(self, identifier: str, said: str, node: Node) -> None:
-        self.notes.append(SourceNote(identifier, said, Origin(self.name, node.line)))
+    def note(self, identifier: str, message: str, node: Node) -> None:
+        self.notes.append(SourceNote(identifier, message, Origin(self.name, node.line)))
 
     def reading(self) -> Reading:
+        """Return the commands of the container, with its variables, files and settings."""
         origin = Origin(self.name, self.node.line)
         for name, text in self.pod.given.items():
             inside = Inside("operator", name)
@@ -210,24 +221,27 @@ class _Container:
             if item.text is not None
         ]
         words = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in words]
-        given, image = bool(self.node.at("command").items), self.node.at("image").text or ""
-        found = image_words(image, [word.text for word in words], given)
-        words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
-        if found.hidden:
-            said = (
+        has_entrypoint, image = (
+            bool(self.node.at("command").items),
+            self.node.at("image").text or "",
+        )
+        program = image_words(image, [word.text for word in words], has_entrypoint)
+        words = [*(Word(text, origin) for text in program.front), *words[: program.kept]]
+        if program.hidden:
+            message = (
                 f"container {self.place.container} runs its image's own program, which the "
                 "manifest does not show: name it under command"
             )
             place = words[0].origin if words else Origin(self.name, self.node.line)
-            self.notes.append(SourceNote("image-command", said, place))
+            self.notes.append(SourceNote("image-command", message, place))
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         outer = (*words, *self.variables.values())
         within = Inside("pod", self.place.container)
         inner = read_inside(inner, within, outer)
         if (hook := self.node.at("lifecycle", "postStart")).value is not None:
-            said = f"what postStart of container {self.place.container} starts is not read"
-            self.note("script-not-read", said, hook)
+            message = f"what postStart of container {self.place.container} starts is not read"
+            self.note("script-not-read", message, hook)
         ports = tuple(self.published())
         commands = tuple(
             command._replace(
@@ -264,9 +278,9 @@ class _Container:
             if text is not None and text != "0":
                 port = int(text) if text.isdecimal() and len(text) < 7 else None
                 number = Unknown(f"hostPort {text!r} is not a number") if port is None else port
-                held = "" if address in ("0.0.0.0", "::") else address
+                data_by_kind = "" if address in ("0.0.0.0", "::") else address
                 owner = f"container {self.place.container} of {pod} ({origin})"
-                yield Published(number, held, owner, origin, pod)
+                yield Published(number, data_by_kind, owner, origin, pod)
 
     def beside(self, name: str) -> str | None:
         """Return the text of a file that lies in the container, as far as the manifest says."""
@@ -280,26 +294,27 @@ class _Container:
         """
         complete = True
         for source in self.node.at("envFrom").items:
-            found = self.named(source, "Ref")
-            if found is None:
+            data = self.referenced_data(source, "Ref")
+            if data is None:
                 self.open, complete = True, False
-                said = "envFrom: the variables of a ConfigMap or Secret are unknown here"
-                self.note("env-from-not-read", said, source)
+                message = "envFrom: the variables of a ConfigMap or Secret are unknown here"
+                self.note("env-from-not-read", message, source)
                 continue
             prefix = source.at("prefix").text or ""
-            for key, node in found.items():
+            for key, node in data.items():
                 where = Origin(self.name, node.line)
                 self.variables[prefix + key] = Word(node.text or "", where)
         return complete
 
-    def named(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
-        """Return what ``configMapRef`` and its like name; None where the manifest has it not."""
-        for kind, held in self.held.items():
+    def referenced_data(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
+        """Return the data that ``configMapRef`` and its like name; None if it is not here."""
+        for kind, data_by_kind in self.data_by_kind.items():
             if f"{kind}{suffix}" in source.fields:
-                return held.get(source.at(f"{kind}{suffix}", "name").text)
+                return data_by_kind.get(source.at(f"{kind}{suffix}", "name").text)
         return None
 
     def read_variables(self) -> None:
+        """Take the variables of ``env`` in their order, those of ``valueFrom`` included."""
         items = self.node.at("env").items
         self.last = {item.at("name").text: index for index, item in enumerate(items)}
         for position, item in enumerate(items):
@@ -308,9 +323,9 @@ class _Container:
             if not key:
                 continue
             if source.fields:
-                found = self.named(source, "KeyRef") or {}
+                data = self.referenced_data(source, "KeyRef") or {}
                 keys = [node.at("key").text or "" for node in source.fields.values()]
-                known = found.get(keys[0])
+                known = data.get(keys[0])
                 inside = Inside("cluster", key)
                 word = Word(f"$({key})", Origin(self.name, item.line), (key,), inside=inside)
                 if known is not None and known.text is not None:
@@ -324,15 +339,16 @@ class _Container:
         """Fill in $(NAME) as the kubelet does; ``position`` is that of a variable in its list."""
         text, origin = node.text or "", Origin(self.name, node.line)
         if node.not_text:
-            said = (
+            message = (
                 f"{what} is {brief(text)}, a {node.not_text} to YAML, which Kubernetes refuses "
                 f'(cannot unmarshal {node.not_text} into … of type string): write "{brief(text)}"'
             )
-            self.note("value-not-text", said, node)
+            self.note("value-not-text", message, node)
         unresolved: list[str] = []
         inside: Inside | None = None
 
         def fill(match: re.Match[str]) -> str:
+            """Return the text of one $(NAME), or the reference as written if nothing sets it."""
             nonlocal inside
             if match.group(1):
                 return "$"
@@ -346,8 +362,8 @@ class _Container:
             nowhere = position is not None and _NAME.fullmatch(name) and not self.others(name)
             if later or nowhere:
                 why = f"{name} is set after it" if later else f"nothing sets {name}"
-                said = f"{what} keeps $({name}) as it is written, because {why}: set it above"
-                self.note("reference-unset", said, node)
+                message = f"{what} keeps $({name}) as it is written, because {why}: set it above"
+                self.note("reference-unset", message, node)
             elif self.others(name):
                 unresolved.append(name)
             return match.group()
@@ -357,7 +373,7 @@ class _Container:
         return Word(filled if len(filled) <= 2**20 else text, origin, names, inside=inside)
 
     def others(self, name: str) -> bool:
-        """Return whether what is not seen here, an operator or a service, may set a variable."""
+        """Return whether an operator or a service may set a variable that is not seen here."""
         return (self.open and _NAME.fullmatch(name) is not None) or bool(_SERVICE.search(name))
 
 
@@ -365,24 +381,29 @@ def _asked(pod: Node) -> tuple[str, ...]:
     """Return the names of what the containers of a pod ask of device plugins."""
     containers = (*pod.at("initContainers").items, *pod.at("containers").items)
     limits = (container.at("resources", "limits").fields for container in containers)
-    named = (key for each in limits for key, node in each.items() if node.text not in (None, "0"))
-    return tuple(dict.fromkeys(key for key in named if "/" in key))
+    referenced_data = (
+        key for each in limits for key, node in each.items() if node.text not in (None, "0")
+    )
+    return tuple(dict.fromkeys(key for key in referenced_data if "/" in key))
 
 
 def _settings(pod: Node, container: Node) -> ContainerSettings:
+    """Return what a container's and its pod's fields give it of the host."""
     limits = container.at("resources", "limits").fields
     pages = {**container.at("resources", "requests").fields, **limits}
     volumes = {item.at("name").text: item for item in pod.at("volumes").items}
     none, mounted = Node(None), container.at("volumeMounts").items
     mounts = [_mount(item, volumes.get(item.at("name").text, none)) for item in mounted]
     shm = [mount for mount in mounts if mount.target.rstrip("/") == "/dev/shm"]
-    own, shared = container.at("securityContext"), pod.at("securityContext")
-    capabilities = own.at("capabilities")
+    security, shared = container.at("securityContext"), pod.at("securityContext")
+    capabilities = security.at("capabilities")
     profiles = []
     for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
-        profile = own.at(key) if own.at(key).fields else shared.at(key)
-        if said := profile.at("localhostProfile").text or profile.at("type").text:
-            profiles.append(f"{name}={'unconfined' if said == 'Unconfined' else said}")
+        profile = security.at(key) if security.at(key).fields else shared.at(key)
+        if profile_type := profile.at("localhostProfile").text or profile.at("type").text:
+            profiles.append(
+                f"{name}={'unconfined' if profile_type == 'Unconfined' else profile_type}"
+            )
     return ContainerSettings(
         engine="kubernetes",
         image=container.at("image").text or "",
@@ -392,7 +413,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         resources={key: node.text for key, node in limits.items() if "/" in key and node.text},
         pod_resources=_asked(pod),
         runtime=pod.at("runtimeClassName").text,
-        privileged=own.at("privileged").text == "true",
+        privileged=security.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),
         security_opt=tuple(profiles),
         mounts=tuple(mounts),
@@ -402,7 +423,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
             for key, node in pages.items()
             if key.startswith("hugepages-") and (size := _size(node, key)) is not None
         },
-        user=own.at("runAsUser").text or shared.at("runAsUser").text,
+        user=security.at("runAsUser").text or shared.at("runAsUser").text,
         own_users=pod.at("hostUsers").text == "false",
         startup_seconds=_startup_seconds(container.at("startupProbe")),
     )
@@ -411,10 +432,10 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
 def _startup_seconds(probe: Node) -> int | None:
     """Return how long a container may take to answer; None without a probe, or numbers in it."""
     defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
-    told = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
-    if not probe.fields or not all(text.isdecimal() for text in told):
+    texts = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
+    if not probe.fields or not all(text.isdecimal() for text in texts):
         return None
-    delay, period, failures = map(int, told)
+    delay, period, failures = map(int, texts)
     return delay + period * failures
 
 
@@ -425,21 +446,23 @@ def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
     """
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
-        given = (*limits.items(), *requests.items())
-        found = [(why, node.line) for key, node in given if (why := _misspelt(key, node.text))]
+        quantities = (*limits.items(), *requests.items())
+        problems = [
+            (why, node.line) for key, node in quantities if (why := _misspelt(key, node.text))
+        ]
         for key, node in requests.items():
             if why := _unlike(key, node.text, limits.get(key, Node(None))):
-                found.append((why, node.line))
+                problems.append((why, node.line))
         asked = {**requests, **limits}
         pages = [node.line for key, node in asked.items() if key.startswith("hugepages-")]
         if pages and "cpu" not in asked and "memory" not in asked:
             alone = ", unless a LimitRange of its namespace does" if kind == "Pod" else ""
             why = f"it has hugepages and neither cpu nor memory: write memory under limits{alone}"
-            found.append((why, pages[0]))
-        if found:
-            said = "; ".join(dict.fromkeys(why for why, _ in found))
-            said = f"Kubernetes refuses container {container.at('name').text or ''}: {said}"
-            yield SourceNote("container-refused", said, Origin(name, found[0][1]))
+            problems.append((why, pages[0]))
+        if problems:
+            message = "; ".join(dict.fromkeys(why for why, _ in problems))
+            message = f"Kubernetes refuses container {container.at('name').text or ''}: {message}"
+            yield SourceNote("container-refused", message, Origin(name, problems[0][1]))
 
 
 def _misspelt(key: str, text: str | None) -> str | None:

@@ -90,14 +90,14 @@ def pods(item: Node) -> Iterator[Pod]:
         named = [(node.at("name").text or "", node) for node in _of_groups(item, "roleTemplates")]
         templates = {called: node.at("template") for called, node in named}
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
-        given = _AIBRIX if kind in ("StormService", "RoleSet", "PodSet") else {}
+        set_by_operator = _AIBRIX if kind in ("StormService", "RoleSet", "PodSet") else {}
         for pod in _walk(item.at("spec"), (), templates):
-            pod = pod._replace(given={**given, **pod.given})
+            pod = pod._replace(given={**set_by_operator, **pod.given})
             yield _with_variables(pod, shared) if shared else pod
 
 
 def not_read(item: Node) -> Iterator[str]:
-    """Yield what an object starts and what is not read."""
+    """Yield a sentence on each part of an object that starts something and is not read."""
     kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
     roles = _of_groups(item, "roles")
     if any(role.at("engineRuntimes").items for role in roles):
@@ -111,8 +111,8 @@ def not_read(item: Node) -> Iterator[str]:
         *item.at("spec", "components").items,
     ]
     for component in (*components, item.at("spec")):
-        told = (component.at("failover"), component.at("experimental", "failover"))
-        if any(one.value is not None and one.at("enabled").text != "false" for one in told):
+        failovers = (component.at("failover"), component.at("experimental", "failover"))
+        if any(each.value is not None and each.at("enabled").text != "false" for each in failovers):
             yield f"the standby engines of a failover in {kind} {called} are not read"
         if component.at("frontendSidecar").fields:
             yield f"the frontendSidecar of {kind} {called} is not read"
@@ -127,10 +127,10 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
-    yield Pod(leader if leader.fields else worker, (), _numbered(_LWS, size, "0"))
+    yield Pod(leader if leader.fields else worker, (), _group_variables(_LWS, size, "0"))
     if size != "1":
-        given = _numbered(_LWS, size, _index_of_worker(size))
-        yield Pod(worker, ("worker",), given, copies=_others(size))
+        variables = _group_variables(_LWS, size, _index_of_worker(size))
+        yield Pod(worker, ("worker",), variables, copies=_others(size))
 
 
 def _number(node: Node, default: int = 1) -> int:
@@ -140,7 +140,7 @@ def _number(node: Node, default: int = 1) -> int:
 
 
 def _index_of_worker(size: str) -> str | None:
-    """Return which pod of its group a worker is; None where several stand beside the leader."""
+    """Return the index of a worker in its group; None if several stand beside the leader."""
     return "1" if size == "2" else None
 
 
@@ -149,7 +149,7 @@ def _others(size: str) -> int:
     return max(1, int(size) - 1) if size.isdecimal() and len(size) < 7 else 1
 
 
-def _numbered(
+def _group_variables(
     names: tuple[str, str, str], size: str | None, index: str | None
 ) -> dict[str, str | None]:
     return dict(zip(names, (None, size, index), strict=True))
@@ -158,7 +158,7 @@ def _numbered(
 def _of_groups(item: Node, name: str) -> list[Node]:
     """Return the roles or the roleTemplates of a group, those of a set of groups as well."""
     paths = ((name,), ("template", name), ("groupTemplate", "spec", name))
-    return [one for path in paths for one in item.at("spec", *path).items]
+    return [role for path in paths for role in item.at("spec", *path).items]
 
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
@@ -188,18 +188,18 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     workers = ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1))
     for which, rank, copies in (("leader", "0", pod.copies), workers):
         flags = f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
-        told = [*args, *(Node(word, main.line) for word in flags.split())]
+        flagged_args = [*args, *(Node(word, main.line) for word in flags.split())]
         if not direct:  # the text of a shell
-            told = [
+            flagged_args = [
                 item._replace(value=_ENGINE.sub(rf"\g<0> {flags}", item.text or "", count=1))
                 for item in args
             ]
-        first = Node({**main.fields, "args": Node(told, main.line)}, main.line)
+        first = Node({**main.fields, "args": Node(flagged_args, main.line)}, main.line)
         spec = {**pod.spec.fields, "containers": Node([first, *others], main.line)}
         index = "0" if which == "leader" else _index_of_worker(str(nodes))
-        given = {**pod.given, **_numbered(_LWS, str(nodes), index)}
+        variables = {**pod.given, **_group_variables(_LWS, str(nodes), index)}
         role = (*pod.role, which)
-        yield Pod(Node(spec, pod.spec.line), role, given, open=True, copies=copies)
+        yield Pod(Node(spec, pod.spec.line), role, variables, open=True, copies=copies)
 
 
 def _texts(node: Node) -> Iterator[str]:
@@ -217,8 +217,11 @@ def _component(node: Node, pod: Pod) -> Pod:
     frontend runs ``python3 -m dynamo.frontend``.
     """
     containers = pod.spec.at("containers").items or [Node({})]
-    main = next((one for one in containers if one.at("name").text == "main"), containers[0])
-    others = [one for one in containers if one is not main]
+    main = next(
+        (container for container in containers if container.at("name").text == "main"),
+        containers[0],
+    )
+    others = [container for container in containers if container is not main]
     fields = dict(main.fields)
     if (secret := node.at("envFromSecret").text) is not None:
         source = Node({"secretRef": Node({"name": Node(secret)})}, node.line)
@@ -244,13 +247,16 @@ def _component(node: Node, pod: Pod) -> Pod:
         spec["volumes"] = Node([*pod.spec.at("volumes").items, volume])
         fields["volumeMounts"].items.append(mount)
     if node.at("resources").fields and not main.at("resources").fields:
-        named = {key: _named(own) for key, own in node.at("resources").fields.items()}
+        named = {
+            key: _container_resources(node_resources)
+            for key, node_resources in node.at("resources").fields.items()
+        }
         fields["resources"] = Node(named, node.line)
     spec["containers"] = Node([Node(fields, main.line), *others], node.line)
     return pod._replace(spec=Node(spec, pod.spec.line))
 
 
-def _named(resources: Node) -> Node:
+def _container_resources(resources: Node) -> Node:
     """Return resources as a container has them: Dynamo's v1alpha1 names GPUs and others apart."""
     fields = dict(resources.fields)
     gpus, kind = fields.pop("gpu", None), fields.pop("gpuType", Node("nvidia.com/gpu"))
@@ -261,8 +267,10 @@ def _named(resources: Node) -> Node:
 def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
     """Return a pod whose containers have some more variables in front of their own."""
     containers = [
-        Node({**one.fields, "env": Node([*variables, *one.at("env").items], one.line)}, one.line)
-        for one in pod.spec.at("containers").items
+        Node(
+            {**item.fields, "env": Node([*variables, *item.at("env").items], item.line)}, item.line
+        )
+        for item in pod.spec.at("containers").items
     ]
     spec = {**pod.spec.fields, "containers": Node(containers, pod.spec.line)}
     return pod._replace(spec=Node(spec, pod.spec.line))
@@ -325,9 +333,9 @@ def _group(
         for key in keys:
             whole = merged(whole, group.at(key))
         index = "0" if which == "leader" else _index_of_worker(size)
-        given = _numbered(names, size, index)
+        variables = _group_variables(names, size, index)
         copies = 1 if which == "leader" else _others(size)
-        yield Pod(whole.at("spec"), (*role, which), given, open=True, copies=copies)
+        yield Pod(whole.at("spec"), (*role, which), variables, open=True, copies=copies)
 
 
 def merged(base: Node, patch: Node, key: str = "") -> Node:
@@ -356,6 +364,7 @@ def merged(base: Node, patch: Node, key: str = "") -> Node:
 
 
 def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[Node]:
+    """Return the items of two lists merged by key, in the order of the API machinery."""
     names = [node.at(merge_key).text for node in base]
     deleted = {node.at(merge_key).text for node in patch if node.at("$patch").text == "delete"}
     named = [node for node in patch if "$patch" not in node.fields]
@@ -368,9 +377,9 @@ def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[N
     ]
     touched = {name for _, name in changed} | deleted
     left = [(node, name) for node, name in zip(base, names, strict=True) if name not in touched]
-    found: list[Node] = []
+    nodes: list[Node] = []
     while left and changed:
         other = changed[0][1]
         first = other in names and names.index(left[0][1]) < names.index(other)
-        found.append((left if first else changed).pop(0)[0])
-    return found + [node for node, _ in (*left, *changed)]
+        nodes.append((left if first else changed).pop(0)[0])
+    return nodes + [node for node, _ in (*left, *changed)]

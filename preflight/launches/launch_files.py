@@ -24,21 +24,22 @@ def read_source(
     arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
 ) -> Reading:
-    """Return what a script, Compose file or Kubernetes manifest starts.
+    """Return the commands of a launch file of any kind.
 
     path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
-    over ``environment``, the later over the earlier. arguments: what a script is given, None where
-    that is not known. host_words: what ``nproc`` and its like write there. Raises SourceError, with
-    a sentence, for a file that cannot be read or is none of these.
+    over ``environment``, the later over the earlier. arguments: of a script, None if not known.
+    host_words: gives the output of ``nproc`` and the like. Raises SourceError, with a sentence, if
+    a file cannot be read or is of no known kind.
     """
     text = _text(path)
 
     @lru_cache(maxsize=64)  # a script names the same files on many lines
     def beside(name: str) -> str | None:
-        name, own = os.path.expanduser(name), os.path.dirname(path)
-        near, here = os.path.join(own, name), name
+        """Return the text of a file that the launch names; None if it lies nowhere near."""
+        name, folder = os.path.expanduser(name), os.path.dirname(path)
+        near, here = os.path.join(folder, name), name
         # A name made of ``$(dirname "$0")`` begins where the script is started.
-        first, second = (here, near) if own and name.startswith(f"{own}/") else (near, here)
+        first, second = (here, near) if folder and name.startswith(f"{folder}/") else (near, here)
         text = read_small_file(first)
         return read_small_file(second) if text is None else text
 
@@ -53,15 +54,15 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the same of texts at hand: no file is opened. Raises SourceError."""
+    """Return the commands of a text at hand, without opening a file. Raises SourceError."""
     return _read(text, path, environment, env_texts, lambda _: None)
 
 
 def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
-    """Return the process that a command line starts, its words already split. Never raises.
+    """Return the process of a command line whose words are split already. Never raises.
 
-    ``NAME=value`` in front of the program is taken as a shell would, which the caller's shell no
-    longer does behind ``--``.
+    ``NAME=value`` in front of the program is an assignment, as in a shell; the caller's shell no
+    longer takes it so behind ``--``.
     """
     origin = Origin("command line")
     words = [Word(text, origin) for text in argv]
@@ -72,8 +73,8 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
         changes[name] = Word(value, origin)
         start += 1
     surroundings = environment_words(environment)
-    held = Layers(surroundings, changes) if changes else surroundings
-    return shell_script.read_words(words[start:], held, beside=read_small_file)
+    variables = Layers(surroundings, changes) if changes else surroundings
+    return shell_script.read_words(words[start:], variables, beside=read_small_file)
 
 
 def _read(
@@ -85,12 +86,14 @@ def _read(
     arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
 ) -> Reading:
+    """Return the commands of a text, without its byte order mark."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
     return told_apart(read_kind(launch))
 
 
 def _text(path: str) -> str:
+    """Return the text of a launch or env file. Raises SourceError with the reason if not read."""
     text = read_small_file(path)
     if text is not None:
         return text

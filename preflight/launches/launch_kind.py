@@ -107,14 +107,14 @@ KINDS += ("shell_script",)
 
 
 def started_by_python(launch: LaunchText) -> Reading | None:
-    """Return what a script's Python text starts; None if it starts nothing. Raises SourceError."""
+    """Return the commands of a script's Python text; None if it starts none. Raises SourceError."""
     # By name, as the kinds: a Python program may start what a shell does.
-    found: Reading = import_module("preflight.launches.python_program").started(launch)
-    return found if found.commands or found.notes else None
+    reading: Reading = import_module("preflight.launches.python_program").started(launch)
+    return reading if reading.commands or reading.notes else None
 
 
 def read_kind(launch: LaunchText) -> Reading:
-    """Return what a text starts, read as what it is. Raises SourceError for none of the kinds."""
+    """Return the commands of a launch text. Raises SourceError if it is none of the known kinds."""
     name = launch.path.rpartition("/")[2]
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     if prints is not None:
@@ -140,11 +140,14 @@ def read_kind(launch: LaunchText) -> Reading:
         give = f"give {program} --config {quote(name)}"
         raise SourceError(f"{launch.path} is read by a server: {give}")
     if launch.documents and "values" in name:
-        said = f"give what helm template CHART -f {quote(name)} prints"
-        raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")
+        raise SourceError(
+            f"{launch.path} looks like the values of a Helm chart: give what helm template CHART "
+            f"-f {quote(name)} prints"
+        )
     *names, script = (kind.name for kind in kinds)
-    said = f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
-    raise SourceError(said)
+    raise SourceError(
+        f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
+    )
 
 
 def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
@@ -152,9 +155,9 @@ def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNot
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for path, text in launch.env_texts:
-        read, said = read_env_file(text, path, launch.environment)
-        variables.update(read)
-        notes.extend(said)
+        file_variables, file_notes = read_env_file(text, path, launch.environment)
+        variables.update(file_variables)
+        notes.extend(file_notes)
     return variables, tuple(notes)
 
 

@@ -111,7 +111,7 @@ class RemoteWords(NamedTuple):
 
 
 def remote_words(words: Sequence[str], first: int = 0) -> RemoteWords | None:
-    """Return what the ``ssh -p 22 user@host words`` at ``first`` gives to another host's shell."""
+    """Return the words that an ``ssh -p 22 user@host words`` at ``first`` hands on."""
     if not words[first:] or words[first].rpartition("/")[2] != "ssh":
         return None
     host, index = "", first + 1
@@ -135,10 +135,10 @@ def types(texts: Sequence[str]) -> bool:
 def launched(
     words: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
 ) -> Launched | None:
-    """Return what the launcher at ``first`` starts; None where nothing is seen that is read here.
+    """Return the program that the launcher at ``first`` starts; None if nothing read here.
 
     begins: tells a wrapper, a shell or a container engine by its name. reads: whether standard
-    input has a text for a shell that is given none.
+    input has a text for a shell that has no other.
     """
     name = words[first].text.rpartition("/")[2]
     remote = remote_words([word.text for word in words], first)
@@ -168,11 +168,20 @@ def launched(
         is_script = is_script or (name in ("su", "runuser") and before in ("-c", "--command"))
         if program in _TALKS:
             return None
-        named = begins(program) and bool(following or reads) and program not in _BUILTINS
-        named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
-        named = named or _NAMED.fullmatch(program) is not None or program in _FAN_OUT
-        named = named or (name in _RUN_FILES and text.endswith(".py") and "add" not in before)
-        if module or is_script or named or (program in ("sglang", "vllm") and following == "serve"):
+        is_program = begins(program) and bool(following or reads) and program not in _BUILTINS
+        is_program = is_program or (
+            program.startswith("python") and _ARGUMENT.match(following) is not None
+        )
+        is_program = is_program or _NAMED.fullmatch(program) is not None or program in _FAN_OUT
+        is_program = is_program or (
+            name in _RUN_FILES and text.endswith(".py") and "add" not in before
+        )
+        if (
+            module
+            or is_script
+            or is_program
+            or (program in ("sglang", "vllm") and following == "serve")
+        ):
             break
         start += 1
     else:
@@ -226,22 +235,22 @@ class Tasks(NamedTuple):
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return what srun(1) is told to start, with sbatch's variables; None if nothing says it."""
+    """Return how many processes srun(1) starts, by options and sbatch's variables, or None."""
     if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
-    def held(variable: str) -> int | None:
+    def slurm_count(variable: str) -> int | None:
         word = environment.get(variable)
         return None if word is None or word.unresolved else _whole(word.text)
 
-    own = _option(wrapper, "-N", "--nodes")
-    nodes = held("SLURM_NNODES") if own is None else own
+    nodes_asked = _option(wrapper, "-N", "--nodes")
+    nodes = slurm_count("SLURM_NNODES") if nodes_asked is None else nodes_asked
     each = _option(wrapper, "--ntasks-per-node")
-    each = held("SLURM_NTASKS_PER_NODE") if each is None else each
+    each = slurm_count("SLURM_NTASKS_PER_NODE") if each is None else each
     number = _option(wrapper, "-n", "--ntasks")
-    if number is None and own is None and each is None:
-        number = held("SLURM_NTASKS")
-    if 0 in (own, nodes, each, number):
+    if number is None and nodes_asked is None and each is None:
+        number = slurm_count("SLURM_NTASKS")
+    if 0 in (nodes_asked, nodes, each, number):
         return None
     if number is None:
         return None if nodes is None else Tasks(each or 1, nodes)
@@ -273,22 +282,22 @@ def _whole(text: str) -> int:
 
 def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
     """Return GPUs on a host by srun(1)'s options, ``beside`` tasks sharing them; None unsaid."""
-    found: list[int] = []
+    counts: list[int] = []
     for name, value in valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
         if name == "--gres":
-            gpus = [one for one in value.split(",") if re.fullmatch(r"(gres[:/])?gpu(:.*)?", one)]
+            gpus = [g for g in value.split(",") if re.fullmatch(r"(gres[:/])?gpu(:.*)?", g)]
             each, value = (1, gpus[0]) if gpus else (1 if value == "none" else None, "0")
         last = value.partition("(")[0].rpartition(":")[2]
         if each is not None and (last.isdecimal() or name == "--gres"):
-            found.append(each * (_whole(last) if last.isdecimal() else 1))
-    return min(found, default=None)
+            counts.append(each * (_whole(last) if last.isdecimal() else 1))
+    return min(counts, default=None)
 
 
 def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
-    """Return the variable that tells how many GPUs a task of ``srun`` sees, where that is said."""
+    """Return the variable with the number of GPUs of a task of ``srun``; empty if unsaid."""
     texts = [word.text for word in words]
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
@@ -308,7 +317,7 @@ def _slurm_mem(words: Sequence[str]) -> int | None:
 
 
 def slurm_variables(text: str) -> dict[str, str]:
-    """Return what the ``#SBATCH`` lines of a job make sbatch set for it."""
+    """Return the variables that sbatch sets for a job with these ``#SBATCH`` lines."""
     words: list[str] = ["sbatch"]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
@@ -319,7 +328,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     each = _option(words, "--ntasks-per-node")
     if number is None and nodes is not None:
         number = nodes * (each or 1)
-    found = {
+    values = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": number,
@@ -328,21 +337,22 @@ def slurm_variables(text: str) -> dict[str, str]:
         "SLURM_MEM_PER_NODE": _slurm_mem(words),
         "SLURM_GPUS_ON_NODE": _slurm_gpus(words, nodes, each or (number or 1) // (nodes or 1) or 1),
     }
-    return {name: str(value) for name, value in found.items() if value}
+    return {name: str(value) for name, value in values.items() if value}
 
 
 def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
-    found: list[tuple[str, Word]] = []
+    """Return the variables that a launcher's own options set: -e, -x, Ray's environment."""
+    settings: list[tuple[str, Word]] = []
     before = ""
     for word in words:
         if "--runtime-env-json" in (word.text.partition("=")[0], before):
-            found += _of_ray(word._replace(text=word.text.removeprefix("--runtime-env-json=")))
+            settings += _of_ray(word._replace(text=word.text.removeprefix("--runtime-env-json=")))
         text = word.text.removeprefix("--env=")
         if (text != word.text or before in ("-e", "--env", "-x")) and ASSIGNMENT.match(text):
             variable, _, value = text.partition("=")
-            found.append((variable, word._replace(text=value)))
+            settings.append((variable, word._replace(text=value)))
         before = word.text
-    return tuple(found)
+    return tuple(settings)
 
 
 def _of_ray(word: Word) -> list[tuple[str, Word]]:
@@ -357,20 +367,23 @@ def _of_ray(word: Word) -> list[tuple[str, Word]]:
 
 
 def _note(word: Word, name: str) -> SourceNote | None:
+    """Say what a launcher changes that a launch does not show; None if nothing."""
     if name in _HERE:
         return None
     if name in _TOLD:
-        said = (
+        message = (
             f"{name} stands in front: read as if it started one process here, in this environment; "
             f"not known here: {_TOLD[name]}"
         )
-        return SourceNote("launcher", said, word.origin)
+        return SourceNote("launcher", message, word.origin)
     if name in _ELSEWHERE or name in _EXEC_ENGINES:
         where = _ELSEWHERE.get(name, "the environment of the container")
-        said = (
+        message = (
             f"{name} stands in front: {where} is not known here, and none is assumed; put the "
             "settings that matter in front of the program, as env NAME=value program"
         )
-        return SourceNote("launcher", said, word.origin)
-    said = f"{brief(word.text)} stands in front: it is not read, nor what it sets for the program"
-    return SourceNote("script-not-read", said, word.origin)
+        return SourceNote("launcher", message, word.origin)
+    message = (
+        f"{brief(word.text)} stands in front: it is not read, nor what it sets for the program"
+    )
+    return SourceNote("script-not-read", message, word.origin)

@@ -54,13 +54,13 @@ class _Place(NamedTuple):
 
 
 def _read(launch: LaunchText) -> Reading:
-    said = "a Python program is not run: what it starts but with literal words is not read"
-    about = SourceNote(_UNREAD, said, Origin(launch.path))
+    message = "a Python program is not run: what it starts but with literal words is not read"
+    about = SourceNote(_UNREAD, message, Origin(launch.path))
     return joined([started(launch), Reading((), (about,))])
 
 
 def started(launch: LaunchText) -> Reading:
-    """Return what a Python text starts, and what of it is not read. Raises SourceError."""
+    """Return the commands of a Python text, and notes on what is not read. Raises SourceError."""
     variables, notes = with_env_files(launch)
     if len(launch.text) > 1 << 20:
         raise SourceError(f"{launch.path} is too long a program: give the launch alone")
@@ -75,6 +75,7 @@ def started(launch: LaunchText) -> Reading:
 
 class _Program:
     def __init__(self, tree: ast.Module, launch: LaunchText, variables: dict[str, Word]) -> None:
+        """Collect a program's imports, calls and changes of its environment."""
         self.path, self.beside, self.variables = launch.path, launch.beside, variables
         self.imported = {"exec": "exec"}
         for node in ast.walk(tree):
@@ -100,29 +101,29 @@ class _Program:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function, doubts = node.name, ()
         elif isinstance(node, _REPEATS):
-            said = f"how often this {type(node).__name__} goes is not read: read once"
-            doubts = (*doubts, SourceNote("loop-not-counted", said, self.at(node)))
+            message = f"how often this {type(node).__name__} goes is not read: read once"
+            doubts = (*doubts, SourceNote("loop-not-counted", message, self.at(node)))
         elif isinstance(node, _CHOOSES) and shown != "__name__ == '__main__'":
-            said = f"nothing here decides {shown or 'a choice'}: read as if it were true"
-            doubts = (*doubts, SourceNote("condition", said, self.at(node)))
+            message = f"nothing here decides {shown or 'a choice'}: read as if it were true"
+            doubts = (*doubts, SourceNote("condition", message, self.at(node)))
         for child in ast.iter_child_nodes(node):
             yield from self.below(child, function, doubts)
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign | ast.Delete):
             yield _Place(node, function, doubts)
 
     def doubts(self, place: _Place, depth: int = 0) -> Doubts:
-        """Return what a place hangs on: conditions, and how often its function is called."""
+        """Return the doubts of a place: its conditions, and how often its function is called."""
         if not place.function:
             return place.doubts
         calls = self.called[place.function]
         if len(calls) == 1 and depth < 16:
             return (*self.doubts(calls[0], depth + 1), *place.doubts)
         kind = "loop-not-counted" if calls else "condition"
-        said = f"how often {place.function} is called is not read: read once"
-        return (SourceNote(kind, said, self.at(place.node)), *place.doubts)
+        message = f"how often {place.function} is called is not read: read once"
+        return (SourceNote(kind, message, self.at(place.node)), *place.doubts)
 
     def readings(self) -> Iterator[Reading]:
-        """Yield what each literal call starts, and what there is to say of the others."""
+        """Yield the command of each literal call, and a note on every other call."""
         unread_places, started = list[_Place](), False
         for place in self.places:
             call = place.node
@@ -139,38 +140,40 @@ class _Program:
                 unread_places.append(place)
                 continue
             doubts, started = self.doubts(place), True
-            found = read_words(words, environment, beside=self.beside)
-            commands = (one._replace(doubts=(*doubts, *one.doubts)) for one in found.commands)
-            yield found._replace(commands=tuple(commands))
+            reading = read_words(words, environment, beside=self.beside)
+            commands = (
+                command._replace(doubts=(*doubts, *command.doubts)) for command in reading.commands
+            )
+            yield reading._replace(commands=tuple(commands))
         unread_places += [where for where, name, _ in self.settings if started and not name]
         for each in unread_places:
             shown = brief(ast.unparse(getattr(each.node, "func", each.node))[:60])
-            said = f"what {shown}(...) starts or sets is not read"
-            yield Reading((), (SourceNote(_UNREAD, said, self.at(each.node)),))
+            message = f"what {shown}(...) starts or sets is not read"
+            yield Reading((), (SourceNote(_UNREAD, message, self.at(each.node)),))
 
     def full_name(self, node: ast.expr) -> str:
-        """Return the name of what is called with its module; "" for what is not imported."""
+        """Return the name of a called function with its module; "" if that is not imported."""
         root, dot, rest = ast.unparse(node).partition(".")
         starred = self.imported.get("*", "")[:-1]
-        found = self.imported.get(root, starred and starred + root)
-        return f"{found}{dot}{rest}" if found else ""
+        module = self.imported.get(root, starred and starred + root)
+        return f"{module}{dot}{rest}" if module else ""
 
     def words(self, call: ast.Call, full: str) -> list[Word]:
         """Return the words that a literal call starts; none for any other call."""
-        given = {each.arg for each in call.keywords}
+        keywords = {each.arg for each in call.keywords}
         if _ENGINE.fullmatch(full):
             front = [Word(text, self.at(call)) for text in _SERVER]
             others = [word for each in call.keywords for word in self.argument(each)]
-            return [] if call.args or None in given else [*front, *others]
-        if not call.args or not {None, "executable", "input"}.isdisjoint(given):
+            return [] if call.args or None in keywords else [*front, *others]
+        if not call.args or not {None, "executable", "input"}.isdisjoint(keywords):
             return []
         first = call.args[0]
-        if full == "os.system" or "shell" in given:
+        if full == "os.system" or "shell" in keywords:
             text = self.word(first)
             shell = [Word(each, self.at(call)) for each in ("bash", "-c")]
             return [] if text.unresolved else [*shell, text]
         items = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
-        if not _PROCESS.fullmatch(full) or any(isinstance(one, ast.Starred) for one in items):
+        if not _PROCESS.fullmatch(full) or any(isinstance(item, ast.Starred) for item in items):
             return []
         return [self.word(item) for item in items]
 
@@ -200,23 +203,23 @@ class _Program:
         """Yield the changes of ``os.environ`` by name; "" for what may set any variable."""
         for place in self.places:
             shown = ast.unparse(place.node)
-            one = _SETS_ONE.match(shown)
+            match = _SETS_ONE.match(shown)
             if _CHANGES.match(shown):
                 value = self.word(getattr(place.node, "value", ast.Constant("")))
-                yield place, "" if one is None else one[1], value
+                yield place, "" if match is None else match[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
         """Return the variables of what a call starts; None if it has its own."""
-        found = dict(self.variables)
+        variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:
-                found |= unread(found, self.at(where.node))
+                variables |= unread(variables, self.at(where.node))
             elif where.function in ("", place.function) and where.node.lineno < call.lineno:
-                found[name] = word._replace(doubts=self.doubts(where))
+                variables[name] = word._replace(doubts=self.doubts(where))
             elif place.function or where.node.lineno < call.lineno:  # whether before, is not read
-                found[name] = word._replace(unresolved=(name,))
-        given = {each.arg: each.value for each in call.keywords}.get("env", ast.Constant(None))
-        return found if ast.unparse(given) in _WHOLE_ENVIRONMENT else None
+                variables[name] = word._replace(unresolved=(name,))
+        env = {each.arg: each.value for each in call.keywords}.get("env", ast.Constant(None))
+        return variables if ast.unparse(env) in _WHOLE_ENVIRONMENT else None
 
 
 KIND = LaunchKind(

@@ -54,7 +54,7 @@ def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
     changer = _CHANGERS.get(name)
     if changer is None:
         return RunAs()
-    word = _named(changer, words[1:]) or (_named(changer, behind) if behind else None)
+    word = _user_word(changer, words[1:]) or (_user_word(changer, behind) if behind else None)
     shown = " ".join(texts).replace("--ambient-caps=", "--ambient-caps ")
     caps = {*shown.partition("--ambient-caps ")[2].partition(" ")[0].split(",")}
     caps = caps if name == "setpriv" else set()
@@ -72,8 +72,8 @@ def _user(word: Word) -> str | Unknown:
     return word.text.removeprefix("#").partition(":")[0]
 
 
-def _named(changer: _Changer, words: Sequence[Word]) -> Word | None:
-    """Return the word that names the user; None for no such word."""
+def _user_word(changer: _Changer, words: Sequence[Word]) -> Word | None:
+    """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user."""
     index = 0
     while index < len(words):
         text, option = words[index].text, ""
@@ -102,17 +102,19 @@ def opens_login(words: Sequence[Word]) -> bool:
     if changer is None or not changer.login:
         return False
     letters = [re.match(rf"-([^-{changer.short}]*)", word.text) for word in words[1:]]
-    given = {f"-{letter}" for match in letters if match is not None for letter in match[1]}
-    return not {*changer.login}.isdisjoint({*given, *(word.text for word in words[1:])})
+    options = {f"-{letter}" for match in letters if match is not None for letter in match[1]}
+    return not {*changer.login}.isdisjoint({*options, *(word.text for word in words[1:])})
 
 
 def options_not_read(words: Sequence[Word]) -> Iterator[SourceNote]:
     """Name options that keep or take what is not followed."""
     text = " ".join(word.text for word in words)
     if _ODD_OPTIONS.match(text):
-        said = f"{brief(text)}: what its options keep or take is not read; put the settings behind "
-        said += "it, as env NAME=value program"
-        yield SourceNote("script-not-read", said, words[0].origin)
+        message = (
+            f"{brief(text)}: what its options keep or take is not read; put the settings behind "
+        )
+        message += "it, as env NAME=value program"
+        yield SourceNote("script-not-read", message, words[0].origin)
 
 
 def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
@@ -130,12 +132,12 @@ def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
     """Return who runs a unit's processes by its [Service]; ``system``: root's manager runs it."""
-    found = RunAs("root", (), unit) if system else RunAs()
+    run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:
-            found = found._replace(user=_user(word), origin=str(word.origin))
+            run_as = run_as._replace(user=_user(word), origin=str(word.origin))
         elif key == "AmbientCapabilities":
             names = {name.upper().removeprefix("CAP_") for name in word.text.split()}
-            more = tuple(name for name in CAPABILITIES if name in {*names, *found.gained})
-            found = found._replace(gained=more if names else ())
-    return found._replace(origin=found.origin or unit)
+            more = tuple(name for name in CAPABILITIES if name in {*names, *run_as.gained})
+            run_as = run_as._replace(gained=more if names else ())
+    return run_as._replace(origin=run_as.origin or unit)

@@ -64,8 +64,7 @@ def of_job(origin: Origin) -> SetLimit:
 
 
 def of_ray(origin: Origin) -> Iterator[SetLimit]:
-    """Yield the limits of what Ray starts: its node's daemon, which ``ray start`` left running,
-    hands on its own."""
+    """Yield the limits of a program that Ray starts: those of the daemon of its node."""
     why = Unknown(
         f"Ray starts it ({origin}): with the limits that its node was started with",
         advice="check as Ray starts it: ray job submit -- mooncake-preflight check LAUNCH",
@@ -75,7 +74,7 @@ def of_ray(origin: Origin) -> Iterator[SetLimit]:
 
 
 def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield what ``ulimit -SHl unlimited -n 65536`` sets; without a value it only tells."""
+    """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets."""
     texts = [word.text for word in words[1:]]
     flags = "".join(text[1:] for text in texts if text.startswith("-"))
     soft, hard = "S" in flags, "H" in flags
@@ -92,6 +91,7 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
+    """Return the bound that a word behind ``ulimit`` asks for; None: unlimited."""
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:
         return Bound.HARD if "H" in (asked.group(1) or asked.group(2)) else Bound.SOFT
@@ -115,7 +115,7 @@ def prlimit(words: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit | None:
-    """Return what ``LimitNOFILE=1024:4096`` sets; None for a limit that no check judges."""
+    """Return the limit that ``LimitNOFILE=1024:4096`` sets; None for one that no check judges."""
     name = key.removeprefix("Limit").lower()
     if not key.startswith("Limit") or name not in LIMIT_NAMES:
         return None
@@ -124,17 +124,19 @@ def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit
 
 def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
     """Yield systemd's default of each limit that a unit ("" without a file) does not set."""
-    given = {limit.name for limit in limits}
+    names_set = {limit.name for limit in limits}
     for name in LIMIT_NAMES:
-        if name not in given:
-            said = f"systemd's default, no Limit{name.upper()}="
-            yield SetLimit(name, Bound.SYSTEMD, Bound.SYSTEMD, said, raises=True, where=unit)
+        if name not in names_set:
+            origin = f"systemd's default, no Limit{name.upper()}="
+            yield SetLimit(name, Bound.SYSTEMD, Bound.SYSTEMD, origin, raises=True, where=unit)
 
 
 def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
+    """Return a limit written as ``soft:hard``, or as one value for both."""
     soft, colon, hard = value.partition(":")
 
     def bound(text: str) -> int | Bound | Unknown | None:
+        """Return one of the two values in bytes or in number; None: unlimited."""
         if not text and colon:
             return Bound.STAYS
         if text in ("unlimited", "infinity", "-1"):

@@ -26,10 +26,10 @@ class _NotKnownError(Exception):
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return what a formula comes to; None if ``value`` knows no number for a name in it.
+    """Return the result of a formula; None if ``value`` knows no number for a name in it.
 
-    assign: takes what ``i++`` and ``i = 3`` set; None if they are not to be followed. Read are
-    sums, comparisons, one ``?:``, and assignments in front; bits, bases and ``**`` are not.
+    assign: takes the result of ``i++`` and ``i = 3``; None if they are not to be followed. Sums,
+    comparisons, one ``?:``, and assignments in front are read; bits, bases and ``**`` are not.
     """
     if len(formula) > _LONGEST_FORMULA:
         return None
@@ -43,13 +43,13 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
 
 
 def names_set(formula: str) -> dict[str, bool]:
-    """Return the variables that a formula may set, and whether of each an element is meant."""
-    found = {name: bool(element) for name, element, _ in _SET.findall(formula)}
-    return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **found}
+    """Return the variables that a formula may set, and whether each is set by its element."""
+    elements = {name: bool(element) for name, element, _ in _SET.findall(formula)}
+    return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **elements}
 
 
 def _part(text: str, value: Value, assign: Assign | None) -> int:
-    """Return what one part of a formula comes to, and set what it sets."""
+    """Return the result of one part of a formula, and carry out its assignment."""
     text = text.strip()
     before, behind = _SET_BEFORE.fullmatch(text), _SET.match(text)
     if before is None and (behind is None or behind[2]):
@@ -67,9 +67,9 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
     if operator in ("++", "--"):
         if rest.strip():
             raise _NotKnownError
-        held = _number(name, value)
-        assign(name, held + (1 if operator == "++" else -1))
-        return held
+        number = _number(name, value)
+        assign(name, number + (1 if operator == "++" else -1))
+        return number
     if operator[0] not in "=+-*/%":
         raise _NotKnownError
     result = _part(rest, value, assign)
@@ -80,7 +80,7 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
 
 
 def _sum(text: str, value: Value) -> int:
-    """Return what a sum comes to that sets nothing."""
+    """Return the result of a sum without assignments."""
     ternary = _TERNARY.fullmatch(text)
     if ternary is not None:
         condition, yes, no = ternary.groups()

@@ -56,8 +56,8 @@ class ShellAssignments(ShellBlocks):
         if not name:
             self.not_read(text, node)
             return
-        before, held = state.array(name), state.variables.get(name)
-        keyed = state.held.get(("odd", name)) is not None
+        before, word_before = state.array(name), state.variables.get(name)
+        keyed = state.values.get(("odd", name)) is not None
         if nodes is not None:
             words: list[Word] = []
             for element in text.words([child for child in nodes if child.type != "comment"]):
@@ -74,11 +74,11 @@ class ShellAssignments(ShellBlocks):
             if keyed:
                 state.lose(name, origin, array=True)
                 return
-            whole = () if held is None else (held,)
+            whole = () if word_before is None else (word_before,)
             old = (whole if before is None else before) if adds else ()
             fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(words)))
             state.assign_array(name, (*old, *words) if fits else tuple(words))
-            if held is not None:
+            if word_before is not None:
                 state.assign(name, None)
             return
         word = value(state, pieces, origin)
@@ -88,7 +88,9 @@ class ShellAssignments(ShellBlocks):
         if index is None and before is None:
             state.assign(name, self.added(name, word) if adds else word, exported)
             return
-        elements = list(before if before is not None else () if held is None else (held,))
+        elements = list(
+            before if before is not None else () if word_before is None else (word_before,)
+        )
         place = 0 if index is None else number(state, index, origin)
         if (
             keyed
@@ -101,11 +103,11 @@ class ShellAssignments(ShellBlocks):
             return
         elements[place : place + 1 or None] = [word]
         state.assign_array(name, tuple(elements))
-        if held is not None:
+        if word_before is not None:
             state.assign(name, None)
 
     def added(self, name: str, word: Word, variables: Variables | None = None) -> Word:
-        """Return what ``NAME+=word`` makes of a variable."""
+        """Return the word that ``NAME+=word`` gives a variable."""
         before = (variables or self.state.variables).get(name)
         if before is None:
             return word
@@ -144,7 +146,7 @@ class ShellAssignments(ShellBlocks):
         ready = []
         for setting in settings:
             name, index, adds, pieces, elements = self.assignment(text, setting)
-            odd = state.held.get(("odd", name)) is not None
+            odd = state.values.get(("odd", name)) is not None
             if index is None and elements is None and state.array(name) is None and not odd:
                 word = value(state, pieces, text.origin(setting))
                 ready.append((name, self.added(name, word) if adds else word))
@@ -153,15 +155,15 @@ class ShellAssignments(ShellBlocks):
         for name, word in ready:
             state.assign(name, word, exports)
         for word in words[1:]:
-            name, equals, given = word.text.partition("=")
+            name, equals, written = word.text.partition("=")
             if name[:1] in ("-", "+", ""):
                 continue
             if word.unresolved and not _NAME.fullmatch(name):
                 self.not_known(f"{program} of what {brief(word.text)} gives", origin)
             elif equals:
-                state.assign(name, word._replace(text=given), exports)
-            elif exports is not None and (held := state.variables.get(name)) is not None:
-                state.assign(name, held, exports)
+                state.assign(name, word._replace(text=written), exports)
+            elif exports is not None and (word_now := state.variables.get(name)) is not None:
+                state.assign(name, word_now, exports)
             elif exports:
                 state.variables.export_later(name)
             elif self.locals and program != "readonly":
@@ -187,7 +189,7 @@ class ShellAssignments(ShellBlocks):
             self.state.change(("odd", name), None)
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
-        """Return what a process gets that has ``settings`` in front of it."""
+        """Return the environment of a process with the assignments ``settings`` in front of it."""
         environment = self.state.variables.environment()
         if not settings:
             return environment

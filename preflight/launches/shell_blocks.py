@@ -39,6 +39,7 @@ class ShellBlocks(ShellFlow):
         return self.body(text, node)
 
     def on_subshell(self, text: ShellText, node: Node) -> Truth:
+        """Go through ``( ... )``: its changes are lost behind it."""
         written = text.text(node)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
             result = number(self.state, written[2:-2], text.origin(node), assigns=True)
@@ -72,6 +73,7 @@ class ShellBlocks(ShellFlow):
         return ended
 
     def on_if_statement(self, text: ShellText, node: Node) -> Truth:
+        """Go through an ``if``: the branch that is taken, or every branch that may be."""
         arms = arms_of(node)
         skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
         for index, (condition, body) in enumerate(arms):
@@ -140,6 +142,7 @@ class ShellBlocks(ShellFlow):
         return OPEN
 
     def on_case_statement(self, text: ShellText, node: Node) -> Truth:
+        """Go through a ``case``: the arm that is taken, or every arm that may be."""
         head = node.child_by_field_name("value")
         items = [child for child in node.children if child.type == "case_item"]
         ends = [child.type for item in items for child in item.children[-1:]]
@@ -198,6 +201,7 @@ class ShellBlocks(ShellFlow):
         return truth
 
     def on_while_statement(self, text: ShellText, node: Node) -> Truth:
+        """Go through ``while`` or ``until``: once if nothing tells how many turns it makes."""
         *condition, body = [child for child in node.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)
         constant = "$" not in written and "((" not in written and not written.startswith("read")
@@ -210,8 +214,10 @@ class ShellBlocks(ShellFlow):
             if truth.value is None:
                 note = self.asked(text, condition, truth)._replace(id="loop-not-counted")
                 if "read" in written.split()[:2]:
-                    said = f"while {brief(written)}: how many times it runs is not known; read once"
-                    note = self.notes[-1] = note._replace(text=said)
+                    message = (
+                        f"while {brief(written)}: how many times it runs is not known; read once"
+                    )
+                    note = self.notes[-1] = note._replace(text=message)
                 self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
                 return OPEN
             if not self.next_turn(text, body):
@@ -245,35 +251,36 @@ class ShellBlocks(ShellFlow):
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):
             return True
-        many = f"the loops up to here make more than {MOST_TURNS} turns"
-        why = many if many_turns else "the script is longer than is followed"
-        said = f"{why}: the other turns of this loop are not read"
-        self.note("loop-not-counted", said, text.origin(body))
+        why = "the script is longer than is followed"
+        if many_turns:
+            why = f"the loops up to here make more than {MOST_TURNS} turns"
+        message = f"{why}: the other turns of this loop are not read"
+        self.note("loop-not-counted", message, text.origin(body))
         return False
 
     def on_for_statement(self, text: ShellText, node: Node) -> Truth:
+        """Go through ``for NAME in WORDS``: once, NAME unknown, if the words are not known."""
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if variable is None or body is None:
             return self.not_read(text, node)
         name, origin = text.text(variable), text.origin(node)
         if node.children[0].type != "for":
             return self.not_read(text, node, "select is not read")
-        known = True
         values = node.children_by_field_name("value")
         words: list[Word] = []
+        known = True
         if values or any(child.type == "in" for child in node.children):
             for written in text.words(values):
                 words += expand(self.state, written, origin)
         else:
-            known = known and self.state.parameters is not None
+            known = self.state.parameters is not None
             words = list(self.state.parameters or ())
         doubts = {doubt.id for word in words for doubt in word.doubts}
-        uncounted = "loop-not-counted" in doubts or any(word.several for word in words)
-        if not known or uncounted:
+        if not known or "loop-not-counted" in doubts or any(word.several for word in words):
             head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
             unknown = f"how many times it runs is not known; read once, with {name} unknown"
-            said = f"for {brief(head)}: {unknown}"
-            note = SourceNote("loop-not-counted", said, origin)
+            message = f"for {brief(head)}: {unknown}"
+            note = SourceNote("loop-not-counted", message, origin)
             self.state.lose(name, origin)
             self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
             self.state.assign(name, Word(f"${name}", origin, (f"${name}",)))
@@ -305,9 +312,9 @@ class ShellBlocks(ShellFlow):
                 break
             known = number(self.state, step or "0", origin, assigns=True) is not None
         if not known:
-            said = f"for (({brief(head[1])})): how many times it runs is not known; read once"
+            message = f"for (({brief(head[1])})): how many times it runs is not known; read once"
             for name, element in names_set(f"{first}, {condition}, {step}").items():
                 self.state.lose(name, origin, element)
-            note = SourceNote("loop-not-counted", said, origin)
+            note = SourceNote("loop-not-counted", message, origin)
             self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
         return TRUE

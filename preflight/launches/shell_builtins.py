@@ -44,7 +44,7 @@ _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def nested_cost(text: str, depth: int) -> int:
-    """Return what the text of a shell within a shell costs: such texts can be made to multiply."""
+    """Return the cost of a text for a shell within a shell: such texts can be made to multiply."""
     return NESTED_COSTS * len(text) if depth else 0
 
 
@@ -72,7 +72,7 @@ class ShellBuiltins(ShellAssignments):
         words: list[Word],
         settings: Sequence[Node],
         origin: Origin,
-        given: Word | None,
+        piped: Word | None,
     ) -> Truth:
         """Carry out one of the shell's own commands."""
         state = self.state
@@ -87,8 +87,8 @@ class ShellBuiltins(ShellAssignments):
         if program in ("exit", "return", "break", "continue"):
             self.leave(program, arguments)
         elif program == "ulimit":
-            said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
-            self.note("ulimit", said, origin)
+            message = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
+            self.note("ulimit", message, origin)
             must = state.option("errexit") and not self.tested
             for limit in ulimit(words):
                 state.set_limit(limit._replace(must=must))
@@ -107,7 +107,7 @@ class ShellBuiltins(ShellAssignments):
         elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
             state.lose(arguments[1], origin)
         elif program == "read":
-            return self.read_names(text, words, settings, given)
+            return self.read_names(text, words, settings, piped)
         elif program in ("mapfile", "readarray", "getopts"):
             for name in arguments[1:] if program == "getopts" else arguments or ["MAPFILE"]:
                 if _NAME.fullmatch(name):
@@ -115,14 +115,14 @@ class ShellBuiltins(ShellAssignments):
             if program == "getopts":
                 state.lose("OPTARG", origin)
         elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
-            said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
-            self.note("script-not-read", said, origin)
+            message = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
+            self.note("script-not-read", message, origin)
         if program == "false":
             return FALSE
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
 
     def read_names(
-        self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], given: Word | None
+        self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], piped: Word | None
     ) -> Truth:
         """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
         state = self.state
@@ -133,19 +133,19 @@ class ShellBuiltins(ShellAssignments):
             ends = word.text if name == "IFS" and not word.unresolved else None
         flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
         names = [word.text for word in words[1:] if _NAME.fullmatch(word.text)]
-        line, end, rest = ("", "", "") if given is None else given.text.partition("\n")
-        known = given is not None and not given.unresolved and not rest and ends is not None
+        line, end, rest = ("", "", "") if piped is None else piped.text.partition("\n")
+        known = piped is not None and not piped.unresolved and not rest and ends is not None
         known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
         for name in names or ["REPLY"]:
             state.lose(name, words[0].origin, array="a" in flags)
-        if not known or given is None or ends is None or not names:
+        if not known or piped is None or ends is None or not names:
             return PROGRAM
         if "a" in flags:
-            split = tuple(given._replace(text=each) for each in fields(line, ends))
+            split = tuple(piped._replace(text=each) for each in fields(line, ends))
             state.assign_array(names[0], split)
         else:
             for name, each in zip(names, fields(line, ends, len(names)), strict=True):
-                state.assign(name, given._replace(text=each))
+                state.assign(name, piped._replace(text=each))
                 state.assign_array(name, None)
         return TRUE if end else FALSE
 
@@ -160,15 +160,15 @@ class ShellBuiltins(ShellAssignments):
             if text[:1] in ("-", "+") and len(text) > 1:
                 on = text[0] == "-"
                 long += text.count("o")
-                given = set(text[1:])
+                options = set(text[1:])
             elif long:
                 long -= 1
-                given = {text}
+                options = {text}
             else:
                 self.state.give_parameters(tuple(words[place:]))
                 return
             for letter, name in (("a", "allexport"), ("e", "errexit"), ("f", "noglob")):
-                if letter in given or name in given:
+                if letter in options or name in options:
                     self.state.change(("option", name), on)
 
     def leave(self, program: str, arguments: list[str]) -> None:
@@ -182,36 +182,36 @@ class ShellBuiltins(ShellAssignments):
         self.stop = program
 
     def shift(self, arguments: list[str]) -> None:
-        """Take what shift leaves: unknown if it may take any number."""
+        """Drop the first parameters, as many as shift is told; unknown if that is not known."""
         count = arguments[0] if arguments else "1"
-        given = self.state.parameters
-        if given is None:
+        parameters = self.state.parameters
+        if parameters is None:
             return
-        several = any(word.several for word in given)
+        several = any(word.several for word in parameters)
         if not (count.isdecimal() and len(count) < 4) or several:
             self.state.give_parameters(None)
-        elif int(count) <= len(given):  # else shift fails, and leaves all
-            self.state.give_parameters(given[int(count) :])
+        elif int(count) <= len(parameters):  # else shift fails, and leaves all
+            self.state.give_parameters(parameters[int(count) :])
 
     def eval(self, words: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
         """Read the text that eval is given; name it if it is not known."""
-        said = " ".join(word.text for word in words)
+        script = " ".join(word.text for word in words)
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
             return OPEN
         if any(word.unresolved for word in words):
-            if said.startswith(("$(", "`")):
-                hooks = bool(_HOOK.match(said))
-                self.not_known(f"eval of what {brief(said)} writes", origin, hooks)
+            if script.startswith(("$(", "`")):
+                hooks = bool(_HOOK.match(script))
+                self.not_known(f"eval of what {brief(script)} writes", origin, hooks)
                 return PROGRAM
             if any(word.text.startswith("$") for word in words[:1]):
-                why = f"eval {brief(said)}: what it runs is not known"
+                why = f"eval {brief(script)}: what it runs is not known"
                 self.note("script-not-read", why, origin)
                 self.may_set(origin)
                 return PROGRAM
-        if not self.state.budget.spend(nested_cost(said, self.depth + 1)):
+        if not self.state.budget.spend(nested_cost(script, self.depth + 1)):
             return OPEN
-        inner = self.parsed(said, text.source, origin.line)
+        inner = self.parsed(script, text.source, origin.line)
         self.active.append("eval")
         ended = self.whole(inner)
         self.active.pop()

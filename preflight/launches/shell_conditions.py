@@ -122,6 +122,7 @@ class Conditions:
         return self._whole([_Item("", word) for word in words], False, origin)
 
     def _whole(self, items: list[_Item], double: bool, origin: Origin) -> Truth:
+        """Return the truth of all items of a condition; open if it does not parse."""
         if len(items) > _MOST_ITEMS:
             return OPEN
         try:
@@ -132,6 +133,7 @@ class Conditions:
         return truth if not reader.items else OPEN
 
     def unary(self, operator: str, word: Word) -> Truth:
+        """Return the truth of ``-z WORD``, ``-f WORD`` and the like."""
         if operator in ("-z", "-n"):
             truth = self.empty(word)
             return truth if operator == "-z" else truth.negated()
@@ -159,6 +161,7 @@ class Conditions:
         return Truth(None, doubts=word.doubts, asks=asks)
 
     def binary(self, left: Word, operator: str, right: Word) -> Truth:
+        """Return the truth of two words with an operator between them."""
         doubts = (*left.doubts, *right.doubts)
         if operator in _NUMERIC:
             numbers = [self.integer(word) for word in (left, right)]
@@ -167,9 +170,9 @@ class Conditions:
                 return Truth(None, doubts=doubts)
             return Truth(_NUMERIC[operator](a, b), soft or also, doubts)
         if operator in ("=", "==", "!="):
-            for one, other in ((left, right), (right, left)):
-                if not other.unresolved and not other.text:
-                    truth = self.empty(one)
+            for tested, empty_word in ((left, right), (right, left)):
+                if not empty_word.unresolved and not empty_word.text:
+                    truth = self.empty(tested)
                     return truth.negated() if operator == "!=" else truth
             if left.unresolved or right.unresolved:
                 return Truth(None, doubts=doubts)
@@ -186,19 +189,19 @@ class Conditions:
 
     def matches(self, word: Word, pieces: Pieces, origin: Origin) -> Truth:
         """Hold a text against a pattern, as ``case`` and ``[[ == ]]`` do."""
-        found = pattern(self.state, pieces, origin)
-        if isinstance(found, Word):
-            return Truth(None, doubts=(*word.doubts, *found.doubts))
+        compiled = pattern(self.state, pieces, origin)
+        if isinstance(compiled, Word):
+            return Truth(None, doubts=(*word.doubts, *compiled.doubts))
         if all(piece.kind == "text" and not piece.text for piece in pieces):
             return self.empty(word)
-        if found is None or word.unresolved:
+        if compiled is None or word.unresolved:
             # A lone * takes anything.
-            anything = found is not None and all(
+            anything = compiled is not None and all(
                 piece.kind == "text" and not piece.quoted and set(piece.text) == {"*"}
                 for piece in pieces
             )
             return TRUE if anything else Truth(None, doubts=word.doubts)
-        return Truth(found.match(word.text) is not None, doubts=word.doubts)
+        return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
     def finds(self, word: Word, raw: str) -> Truth:
         """Look for a regular expression in a text, if POSIX and Python read it alike."""
@@ -278,6 +281,7 @@ class _Reader:
         return item.word
 
     def binary(self, left: _Item, operator: str, right: _Item) -> Truth:
+        """Return the truth of two items with an operator between them."""
         conditions, first, second = self.conditions, self.word(left), self.word(right)
         if not self.double:
             return conditions.binary(first, operator, second)
@@ -291,7 +295,7 @@ class _Reader:
 
 def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
     """Return a condition's operators and operands in order; the grammar nests them otherwise."""
-    found: list[str | list[Node]] = []
+    items: list[str | list[Node]] = []
     end = -1
     stack = list(reversed(nodes))
     while stack:
@@ -304,12 +308,12 @@ def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
         if (operator and (written in _BRACKETS or written in _BINARY or written in _UNARY)) or (
             operator and written == "-o"
         ):
-            found.append(written)
+            items.append(written)
             end = -1
-        elif end == node.start_byte and isinstance(found[-1], list):
-            found[-1].append(node)
+        elif end == node.start_byte and isinstance(items[-1], list):
+            items[-1].append(node)
             end = node.end_byte
         else:
-            found.append([node])
+            items.append([node])
             end = node.end_byte
-    return found
+    return items

@@ -51,13 +51,13 @@ def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
         several = _braced(pieces) or []
         if not several or not state.budget.spend(ELEMENT_COSTS * len(several)):
             return [Word(written(pieces), origin, ("{...}",), several=True)]
-    found: list[Word] = []
+    words: list[Word] = []
     for each in several:
         expansion = _Expansion(state, origin, split=True)
         expansion.add(each, inner=False)
         expansion.close()
-        found += expansion.words
-    return found
+        words += expansion.words
+    return words
 
 
 def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
@@ -71,7 +71,7 @@ def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
 
 
 def number(state: ShellState, formula: str, origin: Origin, assigns: bool = False) -> int | None:
-    """Return what ``$((...))`` comes to; None leaves what it sets not known either."""
+    """Return the result of ``$((...))``; if None, the variables that it sets are unknown too."""
     text: str | None = formula
     if "$" in formula or "`" in formula:
         pieces = value_pieces(formula)
@@ -87,11 +87,11 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
     def assign(name: str, result: int) -> None:
         state.assign(name, Word(str(result), origin))
 
-    found = None if text is None else arithmetic(text, known, assign if assigns else None)
-    if found is None and assigns:
+    result = None if text is None else arithmetic(text, known, assign if assigns else None)
+    if result is None and assigns:
         for name, element in names_set(formula).items():
             state.lose(name, origin, element)
-    return found
+    return result
 
 
 def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str] | Word | None:
@@ -110,17 +110,17 @@ def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str
 
 def _glob(text: str) -> str:
     """Return a pattern of the shell as a regular expression; a bracket that never closes stands."""
-    found = ""
+    parts = ""
     for star, mark, brackets, other in _GLOB.findall(text):
         inner = re.sub(r"[\\\[&~|]", r"\\\g<0>", brackets[1:-1])
         inner = f"^{inner[1:]}" if inner[:1] in ("!", "^") else inner
-        found += ".*" if star else "." if mark else f"[{inner}]" if brackets else re.escape(other)
-    return found
+        parts += ".*" if star else "." if mark else f"[{inner}]" if brackets else re.escape(other)
+    return parts
 
 
 @lru_cache(maxsize=64)
 def _ends_of_fields(ends: str) -> re.Pattern[str]:
-    """Return what ends a word if IFS is ``ends``: a run of blanks, with one of the others."""
+    """Return the expression of all that ends a word if IFS is ``ends``."""
     blanks = "".join(each for each in ends if each in BLANKS)
     others = "".join(each for each in ends if each not in BLANKS)
     blank = f"[{re.escape(blanks)}]" if blanks else "(?!)"
@@ -132,22 +132,23 @@ def fields(line: str, ends: str, most: int | None = None) -> list[str]:
     """Return ``most`` fields (None: all) that ``read`` makes of a line, cut at ``ends``."""
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
-    found: list[str] = []
-    while rest and (most is None or len(found) < most - 1):
+    parts: list[str] = []
+    while rest and (most is None or len(parts) < most - 1):
         end = finder.search(rest)
-        found.append(rest if end is None else rest[: end.start()])
+        parts.append(rest if end is None else rest[: end.start()])
         rest = "" if end is None else rest[end.end() :]
     if most is None:
-        return found
+        return parts
     single = finder.search(rest)  # what ends the only field that is left goes
     last = rest[: single.start()] if single is not None and single.end() == len(rest) else rest
-    return [*found, last, *[""] * (most - len(found) - 1)][:most]
+    return [*parts, last, *[""] * (most - len(parts) - 1)][:most]
 
 
 class _Expansion:
     """Collects the words that pieces become."""
 
     def __init__(self, state: ShellState, origin: Origin, split: bool) -> None:
+        """Begin with no word; ``split``: blanks in values end words, as behind no ``=``."""
         self.state, self.origin, self.split = state, origin, split
         self.words: list[Word] = []
         self.texts: list[str] = []
@@ -228,7 +229,9 @@ class _Expansion:
                 except _NotKnownError:
                     self.keep(*self.unknown(piece))
             elif piece.kind == "arithmetic":
-                result = number(self.state, _formula(piece.text), self.origin, assigns=True)
+                text = piece.text
+                formula = text[3:-2] if text.startswith("$((") else text[2:-1]  # or $[...]
+                result = number(self.state, formula, self.origin, assigns=True)
                 if result is None:
                     self.keep(piece.text, self.open_names(piece.text) or (piece.name,))
                 else:
@@ -249,18 +252,18 @@ class _Expansion:
 
     def open_names(self, formula: str) -> tuple[str, ...]:
         """Return a formula's unknown variables; those that the script sets as ``$NAME``."""
-        found: list[str] = []
+        names: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):
             word = variables.get(name)
             if word is not None:
-                found += [each if each == name else f"${name}" for each in word.unresolved]
+                names += [each if each == name else f"${name}" for each in word.unresolved]
             elif not variables.was_unset(name) and self.state.array(name) is None:
-                found.append(name)
-        return tuple(dict.fromkeys(found))
+                names.append(name)
+        return tuple(dict.fromkeys(names))
 
     def unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
-        """Return what is kept of a parameter that is not known, and what it is called."""
+        """Return the text of an unknown parameter as written, and its unknown names."""
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
             place = number(self.state, piece.place or "", self.origin)
             if place is not None:  # elements that nothing tells, told apart
@@ -276,7 +279,7 @@ class _Expansion:
     # Parameters
 
     def parameter(self, piece: Piece) -> None:
-        """Add what ``$A``, ``${A[1]:-x}`` and the like become. Raises _NotKnownError."""
+        """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError."""
         state, operator = self.state, piece.operator
         if piece.operand is None or piece.by is None:
             raise _NotKnownError
@@ -338,7 +341,7 @@ class _Expansion:
             return (Word(state.name, self.origin),)
         if name in ("@", "*", "#"):
             return state.parameters
-        if name == "!" and (background := state.held.get(("background", ""))) is not None:
+        if name == "!" and (background := state.values.get(("background", ""))) is not None:
             return (background,)  # type: ignore[return-value]
         if name.isdecimal():
             word = state.parameter(int(name))
@@ -366,9 +369,9 @@ class _Expansion:
         state, colon = self.state, piece.operator.startswith(":")
         asked = state.asking and piece.operator[-1] == "-" and not piece.rest
         # The script's own arguments are not given; of an array something known sets it.
-        own = piece.name.isdecimal() or piece.name in ("@", "*")
-        held = not own and state.array(piece.name) is not None
-        if elements is None and (held or (asked and piece.name.isidentifier())):
+        of_script = piece.name.isdecimal() or piece.name in ("@", "*")
+        is_array = not of_script and state.array(piece.name) is not None
+        if elements is None and (is_array or (asked and piece.name.isidentifier())):
             raise _NotKnownError
         some = elements or ()
         missing = not some or (colon and not any(word.text or word.unresolved for word in some))
@@ -402,8 +405,8 @@ class _Expansion:
         if not every and any(word.unresolved for word in elements):
             raise _NotKnownError
         if piece.name in ("@", "*"):  # their place 0 is $0
-            own = self.state.name
-            elements = (Word(own or "$0", self.origin, () if own else ("$0",)), *elements)
+            name = self.state.name
+            elements = (Word(name or "$0", self.origin, () if name else ("$0",)), *elements)
         whole = elements if every else elements[0].text if elements else ""
         if -len(whole) > start or (size is not None and size < 0):
             raise _NotKnownError
@@ -414,20 +417,20 @@ class _Expansion:
         return part
 
     def changes(self, piece: Piece) -> Callable[[str], str]:
-        """Return what an operator makes of a text. Raises _NotKnownError."""
+        """Return the function that an operator applies to a text. Raises _NotKnownError."""
         operator = piece.operator
         if operator in _CASES and not piece.rest:
             return _CASES[operator]
         if operator in _CASES or operator[0] not in "#%/":
             raise _NotKnownError
-        found = pattern(self.state, piece.operand or (), self.origin)
+        compiled = pattern(self.state, piece.operand or (), self.origin)
         by = value(self.state, piece.by or (), self.origin) if piece.by else Word("", self.origin)
-        if not isinstance(found, re.Pattern) or by.unresolved:
+        if not isinstance(compiled, re.Pattern) or by.unresolved:
             raise _NotKnownError
         if operator[0] == "/" and "&" in by.text:  # bash 5.2 puts what matched in its place
             raise _NotKnownError
         change = _replaced if operator[0] == "/" else _without
-        return lambda text: change(text, operator, found, by.text)
+        return lambda text: change(text, operator, compiled, by.text)
 
     def put(self, piece: Piece, word: Word) -> None:
         """Add the word that a parameter stands for."""
@@ -474,31 +477,26 @@ def _short(piece: Piece) -> str:
     return piece.text if len(piece.text) <= 40 else f"{piece.text[:37]}..."
 
 
-def _formula(text: str) -> str:
-    """Return what stands in ``$((...))`` or ``$[...]``."""
-    return text[3:-2] if text.startswith("$((") else text[2:-1]
-
-
-def _without(text: str, operator: str, found: re.Pattern[str], by: str) -> str:
+def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
     """Return the text of ``${A#pattern}``, ``##``, ``%`` or ``%%``."""
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     size = len(text)
     lengths = range(size + 1) if len(operator) == 1 else range(size, -1, -1)
     if operator[0] == "#":
-        return next((text[n:] for n in lengths if found.match(text[:n])), text)
-    return next((text[: size - n] for n in lengths if found.match(text[size - n :])), text)
+        return next((text[n:] for n in lengths if compiled.match(text[:n])), text)
+    return next((text[: size - n] for n in lengths if compiled.match(text[size - n :])), text)
 
 
-def _replaced(text: str, operator: str, found: re.Pattern[str], by: str) -> str:
+def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
     """Return the text of ``${A/pattern/by}``, ``//``, ``/#`` or ``/%``: the longest matches."""
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
-    if found.match(""):
-        if found.pattern != r"\Z" or operator not in ("/#", "/%"):
+    if compiled.match(""):
+        if compiled.pattern != r"\Z" or operator not in ("/#", "/%"):
             raise _NotKnownError
         return by + text if operator == "/#" else text + by
-    inner = found.pattern.removesuffix(r"\Z")
+    inner = compiled.pattern.removesuffix(r"\Z")
     anchored = {"/#": rf"\A{inner}", "/%": rf"{inner}\Z"}.get(operator, inner)
     count = 0 if operator == "//" else 1
     return re.sub(anchored, lambda match: by, text, count=count, flags=re.DOTALL)

@@ -67,6 +67,7 @@ class ShellFlow(ABC):
         beside: Beside = lambda name: None,
         host_words: HostWords = lambda command: None,
     ) -> None:
+        """Start a shell that reads ``source``, with ``depth`` shells around it."""
         self.source = source
         self.state = state
         self.depth = depth  # of shells within each other
@@ -96,7 +97,9 @@ class ShellFlow(ABC):
         self.killed: set[str] = set()  # of those, the $! that kill was given, for sure
         self.nested = 0
         self.conditions = Conditions(state, self.lies)
-        self.said: list[str] | None = None  # what is written to standard output; None: not known
+        self.output_parts: list[str] | None = (
+            None  # what is written to standard output; None: not known
+        )
         self.piped: Word | None = None  # what the command in front of a | writes
         state.output = self.output
 
@@ -113,16 +116,16 @@ class ShellFlow(ABC):
 
     def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
         """Return the tree of a text. first_line: None if it has none, as on a command line."""
-        found = ShellText(text, source, first_line)
-        self.notes += found.notes
-        found.notes = self.notes  # what its words say of themselves comes later
-        return found
+        tree = ShellText(text, source, first_line)
+        self.notes += tree.notes
+        tree.notes = self.notes  # what its words say of themselves comes later
+        return tree
 
     def not_read(self, text: ShellText, node: Node, why: str = "") -> Truth:
         """Name a part of the script that is not read: what it sets is unknown."""
         written, origin = text.text(node), text.origin(node)
-        said = why or "this part of the script is not read: it does not parse"
-        self.note("script-not-read", f"{brief(written)}: {said}", origin)
+        reason = why or "this part of the script is not read: it does not parse"
+        self.note("script-not-read", f"{brief(written)}: {reason}", origin)
         if not why:  # what stands behind may be cut out of it
             self.doubts = (*self.doubts, self.notes[-1])
         names = {name for pair in _SETS.findall(written) for name in pair if name}
@@ -132,9 +135,9 @@ class ShellFlow(ABC):
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
-        """Note that what is not read may set variables; ``common``: none that a server needs."""
-        said = f"{what} is not read: variables that it sets are unknown{advice}"
-        self.note("source-environment" if common else "source-not-read", said, origin)
+        """Note that ``what`` may set variables; ``common``: none that a server needs."""
+        message = f"{what} is not read: variables that it sets are unknown{advice}"
+        self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
             self.may_set(origin)
 
@@ -146,7 +149,7 @@ class ShellFlow(ABC):
 
     @abstractmethod
     def output(self, text: str, origin: Origin) -> Word | None:
-        """Return what a command substitution writes, if that follows from the text alone."""
+        """Return the output of a command substitution, if it follows from the text alone."""
 
     # Lists, pipelines, commands
 
@@ -243,20 +246,24 @@ class ShellFlow(ABC):
         # What an installer's script does, that is piped from the network into a shell, is its own.
         fetched = "" if node is None else text.text(node)
         downloads = fetched.startswith(("curl", "wget")) and _INSTALLER.search(fetched) is not None
-        outer, captured = self.piped, self.said
+        outer, captured = self.piped, self.output_parts
         for index, part in enumerate(parts):
             mark = self.state.mark()
-            self.said = []
+            self.output_parts = []
             ended = self.command(text, part)
             self.state.back_to(mark)
             self.stop = ""
             origin = text.origin(part.node or parts[0].node)
-            if self.said is not None:
-                self.piped = Word("".join(self.said), origin)
+            if self.output_parts is not None:
+                self.piped = Word("".join(self.output_parts), origin)
             elif index + 1 < len(parts):
                 unknown = Word("", origin, ("what the command in front of the | writes",))
                 self.piped = None if downloads else unknown
-        self.said = None if captured is None or self.said is None else [*captured, *self.said]
+        self.output_parts = (
+            None
+            if captured is None or self.output_parts is None
+            else [*captured, *self.output_parts]
+        )
         self.piped = outer
         return ended.negated() if negated else ended
 
@@ -282,17 +289,17 @@ class ShellFlow(ABC):
                 for word in expand(self.state, redirection.target, origin)[:1]:
                     self.files[word.text] = Word("", origin, ("what several commands write",))
         self.nested += 1
-        outer, self.piped = self.piped, self.given(text, part.redirections, self.piped)
+        outer, self.piped = self.piped, self.stdin(text, part.redirections, self.piped)
         ended: Truth = compound(text, node)
         self.piped = outer
         self.nested -= 1
         return ended
 
     @abstractmethod
-    def given(
+    def stdin(
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
     ) -> Word | None:
-        """Return what a command reads from standard input; None if nothing says it."""
+        """Return the text that a command reads from standard input; None if not known."""
 
     # What is not decided
 
@@ -324,14 +331,17 @@ class ShellFlow(ABC):
         asked: SourceNote | Callable[[], SourceNote],
         gives_up: bool = True,
     ) -> None:
-        """Go on as if the script were not left; what it started is doubted, by ``asked``."""
+        """Go on as if the script did not end here; later commands are doubted, by ``asked``."""
         doubts = gives_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
         if doubts or any(map(_is_of_launch, self.commands[count:])):
             note = asked if isinstance(asked, SourceNote) else asked()
             self.doubts = (*self.doubts, note) if doubts else self.doubts
-            doubted = (one._replace(doubts=(*one.doubts, note)) for one in self.commands[count:])
+            doubted = (
+                command._replace(doubts=(*command.doubts, note))
+                for command in self.commands[count:]
+            )
             self.commands[count:] = doubted
 
     def started(self) -> bool:
@@ -342,9 +352,9 @@ class ShellFlow(ABC):
         """Tell whether commands only set a variable that nothing sets, as ``${A:-x}`` does."""
         named = re.escape(truth.asks)
         sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
-        said = [text.text(node) for node in nodes if says(node)]
-        own = [each for each in said if not each.startswith(("echo ", "printf "))]
-        return bool(named) and len(own) == 1 and sets.match(own[0]) is not None
+        texts = [text.text(node) for node in nodes if says(node)]
+        statements = [each for each in texts if not each.startswith(("echo ", "printf "))]
+        return bool(named) and len(statements) == 1 and sets.match(statements[0]) is not None
 
     def branch(
         self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False
@@ -401,10 +411,10 @@ class ShellFlow(ABC):
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):
-            held = self.state.variables.get(name)
-            own = (f"${name}" if name.isdecimal() else name,)
+            word = self.state.variables.get(name)
+            itself = (f"${name}" if name.isdecimal() else name,)
             # What it is made of may be what is not set: ``mode=$MODE``.
-            roots = own if held is None else held.unresolved
+            roots = itself if word is None else word.unresolved
             names += [root for root in roots if _NAME_OR_NUMBER.fullmatch(root)]
         unset = ", ".join(dict.fromkeys(names))
         why = f"{unset} is not set" if names else "it is known only when the script runs"

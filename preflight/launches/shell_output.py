@@ -13,7 +13,7 @@ _MOST_NUMBERS = 1024
 
 
 def written_out(program: str, arguments: Sequence[str]) -> str | None:
-    """Return what a program that everybody has writes, of its words alone; None: not known."""
+    """Return the output of a program that depends on its words alone; None if not known."""
     if program == "echo":
         flag = arguments[0] if arguments and arguments[0] in ("-n", "-e", "-ne", "-en") else ""
         text = " ".join(arguments[1:] if flag else arguments)

@@ -55,40 +55,40 @@ class Part(NamedTuple):
 def parts_of(text: ShellText, node: Node, operator: str = "") -> list[Part]:
     """Return the commands of a list or pipeline in their order: the tree nests them otherwise."""
     if node.type in ("list", "pipeline") and not node.has_error:
-        found: list[Part] = []
+        parts: list[Part] = []
         for child in node.children:
             if child.is_named and child.type != "comment":
-                found += parts_of(text, child, operator)
+                parts += parts_of(text, child, operator)
                 operator = ""
             elif child.type in ("&&", "||", "|", "|&"):
                 operator = child.type
-        return found
+        return parts
     # The parser may give up within the redirections.
     broken = any(
         c.type == "ERROR" or (c.type in _REDIRECTIONS and c.has_error) for c in node.children
     )
     if node.type != "redirected_statement" or broken:
         return [Part(operator, node)]
-    own: list[Redirection] = []
+    outer: list[Redirection] = []
     behind: list[Part] = []
     body: Node | None = None
     for child in node.children:
         if child.type in _REDIRECTIONS:
             redirections, more = _redirections(text, child)
-            own += redirections
+            outer += redirections
             behind += more
         elif child.type != "comment":
             body = child
     inner = [Part(operator, None)] if body is None else parts_of(text, body, operator)
     last = inner[-1]
-    inner[-1] = last._replace(redirections=(*last.redirections, *own))
+    inner[-1] = last._replace(redirections=(*last.redirections, *outer))
     if body is None:
         inner[-1] = inner[-1]._replace(node=node)
     return [*inner, *behind]
 
 
 def _redirections(text: ShellText, node: Node) -> tuple[list[Redirection], list[Part]]:
-    """Return what a redirection is, and the commands that the tree has within a heredoc's."""
+    """Return the redirections of a node, and the commands that the tree has within a heredoc's."""
     operators = [c.type for c in node.children if not c.is_named]
     operator = operators[0] if operators else ""
     if node.type == "file_redirect":
@@ -105,22 +105,22 @@ def _redirections(text: ShellText, node: Node) -> tuple[list[Redirection], list[
     others = (*_HEREDOC_PARTS, *_REDIRECTIONS, "pipeline", "list", "command", "comment")
     joined = any(child.type in ("&&", "||") for child in node.children)
     extra = () if joined else tuple(c for c in node.children if c.is_named and c.type not in others)
-    found, behind = [Redirection(operator, node, None, extra)], []
+    redirections, behind = [Redirection(operator, node, None, extra)], []
     joint = ""
     for child in node.children:
         if child.type in ("&&", "||", "|"):
             joint = child.type
         elif child.type == "file_redirect":
-            found += _redirections(text, child)[0]
+            redirections += _redirections(text, child)[0]
         elif child.is_named and joint:
             behind += parts_of(text, child, joint)
         elif child.type == "pipeline":
             behind += parts_of(text, child, "")
-    return found, behind
+    return redirections, behind
 
 
 def redirections_of(text: ShellText, node: Node) -> list[Redirection]:
-    """Return what a redirection within a command is: here-strings stand there."""
+    """Return the redirections that a node within a command stands for, such as here-strings."""
     return _redirections(text, node)[0]
 
 
@@ -139,17 +139,17 @@ def breaks(node: Node, behind: Node) -> bool:
 def arms_of(node: Node) -> list[Arm]:
     """Return each condition of an ``if`` and what it leads to; the condition of else is None."""
     clauses = [c for c in node.children if c.type in ("elif_clause", "else_clause")]
-    own = [c for c in node.children if c not in clauses]
-    then = behind(node, "then", own)
-    found: list[Arm] = [(own[1 : then - 1], own[then:])]
+    children_of_if = [c for c in node.children if c not in clauses]
+    then = behind(node, "then", children_of_if)
+    arms: list[Arm] = [(children_of_if[1 : then - 1], children_of_if[then:])]
     for clause in clauses:
         children = clause.children
         if clause.type == "else_clause":
-            found.append((None, children[1:]))
+            arms.append((None, children[1:]))
         else:
             then = behind(clause, "then")
-            found.append((children[1 : then - 1], children[then:]))
-    return found
+            arms.append((children[1 : then - 1], children[then:]))
+    return arms
 
 
 def behind(node: Node, kind: str, children: Sequence[Node] | None = None) -> int:

@@ -67,9 +67,9 @@ class ShellPrograms(ShellBuiltins):
 
     @abstractmethod
     def words_read(
-        self, words: Sequence[Word], environment: Mapping[str, Word], given: Word | None
+        self, words: Sequence[Word], environment: Mapping[str, Word], piped: Word | None
     ) -> Reading:
-        """Return what a command starts that has a wrapper, a shell or an engine in front."""
+        """Return the commands behind a wrapper, a shell or an engine."""
 
     def reading(self) -> Reading:
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
@@ -82,8 +82,8 @@ class ShellPrograms(ShellBuiltins):
             return
         for name, function in self.functions.items():
             if name not in self.called and STARTED.search(function.text.text(function.body)):
-                said = f"nothing here calls the function {name}: what it starts is not read"
-                self.note("script-not-read", said, function.text.origin(function.body))
+                message = f"nothing here calls the function {name}: what it starts is not read"
+                self.note("script-not-read", message, function.text.origin(function.body))
 
     def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments."""
@@ -112,13 +112,13 @@ class ShellPrograms(ShellBuiltins):
                 self.take(text, setting)
             children = children[children.index(child) :]
         settings = [child for child in children if child.type == "variable_assignment"]
-        own = [child for child in children if child.type.endswith("_redirect")]
-        for child in own:
+        redirecting = [child for child in children if child.type.endswith("_redirect")]
+        for child in redirecting:
             redirections = [*redirections, *redirections_of(text, child)]
         written = [
             child
             for child in node.children
-            if child not in own
+            if child not in redirecting
             and child.type not in ("variable_assignment", "comment")
             # The 2 of ``2>&1``, of which the grammar makes a word.
             and not (child.type == "number" and text.bytes[child.end_byte :][:1] in (b"<", b">"))
@@ -148,8 +148,8 @@ class ShellPrograms(ShellBuiltins):
         """Take in a command that is called by its name, with what it writes and reads."""
         for word in words:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
-                said = f"{brief(word.text)}: what it starts is not read"
-                self.note("script-not-read", said, origin)
+                message = f"{brief(word.text)}: what it starts is not read"
+                self.note("script-not-read", message, origin)
         writes = [
             word.text
             for redirection in redirections
@@ -162,13 +162,13 @@ class ShellPrograms(ShellBuiltins):
         if writes or name in ("tee", "sed"):
             appends = any(redirection.operator in (">>", "&>>") for redirection in redirections)
             self.written(body, words, writes, appends, origin)
-        if self.said is not None:
+        if self.output_parts is not None:
             self.say(words, body, writes, origin)
-        given = None
+        stdin = None
         if any(word.text.rpartition("/")[2] in _READERS for word in words):
             # What a loop reads line by line is not followed.
-            own = words[0].text == "read"
-            given = self.given(text, redirections, None if own else self.piped)
+            reads_lines = words[0].text == "read"
+            stdin = self.stdin(text, redirections, None if reads_lines else self.piped)
         if not words:
             return TRUE
         called = self.functions.get(words[0].text)
@@ -178,8 +178,8 @@ class ShellPrograms(ShellBuiltins):
                 self.take(text, setting, exported=True)
             before = self.state.before(mark)
             ended = self.call(words[0].text, called, words, origin)
-            for key, held in before.items():
-                self.state.change(key, held)
+            for key, value_before in before.items():
+                self.state.change(key, value_before)
             return ended
         texts = [word.text for word in words]
         ends, kills = _STOPS & {*texts[1:3]}, not _ASKS & {*texts[1:]}  # docker stop, kill $PID
@@ -190,7 +190,7 @@ class ShellPrograms(ShellBuiltins):
         if self.names_unread(words, origin):
             return PROGRAM
         if texts[0] in BUILTINS:
-            return self.builtin(text, words, settings, origin, given)
+            return self.builtin(text, words, settings, origin, stdin)
         if self.captures and texts[0] in TALKS:
             return TRUE
         if "prlimit" in texts[:3] and OWN_SHELL & set(texts):
@@ -198,7 +198,7 @@ class ShellPrograms(ShellBuiltins):
             for limit in prlimit(words):
                 self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
-        return self.starts(text, words, settings, given, origin)
+        return self.starts(text, words, settings, stdin, origin)
 
     def waits_for(self, texts: Sequence[str]) -> None:
         """Mark what runs aside and has been killed and waited for, if nothing doubts that."""
@@ -218,7 +218,7 @@ class ShellPrograms(ShellBuiltins):
         text: ShellText,
         words: list[Word],
         settings: Sequence[Node],
-        given: Word | None,
+        stdin: Word | None,
         origin: Origin,
     ) -> Truth:
         """Take in a command that starts a program."""
@@ -228,7 +228,7 @@ class ShellPrograms(ShellBuiltins):
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
-            reading = self.words_read(words, environment, given)
+            reading = self.words_read(words, environment, stdin)
             aside = bool(_DETACHED & {word.text for word in words})
             self.name_container(words, environment)
             for command in map(self.in_container, reading.commands):
@@ -254,14 +254,14 @@ class ShellPrograms(ShellBuiltins):
         runs = names[0] in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
         apart = names[0] == "coproc"
         if job or runs or apart:
-            said = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
-            self.note("script-not-read", f"{said}; give that on its own", origin)
+            message = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
+            self.note("script-not-read", f"{message}; give that on its own", origin)
         return runs or apart
 
-    def given(
+    def stdin(
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
     ) -> Word | None:
-        """Return what a command reads from standard input; None if nothing says it."""
+        """Return the text that a command reads from standard input; None if nothing says it."""
         for redirection in reversed(redirections):
             node, origin = redirection.node, text.origin(redirection.node)
             if redirection.operator in ("<<", "<<-"):
@@ -277,7 +277,7 @@ class ShellPrograms(ShellBuiltins):
         return piped
 
     def content(self, place: Word) -> Word:
-        """Return what a file holds; a text that is not known is empty and unresolved."""
+        """Return the text of a file as a word; empty and unresolved if it is not known."""
         text = (
             "" if place.text == "/dev/null" else None if place.unresolved else self.near(place.text)
         )
@@ -291,26 +291,32 @@ class ShellPrograms(ShellBuiltins):
         return name.endswith(".sh") and self.lying(name) is not None
 
     def name_container(self, words: Sequence[Word], environment: Mapping[str, Word]) -> None:
-        """Keep what ``docker run --name`` gives a container: docker exec starts more in it."""
+        """Keep the settings of a container by its --name: docker exec starts more in it."""
         texts = [word.text for word in words]
-        given = [text.removeprefix("--name=") for text in texts if text.startswith("--name=")]
-        given += [after for text, after in itertools.pairwise(texts) if text == "--name"]
-        stripped = strip_wrappers(words, environment) if given else None
+        names = [text.removeprefix("--name=") for text in texts if text.startswith("--name=")]
+        names += [after for text, after in itertools.pairwise(texts) if text == "--name"]
+        stripped = strip_wrappers(words, environment) if names else None
         if stripped is not None and stripped.container is not None:
-            self.containers[given[0]] = (stripped.container, stripped.environment)
+            self.containers[names[0]] = (stripped.container, stripped.environment)
 
     def in_container(self, command: Command) -> Command:
-        """Return what ``docker exec`` starts with what its container was given in this script."""
+        """Give a command of ``docker exec`` the settings and variables of its container."""
         names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
-        found = self.containers.get(names[0]) if len(names) == 1 else None
-        if found is None or command.container is not None:
+        container = self.containers.get(names[0]) if len(names) == 1 else None
+        if container is None or command.container is not None:
             return command
-        settings, environment = found
-        held = command.environment.items()
-        own = {name: word for name, word in held if not may_be_absent(word, name)}
-        limits = tuple(one for one in command.limits if one.origin != command.run_as.origin)
+        settings, environment = container
+        set_here = {
+            name: word
+            for name, word in command.environment.items()
+            if not may_be_absent(word, name)
+        }
+        limits = tuple(limit for limit in command.limits if limit.origin != command.run_as.origin)
         return command._replace(
-            container=settings, environment={**environment, **own}, limits=limits, run_as=RunAs()
+            container=settings,
+            environment={**environment, **set_here},
+            limits=limits,
+            run_as=RunAs(),
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
@@ -348,8 +354,8 @@ class ShellPrograms(ShellBuiltins):
         outer, self.may_return = self.may_return, False
         ended = self.command(function.text, Part("", function.body))
         self.active.pop()
-        for key, held in self.locals.pop().items():
-            self.state.change(key, held)
+        for key, value_before in self.locals.pop().items():
+            self.state.change(key, value_before)
         self.state.give_parameters(before)
         if self.stop == "return":
             self.stop, ended = "", self.ended
@@ -358,7 +364,7 @@ class ShellPrograms(ShellBuiltins):
         return ended
 
     def output(self, text: str, origin: Origin) -> Word | None:
-        """Return what a command substitution writes, if that follows from the text alone."""
+        """Return the output of a command substitution, if it follows from the text alone."""
         known = self.host_words(text)
         if known is None:
             known = env_file_settings(text, self.near)
@@ -370,7 +376,7 @@ class ShellPrograms(ShellBuiltins):
         inner = type(self)(self.source, self.state, self.depth + 1, self.beside, self.host_words)
         inner.files, inner.functions = self.files, dict(self.functions)
         inner.active, inner.nested = [*self.active], self.nested + 1
-        inner.said, inner.captures = [], True
+        inner.output_parts, inner.captures = [], True
         parsed = self.parsed(text, self.source, origin.line)
         ended = inner.whole(parsed)
         self.state.back_to(mark)
@@ -380,43 +386,45 @@ class ShellPrograms(ShellBuiltins):
             program = brief(" ".join(word.text for word in command.words[:2]))
             if starts_server(command.words):
                 program = brief(command.words[0].text)
-                said = f"$(...) starts {program}: it is not read; give that command alone"
-                self.note("script-not-read", said, origin)
+                message = f"$(...) starts {program}: it is not read; give that command alone"
+                self.note("script-not-read", message, origin)
             elif command.origin in unread and program.endswith(".sh"):
-                said = f"$(...) runs {program}: it is not read; name it on its own to read it"
-                self.note("script-not-read", said, origin)
+                message = f"$(...) runs {program}: it is not read; name it on its own to read it"
+                self.note("script-not-read", message, origin)
         doubted = any(note.id in _DOUBTS for note in inner.notes)
-        if inner.said is None or inner.commands or ended.value is None or doubted:
+        if inner.output_parts is None or inner.commands or ended.value is None or doubted:
             return None
-        return Word("".join(inner.said).rstrip("\n"), origin)
+        return Word("".join(inner.output_parts).rstrip("\n"), origin)
 
     def say(
         self, words: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
         """Keep what a command writes to standard output."""
         program = words[0].text if words else ""
-        if self.said is None or not words or writes:
+        if self.output_parts is None or not words or writes:
             return
         if program in self.functions or program in _SILENT:
             return
         if any(word.unresolved or word.doubts for word in words):
-            self.said = None
+            self.output_parts = None
             return
         arguments = [word.text for word in words[1:]]
         folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
             full = ("-", "/")
-            arguments = [one if one.startswith(full) else f"{folder}/{one}" for one in arguments]
-        found = written_out(program, arguments)
+            arguments = [
+                path if path.startswith(full) else f"{folder}/{path}" for path in arguments
+            ]
+        output = written_out(program, arguments)
         if program == "pwd":
-            found = None if folder is None else folder + "\n"
+            output = None if folder is None else folder + "\n"
         elif program == "cat" and body is not None:
             word = value(self.state, body, origin)
-            found = None if word.unresolved else word.text
+            output = None if word.unresolved else word.text
         elif program == "cat" and len(arguments) == 1:
             text = self.near(arguments[0])
-            found = text if text is not None and self.state.budget.spend(len(text)) else None
-        self.said = None if found is None else [*self.said, found]
+            output = text if text is not None and self.state.budget.spend(len(text)) else None
+        self.output_parts = None if output is None else [*self.output_parts, output]
 
     def written(
         self,
@@ -441,10 +449,10 @@ class ShellPrograms(ShellBuiltins):
             content = value(self.state, body, origin)
         elif program == "echo":
             flags = [word.text for word in words[1:2] if word.text in ("-e", "-n", "-en", "-ne")]
-            said = words[1 + len(flags) :]
-            names = tuple(name for word in said for name in word.unresolved)
+            printed = words[1 + len(flags) :]
+            names = tuple(name for word in printed for name in word.unresolved)
             end = "" if any("n" in flag for flag in flags) else "\n"
-            content = Word(" ".join(word.text for word in said) + end, origin, names)
+            content = Word(" ".join(word.text for word in printed) + end, origin, names)
         for target in (name for path in writes for name in self.state.names_of(path)):
             before = self.files.get(target) if appends else None
             if appends and before is None:

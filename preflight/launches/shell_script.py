@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from checks.base.regex import regex
 from checks.base.unknown import Inside
@@ -42,9 +41,6 @@ from preflight.launches.source import (
 from preflight.launches.variables import Variables, environment_words
 from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
 
-if TYPE_CHECKING:
-    pass
-
 # What of a captured word depends on the host that it runs on: ``$A``, ``${A:-x}``, ``$(hostname)``.
 _OPEN_PART = regex(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`]*))?\}|\(([^()$`]*)\))")
 
@@ -67,8 +63,8 @@ def read_script(
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
-        given = slurm_variables(text)
-        variables = {**{n: Word(v, Origin(name)) for n, v in given.items()}, **variables}
+        slurm = slurm_variables(text)
+        variables = {**{n: Word(v, Origin(name)) for n, v in slurm.items()}, **variables}
     state = ShellState(Variables(variables), ExpansionBudget(), name)
     if is_job and IN_JOB not in variables:
         state.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
@@ -92,24 +88,31 @@ def in_environment(
     around = environment_words(environment)
 
     def part(match: re.Match[str]) -> str:
+        """Return the value of one open part here, or the part as it is written."""
         name, braced, default, command = match.groups()
-        found = around.get(name or braced or "")
-        text = host_words(command) if command else found.text if found is not None else default
+        if command:
+            text = host_words(command)
+        else:
+            text = getattr(around.get(name or braced or ""), "text", default)
         return match.group() if text is None else text
 
     def here(word: Word) -> Word:
+        """Return a word with its open parts filled in, as far as this environment tells them."""
         if not word.unresolved or "$" not in word.text:
             return word
-        text = _OPEN_PART.sub(part, word.text)
-        names = [name for name in word.unresolved if name in text or name[:1] in "<{"]
-        left = tuple(names) if text != word.text else word.unresolved
-        return word._replace(text=text, unresolved=left)
+        filled_in = _OPEN_PART.sub(part, word.text)
+        names = [name for name in word.unresolved if name in filled_in or name[:1] in "<{"]
+        left = tuple(names) if filled_in != word.text else word.unresolved
+        return word._replace(text=filled_in, unresolved=left)
 
-    def of_command(one: Command) -> Command:
-        if one.container is not None or one.place is not None:
-            return one
-        own = {name: here(word) for name, word in one.environment.items()}
-        return one._replace(words=tuple(map(here, one.words)), environment={**around, **own})
+    def of_command(command: Command) -> Command:
+        """Return a command with its words and variables filled in, unless a container starts it."""
+        if command.container is not None or command.place is not None:
+            return command
+        own_variables = {name: here(word) for name, word in command.environment.items()}
+        return command._replace(
+            words=tuple(map(here, command.words)), environment={**around, **own_variables}
+        )
 
     return reading._replace(commands=tuple(map(of_command, reading.commands)))
 
@@ -122,39 +125,37 @@ def read_words(
     depth: int = 0,
     budget: ExpansionBudget | None = None,
     beside: Beside = lambda name: None,
-    given: Word | None = None,
+    stdin: Word | None = None,
 ) -> Reading:
     """Read one command's words: wrappers taken off, and the text of ``bash -c`` read. Never raises.
 
     inside: the words are those of a container. depth, budget, beside: of the script around them.
-    given: what the command reads from standard input, where that is known.
+    stdin: what the command reads from standard input, where that is known.
     """
     if not words:
         return Reading(())
-    stripped = strip_wrappers(words, environment, inside, given is not None)
-    found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
+    stripped = strip_wrappers(words, environment, inside, stdin is not None)
+    reading = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, stdin)
     if stripped.limits or stripped.run_as.origin:
-        each_one = tuple(
+        commands_under = tuple(
             # What stands in front of a container is its engine's.
-            one
-            if one.container is not None and stripped.container is None
-            else one.under(stripped.run_as, stripped.limits)
-            for one in found.commands
+            command
+            if command.container is not None and stripped.container is None
+            else command.under(stripped.run_as, stripped.limits)
+            for command in reading.commands
         )
-        found = found._replace(commands=each_one)
-    if stripped.published and found.commands:
-        first, *rest = found.commands
+        reading = reading._replace(commands=commands_under)
+    if stripped.published and reading.commands:
+        first, *rest = reading.commands
         first = first._replace(published=stripped.published)
-        found = found._replace(commands=(first, *rest))
-    several = [tasks(wrapper, stripped.environment) for wrapper in stripped.wrappers]
+        reading = reading._replace(commands=(first, *rest))
     beside_each, hosts = 1, 1
-    for one in several:
-        if one is not None:
-            beside_each, hosts = beside_each * one.beside, hosts * one.hosts
-    if beside_each * hosts == 1 or len(found.commands) * beside_each > MOST_TURNS:
-        return found
-    commands = [command._replace(copies=command.copies * hosts) for command in found.commands]
-    return found._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
+    for each in filter(None, (tasks(front, stripped.environment) for front in stripped.wrappers)):
+        beside_each, hosts = beside_each * each.beside, hosts * each.hosts
+    if beside_each * hosts == 1 or len(reading.commands) * beside_each > MOST_TURNS:
+        return reading
+    commands = [command._replace(copies=command.copies * hosts) for command in reading.commands]
+    return reading._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
 
 
 def _read_stripped(
@@ -163,14 +164,15 @@ def _read_stripped(
     depth: int,
     budget: ExpansionBudget,
     beside: Beside,
-    given: Word | None,
+    stdin: Word | None,
 ) -> Reading:
+    """Return the commands of words without wrappers: of a shell's text, a script, or a program."""
     notes = list(stripped.notes)
-    if stripped.reads and given is not None:
-        if given.unresolved and not given.text:
-            text = f"the script is {given.unresolved[0]}, which is not read: name it to read it"
+    if stripped.reads and stdin is not None:
+        if stdin.unresolved and not stdin.text:
+            text = f"the script is {stdin.unresolved[0]}, which is not read: name it to read it"
             return Reading((), (*notes, SourceNote("script-not-read", text, words[0].origin)))
-        stripped, given = stripped._replace(script=given), None
+        stripped, stdin = stripped._replace(script=stdin), None
     if stripped.script is not None:
         if depth >= DEEPEST_SCRIPT:
             text = f"more than {DEEPEST_SCRIPT} shells within each other: the innermost is not read"
@@ -180,7 +182,7 @@ def _read_stripped(
         state.give_parameters(stripped.arguments)
         budget.spend(nested_cost(stripped.script.text, depth))
         reader = _Script(origin.source, state, depth + 1, beside)
-        reader.doubts, reader.piped = stripped.script.doubts, given
+        reader.doubts, reader.piped = stripped.script.doubts, stdin
         reader.read(stripped.script.text, origin.line)
         inner = reader.reading()
         apart = stripped.container is not None  # its files are its container's
@@ -205,18 +207,18 @@ def _read_stripped(
         return Reading((), (*notes, SourceNote("not-a-program", text, origin)))
     if is_described(stripped.words):
         near = _metered(beside, budget)
-        started = described(stripped.words, stripped.environment, near, given)
+        started = described(stripped.words, stripped.environment, near, stdin)
         if started is not None:
             front, started_here = stripped.wrappers, started.commands
             commands = tuple(x._replace(wrappers=(*front, *x.wrappers)) for x in started_here)
             return Reading(commands, (*notes, *started.notes), started.files)
     script = _script_words(stripped.words)
-    found = beside(script[0].text) if script and not script[0].unresolved else None
-    if found is not None and depth < DEEPEST_SCRIPT and budget.spend(len(found)):
+    script_text = beside(script[0].text) if script and not script[0].unresolved else None
+    if script_text is not None and depth < DEEPEST_SCRIPT and budget.spend(len(script_text)):
         state = ShellState(Variables(stripped.environment), budget, script[0].text)
         state.give_parameters(script[1:])
         reader = _Script(state.name, state, depth + 1, beside)
-        reader.read(found, 1)
+        reader.read(script_text, 1)
         inner = reader.reading()
         wrapper = (*stripped.wrappers, (program, script[0].text))
         commands = tuple(
@@ -237,7 +239,7 @@ def _read_stripped(
 
 
 def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
-    """Return where a shell runs that has none of its caller's variables; None for another."""
+    """Return the shell that has none of its caller's variables; None if ``stripped`` has none."""
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
         if enters_container(wrapper) or starts_anew(wrapper):
@@ -249,7 +251,7 @@ def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
 
 
 def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
-    """Return a script that a shell is told to run, and its arguments; empty where there is none."""
+    """Return a script that a shell is told to run, and its arguments; empty if there is none."""
     program = words[0].text
     if program.rpartition("/")[2] not in SHELLS:
         return tuple(words) if program.endswith(".sh") else ()
@@ -271,20 +273,21 @@ class _Script(ShellPrograms):
     """The reader of one script, and of the shells within it."""
 
     def words_read(
-        self, words: Sequence[Word], environment: Mapping[str, Word], given: Word | None
+        self, words: Sequence[Word], environment: Mapping[str, Word], piped: Word | None
     ) -> Reading:
-        """Return what a command starts that has a wrapper, a shell or an engine in front."""
+        """Return the commands behind a wrapper, a shell or an engine."""
         return read_words(
             words,
             environment,
             depth=self.depth,
             budget=self.state.budget,
             beside=self.near,
-            given=given,
+            stdin=piped,
         )
 
 
 def _read(launch: LaunchText) -> Reading:
+    """Return the commands of a launch file that is a shell script."""
     variables, notes = with_env_files(launch)
     path, text = launch.path, launch.text
     if "\0" in text:
@@ -295,10 +298,10 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def _marked(text: str, path: str, reading: Reading) -> SourceNote:
-    """Say what bash makes of a script behind a byte order mark, which YAML and Docker skip."""
+    """Say how bash reads a script behind a byte order mark, which YAML and Docker skip."""
     line = text.partition("\n")[0]
     word = (line.split() or [""])[0][:40]
-    said = "No such file or directory" if "/" in word else "command not found"
+    error = "No such file or directory" if "/" in word else "command not found"
     lost = any(command.origin == Origin(path, 1) for command in reading.commands)
     goes_on = "this line is lost, and the rest runs"
     if line.startswith("#!"):
@@ -308,8 +311,8 @@ def _marked(text: str, path: str, reading: Reading) -> SourceNote:
     return SourceNote(
         "program-behind-mark" if lost else "byte-order-mark",
         "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the first "
-        f"word: it says \\ufeff{word}: {said}, {goes_on}. It is read here as it was meant; save it "
-        "as UTF-8 without the mark",
+        f"word: it says \\ufeff{word}: {error}, {goes_on}. It is read here as it was meant; save "
+        "it as UTF-8 without the mark",
         Origin(path, 1),
     )
 

@@ -22,7 +22,7 @@ BLANKS = " \t\n"
 # Of more conditions than this the first few are named.
 _MOST_DOUBTS = 4
 
-# What is held: its kind (variable, array, odd, limit, option, parameters), and its name.
+# A kind of value (variable, array, odd, limit, option, parameters), and its name.
 Key = tuple[str, str]
 Changes = dict[Key, object]
 
@@ -43,11 +43,12 @@ class ShellState:
     """The state of one shell. output: gives what ``$(...)`` writes, None if that is not known."""
 
     def __init__(self, variables: Variables, budget: ExpansionBudget, name: str = "") -> None:
+        """Start a shell that has ``variables``; ``name`` is its $0."""
         self.variables = variables
         self.starts_in = variables.get("PWD")
         self.budget = budget
         self.name = name  # $0
-        self.held: Changes = {}
+        self.values: Changes = {}
         self.asking = False  # a condition is read: ``${A:-}`` is as open there as ``$A``
         self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
         self._changes: list[tuple[Key, object]] = []
@@ -55,21 +56,22 @@ class ShellState:
     # What is held
 
     def current(self, key: Key) -> object:
-        """Return what is held under a key, None for nothing."""
-        return self.variables.state_now(key[1]) if key[0] == "variable" else self.held.get(key)
+        """Return the value of a key now, or None."""
+        return self.variables.state_now(key[1]) if key[0] == "variable" else self.values.get(key)
 
     def change(self, key: Key, value: object) -> None:
-        """Hold a value, or with None nothing, and remember what was there."""
+        """Set the value of a key (None: take it away), and remember the value before."""
         self._changes.append((key, self.current(key)))
         self._put(key, value)
 
     def _put(self, key: Key, value: object) -> None:
+        """Set or take away the value of a key, without keeping the one before."""
         if key[0] == "variable":
             self.variables.restore(key[1], value)  # type: ignore[arg-type]
         elif value is None:
-            self.held.pop(key, None)
+            self.values.pop(key, None)
         else:
-            self.held[key] = value
+            self.values[key] = value
 
     def mark(self) -> int:
         """Return a mark to come back to."""
@@ -81,22 +83,22 @@ class ShellState:
             self._put(*self._changes.pop())
 
     def changed(self, mark: int) -> Changes:
-        """Return what was changed since ``mark``, as it is now."""
+        """Return the keys that were changed since ``mark``, each with its value now."""
         return {key: self.current(key) for key, _ in self._changes[mark:]}
 
     def before(self, mark: int) -> Changes:
-        """Return what was changed since ``mark``, as it was then."""
-        found: Changes = {}
+        """Return the keys that were changed since ``mark``, each with its value then."""
+        values: Changes = {}
         for key, value in self._changes[mark:]:
-            found.setdefault(key, value)
-        return found
+            values.setdefault(key, value)
+        return values
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
-        """Hold what a branch that may not run sets: its words carry the reason."""
+        """Set the value that a branch gives a key, its words marked with the reason for doubt."""
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))
-            value = (*(self.held.get(key) or ()), other)  # type: ignore[misc]
+            value = (*(self.values.get(key) or ()), other)  # type: ignore[misc]
         elif key[0] == "parameters" and doubts:
             value = None
         elif key[0] == "variable" and value is not None:
@@ -120,13 +122,13 @@ class ShellState:
         self.variables.put(name, word, exported)
 
     def array(self, name: str) -> tuple[Word, ...] | None:
-        return self.held.get(("array", name))  # type: ignore[return-value]
+        return self.values.get(("array", name))  # type: ignore[return-value]
 
     def assign_array(self, name: str, words: tuple[Word, ...] | None) -> None:
         self.change(("array", name), words)
 
     def lose(self, name: str, origin: Origin, array: bool = False) -> None:
-        """Keep of a name that its value is not known; of an array not even how many it has."""
+        """Make the value of a name unknown; of an array also the number of its elements."""
         if array or self.array(name) is not None:
             lost = Word(f"${{{name}[@]}}", origin, (f"${name}",), several=True)
             self.assign_array(name, (lost,))
@@ -138,7 +140,7 @@ class ShellState:
     @property
     def parameters(self) -> tuple[Word, ...] | None:
         """``$1``, ``$2``, ...; None for those of the script itself, if it is not known."""
-        return self.held.get(("parameters", ""))  # type: ignore[return-value]
+        return self.values.get(("parameters", ""))  # type: ignore[return-value]
 
     def give_parameters(self, words: tuple[Word, ...] | None) -> None:
         self.change(("parameters", ""), words)
@@ -149,8 +151,8 @@ class ShellState:
             return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
             if word.several:
-                own = word.unresolved[0] in ("$@", "$*")
-                return None if own else Word(f"${number}", word.origin, word.unresolved)
+                of_script = word.unresolved[0] in ("$@", "$*")
+                return None if of_script else Word(f"${number}", word.origin, word.unresolved)
             if index == number:
                 return word
         return None if self.parameters is None else Word("", Origin("shell"))
@@ -159,19 +161,19 @@ class ShellState:
 
     def option(self, name: str) -> bool:
         """Tell whether an option is on: allexport, errexit, noglob."""
-        return self.held.get(("option", name)) is True
+        return self.values.get(("option", name)) is True
 
     def limits(self) -> tuple[SetLimit, ...]:
         """Return the limits that the script has set so far, in their order."""
         return tuple(
             limit
-            for (kind, _), value in self.held.items()
+            for (kind, _), value in self.values.items()
             if kind == "limit"
             for limit in value  # type: ignore[attr-defined]
         )
 
     def set_limit(self, limit: SetLimit) -> None:
-        before: tuple[SetLimit, ...] = self.held.get(("limit", limit.name)) or ()  # type: ignore[assignment]
+        before: tuple[SetLimit, ...] = self.values.get(("limit", limit.name)) or ()  # type: ignore[assignment]
         self.change(("limit", limit.name), (*before, limit))
 
     def field_ends(self) -> str | None:
@@ -218,8 +220,8 @@ class ShellState:
             to = self.variables.get("OLDPWD")
         turns = words[0].text == "popd" or (words[0].text == "pushd" and not plain)
         if to is None or turns or to.text.startswith(("+", "-")):
-            said = " ".join(word.text for word in words)
-            to = Word("$PWD", words[0].origin, (f"the folder after {said}",))
+            command = " ".join(word.text for word in words)
+            to = Word("$PWD", words[0].origin, (f"the folder after {command}",))
         elif not to.unresolved and not to.text.startswith("/"):
             base = before or Word("$PWD", to.origin, ("PWD",))
             doubts = (*base.doubts, *to.doubts)
@@ -241,14 +243,14 @@ def few(doubts: tuple[SourceNote, ...]) -> tuple[SourceNote, ...]:
 
 
 def plain(value: object) -> object:
-    """Return a value that is held without the places where it stands, to compare two of them."""
+    """Return a value without the places where its words stand, to compare two values."""
     if isinstance(value, Word):
         return value.text, value.unresolved
     return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
 
 
 def doubts_of(value: object) -> tuple[SourceNote, ...]:
-    """Return the doubts of all words of a value that is held, or of several of them."""
+    """Return the doubts of all words of a value, or of several values."""
     if isinstance(value, Word):
         return value.doubts
     if isinstance(value, SetLimit) or not isinstance(value, tuple | list):

@@ -122,6 +122,7 @@ class ShellText:
     """
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:
+        """Parse a text, with placeholders and what the grammar does not take hidden."""
         if len(text) > _MOST_CHARACTERS:
             raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
         self.source, self.lined = source, first_line is not None
@@ -130,8 +131,8 @@ class ShellText:
         deep = _DEEP.search(text)
         if deep is not None:  # the parser takes minutes for such a text
             row = text.count("\n", 0, deep.start())
-            said = "brackets are nested deeper than is followed: nothing is read from here on"
-            self.note("script-not-read", said, row)
+            message = "brackets are nested deeper than is followed: nothing is read from here on"
+            self.note("script-not-read", message, row)
             text = text[: text.rfind("\n", 0, deep.start()) + 1]
         hidden = _LAST_BACKSLASH.sub("\n", text.replace("\r\n", "\ue003\n"))
         hidden = _PLACEHOLDER.sub(
@@ -147,6 +148,7 @@ class ShellText:
         self._note_lines(text)
 
     def _note_lines(self, text: str) -> None:
+        """Note line ends of Windows, and blanks behind a backslash, which bash does not join."""
         if "\r\n" in text:
             taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
             row = text.count("\n", 0, text.index("\r\n"))
@@ -159,20 +161,20 @@ class ShellText:
             node = self.root.descendant_for_byte_range(match.start(), match.start() + 1)
             if node is not None and node.type not in _QUOTED:
                 places.append(match.start())
-                said = (
+                message = (
                     "a blank behind the backslash: bash ends the command on this line, passes "
                     "what follows the backslash to the program, and runs the next line as a "
                     "command of its own; end the line with the backslash"
                 )
-                self.note("continuation-broken", said, self.bytes.count(b"\n", 0, match.start()))
+                self.note("continuation-broken", message, self.bytes.count(b"\n", 0, match.start()))
         for place in reversed(places):  # the grammar passes over that word
             self.bytes = self.bytes[:place] + _BLANK_WORD + self.bytes[place + 2 :]
         if places:
             self.bytes, self.root = _parse(self.bytes)
 
-    def note(self, identifier: str, said: str, row: int) -> None:
+    def note(self, identifier: str, message: str, row: int) -> None:
         """Keep a note about a row of this text, counted from 0."""
-        self.notes.append(SourceNote(identifier, said, Origin(self.source, self.line(row))))
+        self.notes.append(SourceNote(identifier, message, Origin(self.source, self.line(row))))
 
     def line(self, row: int) -> int | None:
         return self.before + row + 1 if self.lined else None
@@ -193,12 +195,13 @@ class ShellText:
         """Return words: nodes between which no blank stands are one word."""
         if not nodes:
             return []
-        found = self._words.get(nodes[0].id)
-        if found is None:
-            found = self._words[nodes[0].id] = list(self._grouped(nodes))
-        return found
+        words = self._words.get(nodes[0].id)
+        if words is None:
+            words = self._words[nodes[0].id] = list(self._grouped(nodes))
+        return words
 
     def _grouped(self, nodes: list[Node]) -> Iterator[WrittenWord]:
+        """Yield the words that nodes make: a blank between two nodes ends a word."""
         pieces: list[Piece] = []
         row, before = -1, None
         for node in nodes:
@@ -227,12 +230,13 @@ class ShellText:
         return self._finished(list(self.raw_pieces(node)), node.start_point[0])
 
     def raw_pieces(self, node: Node) -> Pieces:
-        found = self._pieces.get(node.id)
-        if found is None:
+        """Return the pieces of a node as it is written; ``~`` and placeholders stay text."""
+        pieces = self._pieces.get(node.id)
+        if pieces is None:
             collected: list[Piece] = []
             self._collect(node, False, collected)
-            found = self._pieces[node.id] = tuple(collected)
-        return found
+            pieces = self._pieces[node.id] = tuple(collected)
+        return pieces
 
     def _finished(self, pieces: list[Piece], row: int) -> Pieces:
         """Return the pieces with ``~/`` as the home folder, and what is to be filled in named."""
@@ -243,25 +247,25 @@ class ShellText:
                 pieces = [home, first._replace(text=first.text[1:]), *pieces[1:]]
         read = [piece for piece in pieces if piece.kind == "unread"]
         takes = "a program would get it as it stands"
-        said = [piece for piece in pieces if piece.text]
-        last = said[-1] if said else None
-        whole = len(said) == 1 or (len(said) == 2 and said[0].text.endswith("="))
+        shown = [piece for piece in pieces if piece.text]
+        last = shown[-1] if shown else None
+        whole = len(shown) == 1 or (len(shown) == 2 and shown[0].text.endswith("="))
         meant = last is not None and whole and last.quoted and last.kind == "text"
         if last is not None and meant and _QUOTED_PLACEHOLDER.fullmatch(last.text):
-            pieces = [*said[:-1], last._replace(kind="unread", name=last.text)]
+            pieces = [*shown[:-1], last._replace(kind="unread", name=last.text)]
         for piece in pieces:
             if piece.kind == "unread" and piece.text[:1] == "<" and piece.text[:2] != "<(":
                 takes = "bash would take it for a file to read" if piece in read else takes
                 self.note("placeholder", f"{piece.text} is a placeholder: {takes}; {_NOT_SET}", row)
         return tuple(pieces)
 
-    def _collect(self, node: Node, quoted: bool, found: list[Piece]) -> None:
+    def _collect(self, node: Node, quoted: bool, pieces: list[Piece]) -> None:
         """Add the pieces of a node: what is not expanded is text, gaps between children too."""
         kind = node.type
         if kind == "$" and self.bytes[node.end_byte : node.end_byte + 1] == b'"':
             return  # $"..." is a text that may be translated
         if not node.child_count and (kind in _LEAVES or not node.is_named):
-            self._literal(self._raw(node.start_byte, node.end_byte), quoted, found, kind)
+            self._literal(self._raw(node.start_byte, node.end_byte), quoted, pieces, kind)
         elif kind == "string":
             inner: list[Piece] = []
             self._inner(node, node.start_byte + 1, node.end_byte - 1, True, inner)
@@ -270,41 +274,41 @@ class ShellText:
                 inner and inner[0].kind == "parameter" and "@" in (inner[0].name, inner[0].place)
             )
             if not listed:
-                found.append(_EMPTY)
-            found += inner
+                pieces.append(_EMPTY)
+            pieces += inner
         elif kind == "raw_string":  # within double quotes, single ones stand
             text = self.text(node)
-            found.append(Piece("text", text if quoted else text[1:-1], True))
+            pieces.append(Piece("text", text if quoted else text[1:-1], True))
         elif kind == "ansi_c_string" and not _OTHER_ANSI.search(self.text(node)):
             text = _ANSI_ESCAPE.sub(
                 lambda match: chr(int(match[1], 16)) if match[1] else _ANSI[match.group()],
                 self.text(node)[2:-1],
             )
-            found.append(Piece("text", text, True))
+            pieces.append(Piece("text", text, True))
         elif kind in _EXPANSIONS:
             text = self.text(node)
             start = _IN_FRONT.match(text).end()  # type: ignore[union-attr]
             if start:  # the grammar counts blanks in front as part of it
-                self._literal(text[:start], quoted, found, "string_content")
+                self._literal(text[:start], quoted, pieces, "string_content")
                 text = text[start:]
             if kind == "expansion":
-                found.append(self._expansion(node, text, quoted))
+                pieces.append(self._expansion(node, text, quoted))
             elif kind == "simple_expansion":
-                found.append(Piece("parameter", text, quoted, text[1:]))
+                pieces.append(Piece("parameter", text, quoted, text[1:]))
             elif kind == "command_substitution":
-                found.append(Piece("output", text, quoted, "$(...)"))
+                pieces.append(Piece("output", text, quoted, "$(...)"))
             else:
-                found.append(Piece("arithmetic", text, quoted, "$((...))"))
+                pieces.append(Piece("arithmetic", text, quoted, "$((...))"))
         elif kind == "process_substitution":
             text = self.text(node)
-            found.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
+            pieces.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
         elif kind in _INNER:
-            self._inner(node, node.start_byte, node.end_byte, quoted, found)
+            self._inner(node, node.start_byte, node.end_byte, quoted, pieces)
         else:
             text = self.text(node)
-            found.append(Piece("unread", text, quoted, beginning(text, 40)))
+            pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
-    def _inner(self, node: Node, start: int, end: int, quoted: bool, found: list[Piece]) -> None:
+    def _inner(self, node: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
         """Add what stands between two places of a node."""
         literal = "heredoc_content" if node.type == "heredoc_body" else "string_content"
         literal = literal if quoted or node.type == "heredoc_body" else "word"
@@ -318,43 +322,43 @@ class ShellText:
                 several = node.type == "concatenation" and node.parent.type != "expansion"
                 if several and gap.isspace():
                     text = self.text(node)  # the grammar took several words for one
-                    found.append(Piece("unread", text, False, beginning(text, 40)))
+                    pieces.append(Piece("unread", text, False, beginning(text, 40)))
                     return
-                self._literal(gap, quoted, found, literal)
-            self._collect(child, quoted, found)
+                self._literal(gap, quoted, pieces, literal)
+            self._collect(child, quoted, pieces)
             place = child.end_byte
         if place < end:
-            self._literal(self._raw(place, end), quoted, found, literal)
+            self._literal(self._raw(place, end), quoted, pieces, literal)
 
-    def _literal(self, text: str, quoted: bool, found: list[Piece], kind: str) -> None:
+    def _literal(self, text: str, quoted: bool, pieces: list[Piece], kind: str) -> None:
         """Add a text that is not expanded, without the backslashes that bash takes away."""
         if kind == "heredoc_content" and "`" in text:
-            found.append(Piece("unread", _shown(text), True, "`...`"))
+            pieces.append(Piece("unread", _shown(text), True, "`...`"))
         elif quoted:
             if "\\" in text:
                 rule = _HEREDOC if kind == "heredoc_content" else _DOUBLE
                 text = rule.sub(lambda match: match[1] or "", text)
-            found.append(Piece("text", _shown(text), True))
+            pieces.append(Piece("text", _shown(text), True))
         elif "\ue000" in text:
             place = 0
             for match in _FILL_IN.finditer(text):
-                self._literal(text[place : match.start()], False, found, kind)
+                self._literal(text[place : match.start()], False, pieces, kind)
                 shown = _shown(match.group())
-                found.append(Piece("unread", shown, True, shown))
+                pieces.append(Piece("unread", shown, True, shown))
                 place = match.end()
-            self._literal(text[place:], False, found, kind)
+            self._literal(text[place:], False, pieces, kind)
         elif "\\" in text:
             place = 0
             for match in _BARE.finditer(text):
                 if match.start() > place:
-                    found.append(Piece("text", _shown(text[place : match.start()])))
+                    pieces.append(Piece("text", _shown(text[place : match.start()])))
                 if match[1]:
-                    found.append(Piece("text", match[1], True))
+                    pieces.append(Piece("text", match[1], True))
                 place = match.end()
             if place < len(text):
-                found.append(Piece("text", _shown(text[place:])))
+                pieces.append(Piece("text", _shown(text[place:])))
         elif text:
-            found.append(Piece("text", _shown(text)))
+            pieces.append(Piece("text", _shown(text)))
 
     def _expansion(self, node: Node, text: str, quoted: bool) -> Piece:
         """Return the piece of ``${...}``."""
@@ -364,8 +368,8 @@ class ShellText:
         mark, name, place, rest = match.groups()
         if not rest:
             return Piece("parameter", text, quoted, name, place, mark)
-        found = _OPERATOR.match(rest)
-        operator = found.group() if found else rest
+        match_operator = _OPERATOR.match(rest)
+        operator = match_operator.group() if match_operator else rest
         operand: Pieces | None
         by: Pieces | None = ()
         if operator[-1:] in "-+=?" and operator[:1] != ",":
@@ -436,13 +440,12 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
     query = Query(bash, '(concatenation "$" @dollar)')
 
     def dollars(root: Node) -> list[Node]:
-        found: list[Node] = QueryCursor(query).captures(root).get("dollar", [])
-        return found
+        captures: list[Node] = QueryCursor(query).captures(root).get("dollar", [])
+        return captures
 
     return Parser(bash).parse, dollars
 
 
-@lru_cache(maxsize=1024)
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
     """Return the pieces of a text as behind ``NAME=``, in ``quote``; None if it is no one word."""

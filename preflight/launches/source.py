@@ -55,7 +55,7 @@ _LINK = regex(r"\[([^]]*)\]\([^)]*\)")
 
 @cache
 def notices() -> dict[str, str]:
-    """Return by id what each notice says, of reading a launch and of its sizes: see notices.md."""
+    """Return the sentence of each notice by its id: see notices.md."""
     path = os.path.join(os.path.dirname(__file__), "notices.md")
     with open(path, encoding="utf-8") as file:
         rows = _NOTICE.findall(file.read())
@@ -77,6 +77,11 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     several: bool = False
     inside: Inside | None = None
+
+    @property
+    def flag(self) -> str:
+        """Return ``--flag`` of ``--flag=value`` or ``--flag``; "" for any other word."""
+        return self.text.partition("=")[0] if self.text.startswith("-") else ""
 
 
 class Place(NamedTuple):
@@ -115,7 +120,7 @@ class Command(NamedTuple):
     launch says, by path: mounted ConfigMaps, and what a script in there writes. limits: those that
     the source sets for it, in their order, on top of its container's. run_as: who runs it, in its
     container where it has one. published: the ports of the host that its container's engine binds,
-    said at the first command of a container. place: None where no manifest makes it.
+    said at the first command of a container. place: None if no manifest makes it.
     """
 
     words: tuple[Word, ...]
@@ -136,8 +141,10 @@ class Command(NamedTuple):
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
         """Return this command as ``run_as`` starts it, with ``limits`` set before."""
-        own = tuple(one._replace(setter=run_as.then(one.setter)) for one in self.limits)
-        return self._replace(limits=(*limits, *own), run_as=run_as.then(self.run_as))
+        inner_limits = tuple(
+            limit._replace(setter=run_as.then(limit.setter)) for limit in self.limits
+        )
+        return self._replace(limits=(*limits, *inner_limits), run_as=run_as.then(self.run_as))
 
 
 class Reading(NamedTuple):
@@ -222,10 +229,11 @@ def joined(readings: Iterable[Reading]) -> Reading:
 
 
 def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
-    """Return a reader that gives what a launch itself writes, and any other file as before."""
+    """Return a reader that gives the files that a launch itself writes, and any other as before."""
     written = {posixpath.normpath(path): word for path, word in files.items()}
 
     def read(name: str) -> str | Unknown:
+        """Return the text that the launch writes to ``name``, or that ``read_file`` gives."""
         word = written.get(posixpath.normpath(name))
         if word is None:
             return read_file(name)
@@ -247,19 +255,19 @@ _OUTPUTS = ("$(...)", "`...`")
 
 
 def is_output(name: str) -> bool:
-    """Return whether what is not known is what a command writes."""
+    """Return whether an unknown part is the output of a command."""
     return name in _OUTPUTS
 
 
 def open_name(word: Word, name: str) -> str:
-    """Return what is not known in ``word``, as a person would look for it: what it runs, too."""
+    """Return an unknown part of ``word`` as a person looks for it: by name, or by its command."""
     if is_output(name):
         return brief(word.text)
     return f"the name {name}" if _is_computed(word) and name.isidentifier() else name
 
 
 def open_names(word: Word) -> str:
-    """Return all that is not known in ``word``."""
+    """Return all unknown parts of ``word``, separated by commas."""
     return ", ".join(dict.fromkeys(open_name(word, name) for name in word.unresolved))
 
 
@@ -275,16 +283,16 @@ _OF_POD = ("operator", "cluster")
 def why_open(word: Word, names: str) -> str:
     """Return that ``names``, which ``word`` leaves open, are not set, or what gives them."""
     inside = word.inside
-    given = inside is not None and inside.kind == "cluster"
-    given = given and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
-    return f"{names} is {'given by Kubernetes when the pod starts' if given else 'not set'}"
+    of_cluster = inside is not None and inside.kind == "cluster"
+    of_cluster = of_cluster and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
+    return f"{names} is {'given by Kubernetes when the pod starts' if of_cluster else 'not set'}"
 
 
-def both_inside(one: Inside | None, other: Inside | None) -> Inside | None:
-    """Return where what two parts of a text leave open is known; the first, where they differ."""
-    if one is None or other is None or one.kind != other.kind or one.kind not in _OF_POD:
-        return one or other
-    return one._replace(what=" ".join(dict.fromkeys(f"{one.what} {other.what}".split())))
+def both_inside(first: Inside | None, second: Inside | None) -> Inside | None:
+    """Return where the open names of two parts of a text are known; the first's if they differ."""
+    if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
+        return first or second
+    return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
 
 
 def is_set_by_operator(word: Word, name: str) -> bool:
@@ -303,7 +311,7 @@ _WHOLE = regex(r"\[|<")
 
 
 def placeholder_in(text: str) -> str:
-    """Return what its reader has to replace in a value, "" for nothing; [x] only in an address."""
+    """Return the part of a value that a reader has to replace, or ""; [x] only in an address."""
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
@@ -337,31 +345,34 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
     for variable in variables:
         kind, what = variable.inside or ("", "")
         places.setdefault((kind, "" if kind in _OF_POD else what), []).append(variable.name)
-    said = []
+    sentences = []
     for (place, what), names in places.items():
         sentence, each, between = _GIVEN[place]
         written = between.join(each.format(name) for name in dict.fromkeys(names))
-        said.append(sentence.format(set=written, what=what))
-    return "; ".join(said)
+        sentences.append(sentence.format(set=written, what=what))
+    return "; ".join(sentences)
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Return what a container's shell starts; its open variables are its own, but ``outer``'s."""
+    """Mark the open variables of a container's shell as its own, except those of ``outer``."""
     lost = {name for word in outer for name in word.unresolved}
 
     def marked(word: Word) -> Word:
-        own = word.unresolved and word.inside is None and not lost.issuperset(word.unresolved)
-        return word._replace(inside=inside) if own else word
+        is_own = word.unresolved and word.inside is None and not lost.issuperset(word.unresolved)
+        return word._replace(inside=inside) if is_own else word
 
-    def of_command(one: Command) -> Command:
-        left = [(name, word) for name, word in one.environment.items() if word.unresolved]
-        changed = {name: found for name, word in left if (found := marked(word)) is not word}
-        environment = {**one.environment, **changed} if changed else one.environment
-        return one._replace(words=tuple(map(marked, one.words)), environment=environment)
+    def of_command(command: Command) -> Command:
+        """Mark the words and variables of one command."""
+        left = [(name, word) for name, word in command.environment.items() if word.unresolved]
+        changed = {
+            name: marked_word for name, word in left if (marked_word := marked(word)) is not word
+        }
+        environment = {**command.environment, **changed} if changed else command.environment
+        return command._replace(words=tuple(map(marked, command.words)), environment=environment)
 
     return reading._replace(commands=tuple(map(of_command, reading.commands)))
 
 
 def brief(text: str) -> str:
-    """Return a text, cut off for a sentence where it is long, without secrets."""
+    """Return a text for a sentence, without secrets and cut off if it is long."""
     return beginning(text, 80)

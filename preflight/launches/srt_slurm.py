@@ -71,14 +71,15 @@ _MOST_WORKERS = 1024
 
 
 def _read(launch: LaunchText) -> Reading:
+    """Return the commands of the jobs in a file: workers, store, and what stands beside them."""
     if _has_variants(launch):
         raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
     variables, notes = with_env_files(launch)
     commands: list[Command] = []
     for called, job in _jobs(launch):
         if (script := job.at("setup_script")).text:
-            said = f"{brief(script.text)} runs in front of each worker of job {called}: not read"
-            note = SourceNote("script-not-read", said, Origin(launch.path, script.line))
+            message = f"{brief(script.text)} runs in front of each worker of job {called}: not read"
+            note = SourceNote("script-not-read", message, Origin(launch.path, script.line))
             notes = (*notes, note)
         backend, image = job.at("backend"), job.at("model", "container").text or ""
         engine = backend.at("type").text or "sglang"
@@ -90,10 +91,11 @@ def _read(launch: LaunchText) -> Reading:
             node = configs.at(kind)
             if not node.fields or program is None:
                 continue
-            own = {  # the job's own over that of the kind (srtctl/cli/mixins/worker_stage.py)
+            # The job's own over that of the kind (srtctl/cli/mixins/worker_stage.py).
+            worker_variables = {
                 name: _filled(value, launch.path)
-                for given in (backend.at(f"{kind}_environment"), job.at("environment"))
-                for name, value in given.fields.items()
+                for fields in (backend.at(f"{kind}_environment"), job.at("environment"))
+                for name, value in fields.fields.items()
             }
             resources = job.at("resources")
             workers = _number(resources.at(f"{short}_workers"))
@@ -106,22 +108,22 @@ def _read(launch: LaunchText) -> Reading:
             files = {}
             store = backend.at("mooncake_kv_store")
             if "sglang" in program:
-                own |= dict(_store_variables(store, launch.path))
+                worker_variables |= dict(_store_variables(store, launch.path))
                 if kind != "aggregated" and "disaggregation-mode" not in _names(node):
                     origin = Origin(launch.path, node.line)
                     words += [Word("--disaggregation-mode", origin), Word(kind, origin)]
             for key, apart in store.fields.items():
                 if "standalone" in key and apart.fields:
-                    said = f"what {key} of job {called} starts is not read: give its processes"
-                    note = SourceNote("resource-not-read", said, Origin(launch.path, apart.line))
+                    message = f"what {key} of job {called} starts is not read: give its processes"
+                    note = SourceNote("resource-not-read", message, Origin(launch.path, apart.line))
                     notes = (*notes, note)
             if "vllm" in program and store.fields:
                 origin = Origin(launch.path, store.line)
-                own["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, origin)
+                worker_variables["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, origin)
                 files[_STORE_FILE] = Word(_store_file(store.at("store_config")), origin)
-            one = Command(
+            worker = Command(
                 tuple(words),
-                Layers(variables, own),
+                Layers(variables, worker_variables),
                 (),
                 Origin(launch.path, node.line),
                 ContainerSettings(
@@ -142,25 +144,30 @@ def _read(launch: LaunchText) -> Reading:
                 ports: list[Word] = []
                 if "sglang" in program:
                     place = number + before * shares
-                    ports += _flag("--port", _HTTP_PORT + _HTTP_STRIDE * place, one.origin)
+                    ports += _flag("--port", _HTTP_PORT + _HTTP_STRIDE * place, worker.origin)
                     if kind == "prefill":
                         flag = "--disaggregation-bootstrap-port"
-                        ports += _flag(flag, _BOOTSTRAP_PORT + place, one.origin)
+                        ports += _flag(flag, _BOOTSTRAP_PORT + place, worker.origin)
                 # In front of the job's own, which win.
-                started = (*one.words[:3], *ports, *one.words[3:])
+                started = (*worker.words[:3], *ports, *worker.words[3:])
                 copies = len(range(number, workers, beside))
-                commands.append(one._replace(words=started, copies=copies))
+                commands.append(worker._replace(words=started, copies=copies))
             before = beside if kind == "prefill" else before
         store = backend.at("mooncake_kv_store")
-        first = next((one for one in commands if one.place and one.place.name[0] == called), None)
+        first = next(
+            (command for command in commands if command.place and command.place.name[0] == called),
+            None,
+        )
         if first is not None and first.container is not None and store.value is not None:
             origin = Origin(launch.path, store.line)
-            more = [Word(one.text or "", origin) for one in store.at("master_extra_args").items]
+            more = [Word(item.text or "", origin) for item in store.at("master_extra_args").items]
             starts = (*(Word(word, origin) for word in _MASTER), *more)
             own_image = store.at("container").text or image
             around = first.container._replace(image=own_image, releases=_releases(job, "", image))
             commands.append(Command(starts, variables, (), origin, around, place=first.place))
-        workers_of = [one for one in commands if one.place and one.place.name[0] == called]
+        workers_of = [
+            command for command in commands if command.place and command.place.name[0] == called
+        ]
         if workers_of:
             commands += _beside(called, job, workers_of, variables, launch.path)
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
@@ -177,16 +184,16 @@ def _beside(
     origin = Origin(path, (frontend if frontend.fields else job).line)
 
     def started(words: Sequence[str], place: Place | None, copies: int = 1) -> Command:
-        told = tuple(Word(word, origin) for word in words)
+        typed = tuple(Word(word, origin) for word in words)
         around = first.container
-        return Command(told, variables, (), origin, around, place=place, copies=copies)
+        return Command(typed, variables, (), origin, around, place=place, copies=copies)
 
     for words in () if kind in _WITHOUT_INFRASTRUCTURE else _INFRASTRUCTURE:
         yield started(words, Place("job", (called, "infra")) if apart else first.place)
     several = frontend.at("enable_multiple_frontends").text != "false"
     nodes = sum(_number(job.at("resources", f"{short}_nodes"), 0) for short in _WORKERS.values())
-    given = frontend.at("num_additional_frontends")
-    more = (_number(given, 0) if given.text is not None else _MORE_FRONTENDS) + 1
+    additional = frontend.at("num_additional_frontends")
+    more = (_number(additional, 0) if additional.text is not None else _MORE_FRONTENDS) + 1
     behind = min(more, nodes - 1) if several and nodes > 1 else 0
     if behind:
         yield started(_NGINX, first.place)
@@ -203,12 +210,12 @@ def _flag(name: str, value: int, origin: Origin) -> tuple[Word, Word]:
 def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
     """Return the releases that a job says its container has: ``identity``, or the alias's name."""
     alias = _RELEASE.fullmatch(image)
-    found = {engine: alias.group(1)} if alias else {}
+    releases = {engine: alias.group(1)} if alias else {}
     for product in _PRODUCTS:
-        said = _RELEASE.fullmatch(job.at("identity", "frameworks", product).text or "")
-        if said:
-            found[product] = said.group(1)
-    return found
+        release = _RELEASE.fullmatch(job.at("identity", "frameworks", product).text or "")
+        if release:
+            releases[product] = release.group(1)
+    return releases
 
 
 def _filled(value: Node, path: str) -> Word:
@@ -270,6 +277,7 @@ def _number(node: Node, least: int = 1) -> int:
 
 
 def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
+    """Yield the words of a worker: its program, its model and its flags."""
     origin = Origin(path, node.line)
     yield from (Word(text, origin) for text in ("python3", "-m", program))
     model = job.at("model", "path")

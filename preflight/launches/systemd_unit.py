@@ -14,15 +14,7 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import (
-    Origin,
-    Reading,
-    SourceError,
-    Word,
-    joined,
-    noted,
-    with_last,
-)
+from preflight.launches.source import Origin, Reading, SourceError, Word, joined, noted, with_last
 from preflight.launches.variables import Layers, unread
 
 _SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)
@@ -43,6 +35,7 @@ _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
 
 def _read(launch: LaunchText) -> Reading:
+    """Return the commands of a service unit, with its environment, limits and user."""
     if _SECTION.search(launch.text) is None or "ExecStart" not in launch.text:
         raise SourceError(
             f"{launch.path} is a unit for Podman's generator: give the service that "
@@ -50,7 +43,7 @@ def _read(launch: LaunchText) -> Reading:
         )
     variables, notes = with_env_files(launch)
     readings = [Reading((), notes)]
-    own: dict[str, Word | None] = {}
+    from_unit: dict[str, Word | None] = {}
     of_files: dict[str, Word | None] = {}
     starts: list[tuple[Origin, str, bool]] = []  # of each the line, and whether the rest waits
     limits: list[SetLimit] = []
@@ -61,7 +54,7 @@ def _read(launch: LaunchText) -> Reading:
     unit = unit if system and unit.endswith(".service") else ""
     for origin, key, value in _settings(launch):
         if key == "Environment":
-            own = {**own, **_pairs(value, origin)} if value else {}
+            from_unit = {**from_unit, **_pairs(value, origin)} if value else {}
         elif key == "EnvironmentFile":
             path = value.removeprefix("-")
             text = launch.beside(path)
@@ -73,8 +66,8 @@ def _read(launch: LaunchText) -> Reading:
                 lines = (line.strip() for line in text.splitlines())
                 kept = (line for line in lines if "=" in line and line[:1] not in "#;")
                 for line in kept:
-                    name, _, said = line.partition("=")
-                    of_files[name.strip()] = Word(_of_file(said.strip()), Origin(path))
+                    name, _, value_text = line.partition("=")
+                    of_files[name.strip()] = Word(_of_file(value_text.strip()), Origin(path))
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value, key == "ExecStartPre"))
@@ -89,26 +82,26 @@ def _read(launch: LaunchText) -> Reading:
         limits += unit_defaults(unit, limits)
     run_as = unit_user(others, system, launch.path)
     # Files stand over Environment=, wherever they are named.
-    environment = Layers(variables, {**own, **of_files})
+    environment = Layers(variables, {**from_unit, **of_files})
     if not_read is not None:
         environment = Layers(environment, unread(environment, not_read))
     for origin, line, ends in starts:
         for prefixes, words in _commands(line, origin, environment):
-            found = read_words(words, environment, beside=launch.beside)
-            found = _with_specifiers(words, with_last(found, waited=ends))
+            reading = read_words(words, environment, beside=launch.beside)
+            reading = _with_specifiers(words, with_last(reading, waited=ends))
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 whose = RunAs("root", (), str(origin))
             commands = tuple(
-                one.under(whose, tuple(limits)) if one.container is None else one
-                for one in found.commands
+                command.under(whose, tuple(limits)) if command.container is None else command
+                for command in reading.commands
             )
-            readings.append(found._replace(commands=commands))
+            readings.append(reading._replace(commands=commands))
     return joined(readings)
 
 
-def _with_specifiers(words: list[Word], found: Reading) -> Reading:
-    """Return what a line starts; in the text of its shell a specifier is as open as outside it."""
+def _with_specifiers(words: list[Word], reading: Reading) -> Reading:
+    """Mark the specifiers that a line leaves open in the words and variables of its shell, too."""
     names = {name for word in words for name in word.unresolved if _SPECIFIER.fullmatch(name)}
 
     def opened(word: Word) -> Word:
@@ -116,29 +109,29 @@ def _with_specifiers(words: list[Word], found: Reading) -> Reading:
         return word._replace(unresolved=tuple(dict.fromkeys((*word.unresolved, *more))))
 
     if not names:
-        return found
+        return reading
     commands = tuple(
-        one._replace(
-            words=tuple(map(opened, one.words)),
-            environment={name: opened(word) for name, word in one.environment.items()},
+        command._replace(
+            words=tuple(map(opened, command.words)),
+            environment={name: opened(word) for name, word in command.environment.items()},
         )
-        for one in found.commands
+        for command in reading.commands
     )
-    return found._replace(commands=commands)
+    return reading._replace(commands=commands)
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
     """Yield the settings of [Service], a continued line as one, with the line it begins at."""
-    section, held, begun = "", "", 0
+    section, line_so_far, begun = "", "", 0
     for number, line in enumerate(launch.text.splitlines(), start=1):
         if line.lstrip()[:1] in ("#", ";"):  # between lines that go on, too
             continue
-        begun = begun if held else number
+        begun = begun if line_so_far else number
         goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        held += f"{line[:-1]} " if goes_on else line
+        line_so_far += f"{line[:-1]} " if goes_on else line
         if goes_on:
             continue
-        text, held = held.strip(), ""
+        text, line_so_far = line_so_far.strip(), ""
         if text.startswith("["):
             section = text
         elif section == "[Service]" and "=" in text:
@@ -147,6 +140,8 @@ def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
 
 
 def _unescaped(text: str) -> str:
+    """Return a text with the escapes of systemd's C-style quotes replaced."""
+
     def plain(match: re.Match[str]) -> str:
         code = match.group(1)
         if len(code) > 1:
@@ -172,13 +167,14 @@ def _of_file(text: str) -> str:
 
 
 def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
-    found: dict[str, Word | None] = {}
+    """Return the variables of one ``Environment=`` line; an open specifier stays named."""
+    pairs: dict[str, Word | None] = {}
     for match in _WORD.finditer(value):
         name, equals, text = _unquoted(match.group()).partition("=")
         if equals:
             specifiers = tuple(dict.fromkeys(_SPECIFIER.findall(text)))
-            found[name] = Word(text.replace("%%", "%"), origin, specifiers)
-    return found
+            pairs[name] = Word(text.replace("%%", "%"), origin, specifiers)
+    return pairs
 
 
 def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[str, list[Word]]]:
@@ -220,9 +216,11 @@ def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
 
 
 def _filled(text: str, origin: Origin, environment: Layers) -> Word:
+    """Fill in ``${NAME}``; a variable that is not set, and a specifier, stay open."""
     unresolved = _SPECIFIER.findall(text)
 
     def fill(match: re.Match[str]) -> str:
+        """Return the text of one variable, or its reference as written."""
         name = match.group(1)
         if name is None:
             return "$"

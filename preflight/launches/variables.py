@@ -18,10 +18,9 @@ _NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
 
 
 def unread(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
-    """Return what a file or host that is not read makes of variables that a server needs.
+    """Return the variables that a server needs and ``variables`` lacks, as unknown.
 
-    Those that ``variables`` has keep what they are; the others are unknown, and no more than that.
-    origin: where it stands that something is not read.
+    They may be in a file or on a host that is not read; ``origin`` is where that stands.
     """
     return {name: Word(f"${name}", origin, (name,)) for name in _NEEDED if name not in variables}
 
@@ -34,9 +33,9 @@ def may_be_absent(word: Word, name: str) -> bool:
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
     """Return the caller's variables as words; those that are words keep their origin."""
     origin = Origin("environment")
-    given = environment.items()
     return {
-        name: value if isinstance(value, Word) else Word(value, origin) for name, value in given
+        name: value if isinstance(value, Word) else Word(value, origin)
+        for name, value in environment.items()
     }
 
 
@@ -45,8 +44,8 @@ def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterato
     if isinstance(environment, Layers):
         yield from environment.matching(names)
         return
-    found = environment.named(names) if isinstance(environment, _Exported) else environment
-    for name in found:
+    candidates = environment.named(names) if isinstance(environment, _Exported) else environment
+    for name in candidates:
         if names.match(name) and (word := environment.get(name)) is not None:
             yield name, word
 
@@ -103,7 +102,7 @@ class Variables:
         self._matching: dict[re.Pattern[str], tuple[int, list[str]]] = {}
 
     def state(self, name: str, time: int) -> State:
-        """Return what a variable was at ``time``."""
+        """Return the state of a variable at ``time``."""
         if name in self._history:
             times, states = self._history[name]
             index = bisect_right(times, time) - 1
@@ -147,11 +146,11 @@ class Variables:
             self.put(name, before[0], exported=True)
 
     def state_now(self, name: str) -> State | None:
-        """Return what the script made of a variable; None where it never touched it."""
+        """Return the state that the script gave a variable; None if the script never touched it."""
         return self._changed.get(name)
 
     def restore(self, name: str, state: State | None) -> None:
-        """Give a variable what ``state_now`` said before: a change is taken back."""
+        """Take a change back: give a variable the state that ``state_now`` returned before."""
         self.now += 1
         if state is None:
             self._changed.pop(name, None)
@@ -171,15 +170,15 @@ class Variables:
         """Return those of ``names()`` that begin as a pattern says."""
         if names not in self._matching:
             self._matching[names] = 0, [*filter(names.match, self.base)]
-        seen, found = self._matching[names]
+        seen, matches = self._matching[names]
         if seen < len(self._history):
             new = islice(self._history, seen, None)
-            found += (name for name in new if names.match(name) and name not in self.base)
-            self._matching[names] = len(self._history), found
-        return found
+            matches += (name for name in new if names.match(name) and name not in self.base)
+            self._matching[names] = len(self._history), matches
+        return matches
 
     def environment(self) -> Mapping[str, Word]:
-        """Return what a process started now gets; later changes do not show in it."""
+        """Return the environment of a process started now; later changes do not show in it."""
         if self._view_time != self.now:
             self._view, self._view_time = _Exported(self, self.now), self.now
         return self._view

@@ -145,8 +145,8 @@ def strip_wrappers(
             wrappers.append(tuple(word.text for word in words[start : call.place]))
             left = Layers(environment, changes, clear)
             script = words[call.place] if call.commands else None
-            given = tuple(words[call.place + 2 * call.commands :])
-            before = (tuple(wrappers), tuple(notes), script, None, given)
+            arguments = tuple(words[call.place + 2 * call.commands :])
+            before = (tuple(wrappers), tuple(notes), script, None, arguments)
             return Stripped((), left, *before, tuple(limits), run_as, reads=script is None)
         if not inside and name in ENGINES and (run := run_position(words, start)):
             outside = Layers(environment, changes, clear)
@@ -165,41 +165,43 @@ def strip_wrappers(
             continue
         wrapper = _WRAPPERS.get(name)
         if wrapper is None and is_launcher(name):
-            found = launched(words, start, _BEGINS.__contains__, reads)
-            if found is None:
+            launched_here = launched(words, start, _BEGINS.__contains__, reads)
+            if launched_here is None:
                 break
-            if found.elsewhere:
+            if launched_here.elsewhere:
                 clear, changes = True, dict(unread({}, words[first].origin))
-            own = words[first : found.start]
-            changes = {**changes, **dict(found.settings)}
-            held = Layers(environment, changes, clear)
-            options = any(_OF_VARIABLES.fullmatch(word.text) for word in own[1:])
-            if name in _IMAGE_RUNNERS and (options or next(matching(held, _INTO), None)):
+            front = words[first : launched_here.start]
+            changes = {**changes, **dict(launched_here.settings)}
+            variables_now = Layers(environment, changes, clear)
+            options = any(_OF_VARIABLES.fullmatch(word.text) for word in front[1:])
+            if name in _IMAGE_RUNNERS and (options or next(matching(variables_now, _INTO), None)):
                 why = f"{name}: what its options make of the environment is not read; "
                 why += "put the settings in front of the program, as env NAME=value program"
                 notes.append(SourceNote("source-not-read", why, words[first].origin))
-                changes = {**changes, **unread(held, words[first].origin)}
-            notes += [found.note] if found.note else []
+                changes = {**changes, **unread(variables_now, words[first].origin)}
+            notes += [launched_here.note] if launched_here.note else []
             if name == "srun":
                 if IN_JOB not in Layers(environment, changes, clear):
                     limits.append(of_job(words[first].origin))
-                changes |= step_gpus(own, Layers(environment, changes, clear))
+                changes |= step_gpus(front, Layers(environment, changes, clear))
             elif name == "ray":
                 limits += of_ray(words[first].origin)
-            notes += options_not_read(own)
-            if opens_login(words[first:] if found.script is not None else own):
+            notes += options_not_read(front)
+            if opens_login(words[first:] if launched_here.script is not None else front):
                 clear, changes = True, {}
-            limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
-            behind = words[found.start + 1 :] if found.script is not None else ()
-            run_as, opened = _user_behind(run_as, own, behind)
+            limits += (
+                wrapper_limit._replace(setter=run_as) for wrapper_limit in wrapper_limits(front)
+            )
+            behind = words[launched_here.start + 1 :] if launched_here.script is not None else ()
+            run_as, opened = _user_behind(run_as, front, behind)
             limits += () if inside else opened
-            wrappers.append(tuple(word.text for word in own))
-            start = found.start
-            if found.script is not None:
+            wrappers.append(tuple(word.text for word in front))
+            start = launched_here.start
+            if launched_here.script is not None:
                 left = Layers(environment, changes, clear)
-                so_far = (tuple(wrappers), tuple(notes), found.script, None, ())
+                so_far = (tuple(wrappers), tuple(notes), launched_here.script, None, ())
                 return Stripped((), left, *so_far, tuple(limits), run_as)
-            if found.module:
+            if launched_here.module:
                 python = words[start]._replace(text="python3", unresolved=())
                 words = (*words[:start], python, *words[start:])
             continue
@@ -215,8 +217,11 @@ def strip_wrappers(
         notes += options_not_read(words[first:start])
         kept = _kept_by_sudo(words[first:start]) if name == "sudo" else None
         if kept is not None:
-            held = Layers(environment, changes, clear)
-            clear, changes = True, {each: held[each] for each in kept if each in held}
+            variables_now = Layers(environment, changes, clear)
+            clear, changes = (
+                True,
+                {each: variables_now[each] for each in kept if each in variables_now},
+            )
         while start < len(words) and ASSIGNMENT.match(words[start].text):
             variable, _, value = words[start].text.partition("=")
             changes[variable] = words[start]._replace(text=value)
@@ -229,9 +234,11 @@ def strip_wrappers(
         run_as, opened = _user_behind(run_as, words[first:start], ())
         limits += () if inside else opened
     inherited = Layers(environment, changes, clear) if changes or clear else environment
-    said = (tuple(wrappers), tuple(notes), None, None, ())
+    parts_so_far = (tuple(wrappers), tuple(notes), None, None, ())
     shell = reads and start == len(words) and bool(wrappers) and _is_shell(wrappers[-1])
-    return Stripped(tuple(words[start:]), inherited, *said, tuple(limits), run_as, reads=shell)
+    return Stripped(
+        tuple(words[start:]), inherited, *parts_so_far, tuple(limits), run_as, reads=shell
+    )
 
 
 def _is_shell(wrapper: Sequence[str]) -> bool:
@@ -273,6 +280,7 @@ def _not_set(word: Word) -> SourceNote:
 
 
 def _behind_options(words: Sequence[Word], start: int, wrapper: _Wrapper) -> int:
+    """Return the index behind a wrapper's own options."""
     long = frozenset(wrapper.long.split())
     while start < len(words):
         text = words[start].text
@@ -293,6 +301,7 @@ def _behind_options(words: Sequence[Word], start: int, wrapper: _Wrapper) -> int
 def _env_options(
     words: Sequence[Word], first: int, end: int, clear: bool, changes: dict[str, Word | None]
 ) -> tuple[bool, dict[str, Word | None]]:
+    """Apply the options of ``env`` (-i, -u) to the changes of the environment so far."""
     texts = [word.text for word in words[first + 1 : end]]
     for index, text in enumerate(texts):
         if text in ("-", "-i", "--ignore-environment"):
@@ -307,7 +316,7 @@ def _env_options(
 
 
 def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
-    """Return what sudo 1.9 keeps with ``env_reset``, its default (seen); None with -E: all."""
+    """Return the variables that sudo 1.9 keeps with ``env_reset`` (seen); None with -E: all."""
     texts = [word.text for word in words]
     if opens_login(words):
         return ()
@@ -327,6 +336,7 @@ def _sudo(word: Word) -> SourceNote:
 
 
 def _misplaced(wrapper: str, word: Word) -> SourceNote:
+    """Say that a wrapper takes an assignment for the program, so that nothing starts."""
     text = (
         f"{wrapper} takes {brief(word.text)} for the program and fails (execution of "
         f"`{brief(word.text)}': No such file or directory): nothing starts; read here as meant"

@@ -126,6 +126,7 @@ class StockedPools:
         return all(pages <= self._left.get(spot, 0) for spot in (at, whole))
 
     def take(self, at: Spot, pages: int) -> bool:
+        """Take pages at a spot and at every spot around; return False if they are missing."""
         if not self._has(at, pages):
             return False
         for spot in self._left:
@@ -144,10 +145,10 @@ def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:
 
 def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ...]]:
     """Yield the allocations of one process, mapping by mapping; shares of one mapping together."""
-    found: dict[object, list[Allocation]] = {}
-    for number, one in enumerate(allocations):
-        found.setdefault(one.split or -number - 1, []).append(one)
-    yield from map(tuple, found.values())
+    together: dict[object, list[Allocation]] = {}
+    for number, allocation in enumerate(allocations):
+        together.setdefault(allocation.split or -number - 1, []).append(allocation)
+    yield from map(tuple, together.values())
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:

@@ -28,12 +28,12 @@ class NicPlacement(NamedTuple):
 
     @property
     def listed(self) -> list[int] | None:
-        """As it is shown; None where the nodes are not known."""
+        """As it is shown; None if the nodes are not known."""
         return None if isinstance(self.nodes, Unknown) else list(self.nodes)
 
 
 class RankPlacement(NamedTuple):
-    """The node that each rank's memory is bound to, None where nothing binds it."""
+    """The node that each rank's memory is bound to, None if nothing binds it."""
 
     nodes: tuple[int | None, ...]
     origin: str
@@ -41,7 +41,7 @@ class RankPlacement(NamedTuple):
 
 
 def place_nics(
-    protocol: Protocol, given: tuple[int, ...] | None, device_names: str, root: Root
+    protocol: Protocol, stated: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
     """Return the NUMA nodes of the store's NICs, or why they are not known.
 
@@ -49,8 +49,8 @@ def place_nics(
     """
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
-    if given is not None:
-        return NicPlacement(given, "--nic-numa-nodes")
+    if stated is not None:
+        return NicPlacement(stated, "--nic-numa-nodes")
     devices = device_nodes(root)
     if isinstance(devices, Unknown):
         text = f"the NICs cannot be read ({devices.reason}): give --nic-numa-nodes 0,1, or none"
@@ -81,17 +81,17 @@ def unbound(ranks: int, why: str) -> RankPlacement:
     return RankPlacement((None,) * ranks, f"not bound: {why}")
 
 
-def given_ranks(ranks: int, given: tuple[int, ...]) -> RankPlacement:
+def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
     """Return the nodes that --rank-numa-nodes names.
 
     Raises UsageError if it is not one for each rank.
     """
-    if len(given) not in (0, ranks):
+    if len(nodes) not in (0, ranks):
         raise UsageError(
-            f"--rank-numa-nodes: the number of nodes ({len(given)}) is not that of the ranks "
+            f"--rank-numa-nodes: the number of nodes ({len(nodes)}) is not that of the ranks "
             f"({ranks}): name one for each, or none"
         )
-    return RankPlacement(given or (None,) * ranks, "--rank-numa-nodes")
+    return RankPlacement(nodes or (None,) * ranks, "--rank-numa-nodes")
 
 
 def binds_ranks(environment: Mapping[str, str]) -> bool:
@@ -113,12 +113,12 @@ def place_ranks(
     """
     gpus = gpu_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
-        own = gpus[first_gpu : first_gpu + ranks]
-        if len(own) == ranks and None not in own:
+        nodes = gpus[first_gpu : first_gpu + ranks]
+        if len(nodes) == ranks and None not in nodes:
             mems = read_allowed(root).mems if tries else Unknown("not asked")
-            if not isinstance(mems, Unknown) and not set(mems).issuperset(own):
-                own = tuple(node if node in mems else None for node in own)
-            return RankPlacement(own, "this host's GPUs, to whose nodes SGLang binds each rank")
+            if not isinstance(mems, Unknown) and not set(mems).issuperset(nodes):
+                nodes = tuple(node if node in mems else None for node in nodes)
+            return RankPlacement(nodes, "this host's GPUs, to whose nodes SGLang binds each rank")
     if len(nics) < 2 and isinstance(gpus, Unknown):
         text = (
             f"which nodes SGLang binds the ranks to is not known ({gpus.reason}), so they are "
@@ -158,12 +158,12 @@ class ClientNics:
 
     @property
     def unknown(self) -> Unknown | None:
-        """Why the nodes of some client's NICs are not known; None where all are."""
+        """Why the nodes of some client's NICs are not known; None if all are."""
         every = [placed.nodes for placed in self._placed.values()]
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """Return ``client`` with the nodes of its own NICs, where they are not the launch's."""
+        """Return ``client`` with the nodes of its own NICs, if they are not the launch's."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

@@ -64,6 +64,7 @@ class _Arena:
         self.cursor_bytes = 0
 
     def place(self, size: int, alignment: int) -> bool:
+        """Take so many bytes of the arena; return False if they do not fit."""
         # The offset is aligned as well as the size, and the padding counts.
         end = round_up(self.cursor_bytes, alignment) + round_up(size, alignment)
         if end > self._pool_bytes:
@@ -78,6 +79,7 @@ class ProcessRun:
     def __init__(
         self, process: MappedProcess, launch: Launch, pools: Pools, offload_folders: set[str]
     ) -> None:
+        """Begin a process that has mapped nothing yet."""
         self.process = process
         self.arena: _Arena | None = None
         self.done: list[Allocation] = []
@@ -91,6 +93,7 @@ class ProcessRun:
         self._splits = 0  # segments in shares, so far
 
     def steps(self) -> Iterator[Allocation]:
+        """Yield the allocations of the process in the library's order."""
         registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
         # A rank without a segment hands whole shared memories to the process that has it.
         whole = any(client.dummy for client in self.process.clients)
@@ -110,9 +113,10 @@ class ProcessRun:
             yield from self._dummy_client(client) if client.dummy else self._client(client)
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
-        what, own = MemoryKind.HOST_POOL, self.process.own_allocator
-        if own is not None and own.hugepage_bytes is not None:
-            page = own.hugepage_bytes
+        """Yield a host pool: of SGLang's own allocator, or of Mooncake's."""
+        what, allocator = MemoryKind.HOST_POOL, self.process.own_allocator
+        if allocator is not None and allocator.hugepage_bytes is not None:
+            page = allocator.hugepage_bytes
             error = _NO_OWN_PAGES.format(size=_SGLANG_SPELLING.get(page, page))
             backing, falls_back = Backing.HUGETLB, OnShortage.FALLS_BACK
             mapped = self._map(what, size, backing, registered, falls_back, error, page)
@@ -121,7 +125,7 @@ class ProcessRun:
             if mapped.outcome is Outcome.TAKEN:
                 return
         self.host_pools_left -= 1
-        if own is not None:
+        if allocator is not None:
             yield _regular(what, size, registered)
         else:
             yield self._shared_memory(what, size, registered)
@@ -134,6 +138,7 @@ class ProcessRun:
         return self._map(what, pool.bytes, Backing.HUGETLB, registered, fails, pool.error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
+        """Yield the buffer of a client whose segment another process has."""
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
             registered = client.protocol is Protocol.RDMA
@@ -143,6 +148,7 @@ class ProcessRun:
             yield mapped._replace(handed=Handed.WHOLE_PAGES)
 
     def _client(self, client: StoreClient) -> Iterator[Allocation]:
+        """Yield the cache, buffer and segment of a client, and its offload buffer."""
         registered = client.protocol is Protocol.RDMA
         yield from self._hot_cache(registered)
         yield from self._local_buffer(client.local_buffer_bytes, registered)
@@ -153,6 +159,7 @@ class ProcessRun:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
+        """Return the buffer for SSD offload; it fails if its size or its folder cannot be had."""
         mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
@@ -164,6 +171,7 @@ class ProcessRun:
         return mapped
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
+        """Map a host pool as shared memory, on huge pages if they are on."""
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -172,13 +180,12 @@ class ProcessRun:
         page = self._page_bytes
         mapped = round_up(size, page)
         error = self._launch.release.no_host_pool.format(
-            page=f"{kernel_size(page)}B",
-            size=mapped,
-            pages=mapped // page,
+            page=f"{kernel_size(page)}B", size=mapped, pages=mapped // page
         )
         return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
 
     def _hot_cache(self, registered: bool) -> Iterator[Allocation]:
+        """Yield the local hot cache, which falls back to plain memory."""
         cache = self.process.settings.hot_cache
         size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
         if cache is None or not size:
@@ -205,6 +212,7 @@ class ProcessRun:
         )
 
     def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
+        """Yield the local buffer of a client."""
         if not size:
             return
         if not self._hugepages:
@@ -216,6 +224,7 @@ class ProcessRun:
         )
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
+        """Yield the segment of a client: one mapping, or a share on each NUMA node."""
         what, size = MemoryKind.SEGMENT, client.segment_bytes
         registered = client.protocol is Protocol.RDMA
         nodes = self._segment_nodes(client)
@@ -261,8 +270,8 @@ class ProcessRun:
                 yield _regular(what, share, True, node)._replace(split=self._splits)
             return
         page = self._page_bytes
-        own = self.process.settings.hca_segments and self._launch.release.hca_segments
-        if own:
+        by_hca = self.process.settings.hca_segments and self._launch.release.hca_segments
+        if by_hca:
             slabs, rest = divmod(round_up(size, SLAB_BYTES) // SLAB_BYTES, len(nodes))
             shares = [(slabs + (at < rest)) * SLAB_BYTES for at in range(len(nodes))]
         else:
@@ -283,7 +292,7 @@ class ProcessRun:
                 node,
                 True,
                 OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
-                split=0 if own else self._splits,
+                split=0 if by_hca else self._splits,
             )
             if granted and self._pools.take(Spot(page, node), pages):
                 yield asked
@@ -298,7 +307,7 @@ class ProcessRun:
     def _direct(
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
-        """Yield what ``allocate_buffer_mmap_memory`` takes: from the arena, else a mapping."""
+        """Yield the memory of ``allocate_buffer_mmap_memory``: from the arena, else a mapping."""
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
             page, node = self._page_bytes, self.process.node
@@ -308,6 +317,7 @@ class ProcessRun:
             yield self._map(what, size, Backing.HUGETLB, registered, OnShortage.FAILS, error)
 
     def _create_arena(self) -> Iterator[Allocation]:
+        """Yield the arena of the process, which is tried once."""
         settings, release = self.process.settings, self._launch.release
         size = settings.arena_bytes
         if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
@@ -353,20 +363,20 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return the plain memory beside the mappings.
+    """Return the plain memory of a process beside its mappings.
 
     It is that of PD's metadata, and of the records of very many hot blocks.
     """
-    found = []
+    allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
-        found.append(_regular(MemoryKind.PD_METADATA, process.metadata_bytes, registered))
+        allocations.append(_regular(MemoryKind.PD_METADATA, process.metadata_bytes, registered))
     cache = process.settings.hot_cache
     if cache is not None and any(not client.dummy for client in process.clients):
         records = cache.bytes // cache.block_bytes * _BLOCK_RECORD_BYTES
         if records >= _LEAST_RECORDS_BYTES:
-            found.append(_regular(MemoryKind.HOT_CACHE, records, False))
-    return tuple(found)
+            allocations.append(_regular(MemoryKind.HOT_CACHE, records, False))
+    return tuple(allocations)
 
 
 def _regular(what: MemoryKind, size: int, registered: bool, node: int | None = None) -> Allocation:
@@ -385,7 +395,7 @@ def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int)
 
 
 def _failed(asked: Allocation, error: str) -> Allocation:
-    """Return ``asked`` as it is when its pages are not there."""
+    """Return an allocation as it is if its pages are missing."""
     fell_back = asked.on_shortage is OnShortage.FALLS_BACK
     outcome = Outcome.FELL_BACK if fell_back else Outcome.FAILED
     return asked._replace(backing=Backing.NONE, pages=0, outcome=outcome, error=error)

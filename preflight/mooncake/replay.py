@@ -65,6 +65,7 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
 
 
 def _run_to_the_end(runs: list[ProcessRun], steps: list[Iterator[Allocation]]) -> None:
+    """Carry out all processes, their host pools first, until one fails."""
     for run, step in zip(runs, steps, strict=True):
         while run.host_pools_left:
             if not _advance(run, step):
@@ -95,7 +96,7 @@ def taken_from(
 ) -> tuple[ProcessReplay, ...] | None:
     """Return every process's allocations against the least that ``stock`` is.
 
-    None where a pool is not known.
+    None if a pool is not known.
     """
     pages: dict[Spot, int] = {}
     killing = set()
@@ -109,7 +110,7 @@ def taken_from(
 
 
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
-    """Return what each process takes, with its arena and without, for ``checks.hugetlb.fit``.
+    """Return the pages of each process, with its arena and without, for ``checks.hugetlb.fit``.
 
     Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
     pages from others, and nothing fails without them.
@@ -128,7 +129,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
                 pages_by_spot(least, among),
                 _arena_serves_all(must),
                 _headroom(mapped),
-                pages_by_spot((one for one in must if one.what is MemoryKind.ARENA), among),
+                pages_by_spot((each for each in must if each.what is MemoryKind.ARENA), among),
                 _touched(must, mapped.arena_used_bytes, among),
             )
         )
@@ -141,23 +142,23 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the pages before an arena and those used of it; none where more is mapped behind it.
+    """Return the pages before an arena and those used of it; none if more is mapped behind it.
 
     MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
     """
-    huge = [one for one in allocations if one.on_huge_pages]
+    huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
-    found, arena = pages_by_spot(huge[:-1], among), huge[-1]
+    touched, arena = pages_by_spot(huge[:-1], among), huge[-1]
     spot = spot_of(arena, among)
-    found[spot] = found.get(spot, 0) - -used_bytes // arena.page_size_bytes
-    return found
+    touched[spot] = touched.get(spot, 0) - -used_bytes // arena.page_size_bytes
+    return touched
 
 
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return what must be mapped as it is (or is the arena), and what can do without huge pages.
+    """Return the allocations that need huge pages (or are the arena), and those that do not.
 
     The second are host pools.
     """
@@ -174,7 +175,7 @@ def _split(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Return what a process must map: its hot cache, too, where it takes pages from what follows.
+    """Return the allocations without a last hot cache, which may do without huge pages.
 
     Where nothing follows, the client goes on without one.
     """
@@ -201,7 +202,7 @@ def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
 def pages_by_spot(
     allocations: Iterable[Allocation], among: tuple[int, ...] = ()
 ) -> dict[Spot, int]:
-    """Return the huge pages per page size and NUMA node; regular pages are not counted.
+    """Return the huge pages of allocations by page size and NUMA node.
 
     among: the nodes to which the process is bound, where they are several and not all.
     """

@@ -26,17 +26,17 @@ def draws_blocks(encoding: str | None) -> bool:
     return can_encode("█▓▒░·╳─┃⣿", encoding)
 
 
-def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
-    """Draw bars, what is to be said of each, and the parts in bytes; no final newline."""
-    lines = ["Memory after this launch" if found.with_launch else "Memory of this host"]
-    for place in found.places:
-        lines += _place(found, place, paint, width, plain)
-    tables = [_table(chunk, width) for chunk in _chunks(found.places, width)]
+def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
+    """Return bars, their notes, and a table of all parts in bytes; no final newline."""
+    lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
+    for place in memory_map.places:
+        lines += _place(memory_map, place, paint, width, plain)
+    tables = [_table(chunk, width) for chunk in _chunks(memory_map.places, width)]
     return "\n".join([*lines, "", "\n\n".join(table for table in tables if table)]).rstrip()
 
 
 def _place(
-    found: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
+    memory_map: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
     """Write a line that names the place, its bar, and its notes."""
     if isinstance(place.now, Unknown):
@@ -44,20 +44,14 @@ def _place(
     bar = place.shown
     if isinstance(bar, Unknown):
         # What is there now is known all the same; only what the launch makes of it is not.
-        said = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
-        return [
-            *_lines(said, width),
-            f"  {_drawn(place.now, paint, width - 2, plain)}",
-        ]
+        message = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
+        return [*_lines(message, width), f"  {_drawn(place.now, paint, width - 2, plain)}"]
     lines = _lines(_named(place.name, bar), width)
     if bar.parts:
         # Brackets and the margin aside; each part has a column.
-        room = max(len(bar.parts), int((width - 4) * found.share(bar))) + 2
+        room = max(len(bar.parts), int((width - 4) * memory_map.share(bar))) + 2
         lines.append(f"  {_drawn(bar, paint, room, plain)}")
-    return [
-        *lines,
-        *(line for note in bar.notes for line in _lines(f"  {note}", width)),
-    ]
+    return [*lines, *(line for note in bar.notes for line in _lines(f"  {note}", width))]
 
 
 def _named(name: str, bar: Bar) -> str:
@@ -71,7 +65,7 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
-    """Draw the parts to scale between brackets; behind the end of memory what is not there."""
+    """Return a bar to scale between brackets; missing memory stands behind the end."""
     inside = width - 2 - (1 if bar.over_bytes else 0)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
@@ -92,6 +86,7 @@ def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
 
 
 def _filled(kind: str, count: int, plain: bool) -> str:
+    """Return the characters of one part: its shade with its letter, or letters alone."""
     letter = KINDS[kind].letter
     if plain:
         return letter * count
@@ -128,6 +123,7 @@ def _chunks(places: Sequence[MemoryPlace], width: int) -> list[Sequence[MemoryPl
 
 
 def _table(places: Sequence[MemoryPlace], width: int) -> str:
+    """Return a table of all parts in bytes; empty if no part is known."""
     known = known_bars(places)
     rows = [
         ["" if row.kind is None else KINDS[row.kind].letter, row.name, *map(_cell, row.sizes)]

@@ -27,30 +27,34 @@ MOST_MARKS = 24
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10, 36
 
 
-def capacity_figure(found: Capacity) -> Html:
+def capacity_figure(capacity: Capacity) -> Html:
     """Draw tiers, and with a workload the curve and its numbers."""
-    parts = [_tiers(found)]
-    if not found.rounds:
-        said = (
+    parts = [_tiers(capacity)]
+    if not capacity.rounds:
+        caption_text = (
             "No curve: the launch starts no benchmark of many rounds; mooncake-preflight capacity "
             "takes one (--clients, --rounds, --request-length, --output-length)."
         )
-        return join([*parts, element("p", said)], "\n")
-    shown = thinned(reusing(found.rounds), MOST_MARKS)
+        return join([*parts, element("p", caption_text)], "\n")
+    shown = thinned(reusing(capacity.rounds), MOST_MARKS)
     if drawn_tiers(shown):
-        said = caption(shown)
+        caption_text = caption(shown)
         if any(_spread(shown, name) for name in drawn_tiers(shown)):
-            said += "; the pale area is from the least to the most"
+            caption_text += "; the pale area is from the least to the most"
         names = drawn_tiers(shown)
-        drawn = (_curve(shown, names), _curve_key(shown, names), element("figcaption", said))
+        drawn = (
+            _curve(shown, names),
+            _curve_key(shown, names),
+            element("figcaption", caption_text),
+        )
         parts.append(element("figure", *drawn, class_="curve"))
-    return join([*parts, _rounds(found.rounds)], "\n")
+    return join([*parts, _rounds(capacity.rounds)], "\n")
 
 
-def _tiers(found: Capacity) -> Html:
+def _tiers(capacity: Capacity) -> Html:
     """Draw a list: formulas are long, and a table of them would be wider than any window."""
     items = []
-    for tier in found.tiers:
+    for tier in capacity.tiers:
         holds = [_bounds(tier.bytes, format_bytes)]
         if not isinstance(tier.tokens, Unknown):
             holds.append(f"{_bounds(tier.tokens)} tokens")
@@ -65,8 +69,8 @@ def _tiers(found: Capacity) -> Html:
     return facts_list(items)
 
 
-def _bounds(found: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
-    return f"unknown: {found.reason}" if isinstance(found, Unknown) else found.text(shown)
+def _bounds(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
+    return f"unknown: {bounds.reason}" if isinstance(bounds, Unknown) else bounds.text(shown)
 
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
@@ -89,8 +93,8 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
             )
             shapes.append(_text(letter_of(tier), f"{x:.1f}", f"{y + 3.5:.1f}", "letter", "middle"))
     last = rounds[-1]
-    said = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
-    label = f"Reuse that is left in round {last.number}: {said}"
+    rates = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
+    label = f"Reuse that is left in round {last.number}: {rates}"
     size = f"0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}"
     return element("svg", *shapes, viewBox=size, width="100%", role="img", aria_label=label)
 
@@ -111,6 +115,7 @@ def _spread(rounds: Sequence[Round], tier: str) -> bool:
 
 
 def _grid(rounds: Sequence[Round]) -> list[Html]:
+    """Return the lines and the numbers of the curve's axes."""
     shapes = []
     for percent in (0, 25, 50, 75, 100):
         y = _y(percent / 100)
@@ -138,6 +143,7 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
+    """Return the list that names each line of the curve."""
     items = []
     for name in tiers:
         at = _colour(rounds, name)
@@ -151,6 +157,7 @@ def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
 
 
 def _rounds(rounds: Sequence[Round]) -> Html:
+    """Return the table of all rounds."""
     tiers = tiers_of(rounds)
     rows = [
         (

@@ -51,9 +51,7 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     sections = [
         PagePart("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
         PagePart(
-            "Locked memory",
-            lambda: locked_figure(locked_of(seen.facts, seen.needs)),
-            on_paper=True,
+            "Locked memory", lambda: locked_figure(locked_of(seen.facts, seen.needs)), on_paper=True
         ),
         PagePart("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
     ]
@@ -70,17 +68,17 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
 def _capacity(seen: JudgedHost, sized: Sized) -> Html:
     """Draw every server's tiers, and the curve of the benchmark that the launch starts."""
     folders = seen.facts.storage.folders
-    found = compute_capacity(
+    answer = compute_capacity(
         sized.sizing.inputs, sized.options, seen.host.root, CapacityRequest(), folders
     )
     parts: list[Html] = []
-    for server in found.servers:
+    for server in answer.servers:
         heading = f"{server.subject}, {server.model}" if server.model else server.subject
         parts += [element("h3", heading), capacity_figure(server.capacity)]
-        said = (*summarize_rounds(server, found.workload), *server.notes)
-        if said:
-            parts.append(element("ul", *(element("li", note) for note in said)))
-    return join([*parts, *(element("p", note) for note in found.notes)], "\n")
+        sentences = (*summarize_rounds(server, answer.workload), *server.notes)
+        if sentences:
+            parts.append(element("ul", *(element("li", note) for note in sentences)))
+    return join([*parts, *(element("p", note) for note in answer.notes)], "\n")
 
 
 NAME = "mooncake-preflight check"
@@ -106,10 +104,7 @@ class Made(NamedTuple):
 
 
 def report_page(
-    report: Report,
-    sections: Iterable[PagePart],
-    made: Made,
-    about: Mapping[str, str] = {},
+    report: Report, sections: Iterable[PagePart], made: Made, about: Mapping[str, str] = {}
 ) -> str:
     """Write the whole document. about: by id, what its page says."""
     place = "this host" if report.root == "/" else report.root
@@ -146,6 +141,7 @@ def page_style() -> str:
 
 
 def _verdict(report: Report) -> Html:
+    """Return the page's head: verdict, reason, counts, and how the launch was read."""
     word = report.verdict.value
     head = element("strong", status_badge(word), " ", verdict_reason(report))
     read = element("p", f"read: {report.understood}") if report.understood else ""
@@ -155,7 +151,7 @@ def _verdict(report: Report) -> Html:
 
 
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
-    """Return a line for each finding that is not fine, which leads to it; and what to show."""
+    """Return a line for each finding that is not fine, with a link to its card."""
     unused = [
         element("p", f"waiver of {check}: nothing is found that it would waive")
         for check in report.unused_waivers
@@ -170,12 +166,12 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
             " ",
             # The id apart: a rule's own name (store-key-unknown) makes no secret of what follows.
             element(
-                "a", f"{ids}: ", with_last_name(said, file), href=f"#{_anchor(wanting, rows[0])}"
+                "a", f"{ids}: ", with_last_name(text, file), href=f"#{_anchor(wanting, rows[0])}"
             ),
             class_=label(rows[0]),
         )
         for rows in groups
-        for ids, said in [told_of(rows)]
+        for ids, text in [told_of(rows)]
     ]
     words = list(dict.fromkeys(label(row) for row in wanting))
     shown = words if len(words) > 1 else []
@@ -196,8 +192,9 @@ def _anchor(wanting: Sequence[Row], row: Row) -> str:
 
 
 def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
-    found = steps(groups)
-    if not found:
+    """Return the list of steps to take; empty if nothing is to be done."""
+    all_steps = steps(groups)
+    if not all_steps:
         return Html("")
     lines = [
         element(
@@ -206,7 +203,7 @@ def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
             f": {step.advice}" if step.advice else "",
             _commands(step.commands),
         )
-        for step in found
+        for step in all_steps
     ]
     return join([element("h2", "To do"), element("ol", *lines, class_="steps")])
 
@@ -226,6 +223,7 @@ def _findings(report: Report, wanting: Sequence[Row], about: Mapping[str, str]) 
 
 
 def _card(row: Row, anchor: str, about: str) -> Html:
+    """Return the card of one finding: quantities, advice, commands, evidence, explanation."""
     finding = row.finding
     waived = row.ignored is not None
     word = label(row)
@@ -278,6 +276,7 @@ def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, 
 
 
 def _section(section: PagePart) -> Html:
+    """Draw one part of the page; a failure is shown in its place."""
     try:
         drawn = section.draw()
     except (UsageError, UnreadTopicError) as error:
@@ -308,13 +307,14 @@ def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
         return processes
     inputs = table(
         ["setting", "value", "from"],
-        [(name, _value(given.value), given.origin) for name, given in shown.inputs.shown.items()],
+        [(name, _value(each.value), each.origin) for name, each in shown.inputs.shown.items()],
         caption="Settings",
     )
     return join([processes, element("details", element("summary", "Settings"), inputs)], "\n")
 
 
 def _process(process: ProcessNeeds) -> tuple[str, ...]:
+    """Return a process as a row: where it runs and its memory."""
     return (
         process.name,
         "any" if process.node is None else str(process.node),

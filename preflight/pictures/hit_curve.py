@@ -69,8 +69,8 @@ class _Plot(NamedTuple):
         return [(self.across(size), _short(size * self.answer.block_tokens)) for size in sizes]
 
 
-def _plot(found: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
-    """Return the plot; None where nothing hits, or there is one size alone."""
+def _plot(capacity: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
+    """Return the plot; None if nothing hits, or there is one size alone."""
     sizes = [size for size, _ in answer.best]
     if not answer.curve.ceiling or len(sizes) < 2:
         return None
@@ -81,7 +81,7 @@ def _plot(found: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
     plot = _Plot(answer, least, least << count, _top(answer.curve.ceiling), ())
     marks = [
         _Mark(letter_of(name), name, plot.across(blocks), answer.curve.rate(blocks))
-        for name, blocks in tier_sizes(found, answer)
+        for name, blocks in tier_sizes(capacity, answer)
     ]
     return plot._replace(marks=tuple(marks))
 
@@ -100,10 +100,10 @@ def _short(tokens: int) -> str:
 
 
 def plot_text(
-    found: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
+    capacity: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> str:
-    """Return the curve for a terminal; "" where there is none to draw."""
-    plot = _plot(found, answer)
+    """Return the curve for a terminal; "" if there is nothing to draw."""
+    plot = _plot(capacity, answer)
     if plot is None:
         return ""
     room = min(MOST_PLOT, width - _AXIS - 6)
@@ -162,10 +162,10 @@ def _between(points: Sequence[tuple[float, float]], across: float) -> float:
 
 
 def plot_figure(
-    found: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
+    capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
-    """Return the curve as an SVG element; empty where there is none to draw. style: of its own."""
-    plot = _plot(found, answer)
+    """Return the curve as an SVG element; empty if there is nothing to draw. style: of its own."""
+    plot = _plot(capacity, answer)
     if plot is None:
         return Html("")
 
@@ -198,14 +198,14 @@ def plot_figure(
     places: list[tuple[float, float]] = []
     for number, mark in enumerate(plot.marks):
         kind = f"mark t{number % 4}"
-        said = element("title", f"as large as {mark.name}: {percent(mark.rate)}")
+        title = element("title", f"as large as {mark.name}: {percent(mark.rate)}")
         place = x(mark.across), y(mark.rate)
         while any(hypot(place[0] - a, place[1] - b) < 2 * _MARK for a, b in places):
             # Above the one that stands there; at the picture's edge left of it.
             above, left = place[1] - 2 * _MARK - 1, place[0] - 2 * _MARK - 1
             place = (place[0], above) if above >= _MARK else (left, y(mark.rate))
         places.append(place)
-        circle = element("circle", said, cx=place[0], cy=place[1], r=_MARK, class_=kind)
+        circle = element("circle", title, cx=place[0], cy=place[1], r=_MARK, class_=kind)
         shapes += [circle, text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]
     marks = "; ".join(f"as large as {mark.name} {percent(mark.rate)}" for mark in plot.marks)
     label = f"Hits of one cache by its size: ceiling {percent(answer.curve.ceiling)}; {marks}"
@@ -227,47 +227,47 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 """
 
 
-def plot_svg(found: CapacityAnswer, answer: TraceAnswer) -> str:
-    """Return the curve as a whole document; "" where there is nothing to draw."""
+def plot_svg(capacity: CapacityAnswer, answer: TraceAnswer) -> str:
+    """Return the curve as a whole document; "" if there is nothing to draw."""
     style = Html(f"<style>{_ALONE}</style>")
-    drawn = plot_figure(found, answer, style, xmlns="http://www.w3.org/2000/svg")
+    drawn = plot_figure(capacity, answer, style, xmlns="http://www.w3.org/2000/svg")
     return f"{drawn}\n" if drawn else ""
 
 
-def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
+def trace_page(capacity: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
     """Return a page with all that the text says. style: of pictures."""
     title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
-    parts = [element("h1", title), *trace_parts(found, answer)]
+    parts = [element("h1", title), *trace_parts(capacity, answer)]
     return page(title, join(parts, "\n"), style=style)
 
 
-def trace_parts(found: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
+def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
     """Return what a page says of a trace: each server's tiers, and the curve."""
     parts = [element("p", trace_head(answer))]
-    for server, replay in zip(found.servers, answer.servers, strict=True):
+    for server, replay in zip(capacity.servers, answer.servers, strict=True):
         parts.append(element("h2", server.subject))
         if isinstance(replay, Unknown):
             parts.append(element("p", f"not replayed: {replay.reason}"))
             continue
         heads, rows = tier_rows(server, replay, answer)
         parts.append(_table(heads, rows, f"{server.model}, {replay.rules.write_policy}"))
-        said = (*moves(server, replay, answer), *replay.notes)
-        parts.append(element("ul", *(element("li", each) for each in said)))
-    heads, rows = curve_rows(found, answer)
+        sentences = (*moves(server, replay, answer), *replay.notes)
+        parts.append(element("ul", *(element("li", each) for each in sentences)))
+    heads, rows = curve_rows(capacity, answer)
     key = "Blue: the least recently used are evicted. Dashed: the best possible."
     drawn = element(
-        "figure", plot_figure(found, answer), element("figcaption", key), class_="curve"
+        "figure", plot_figure(capacity, answer), element("figcaption", key), class_="curve"
     )
     parts += [element("h2", "One cache of any size"), drawn, _table(heads, rows, "By size")]
-    said = (*curve_sentences(found, answer), *answer.notes)
-    return [*parts, element("ul", *(element("li", each) for each in said))]
+    sentences = (*curve_sentences(capacity, answer), *answer.notes)
+    return [*parts, element("ul", *(element("li", each) for each in sentences))]
 
 
-def say_picture(format_: str, found: CapacityAnswer, answer: TraceAnswer) -> None:
+def say_picture(format_: str, capacity: CapacityAnswer, answer: TraceAnswer) -> None:
     """Print the page, or the curve by itself: ``html`` or ``svg``."""
     if format_ == "html":
-        say(trace_page(found, answer, page_style()).rstrip("\n"))
-    elif drawn := plot_svg(found, answer):
+        say(trace_page(capacity, answer, page_style()).rstrip("\n"))
+    elif drawn := plot_svg(capacity, answer):
         say(drawn.rstrip("\n"))
     else:
         say("--format svg: not written: nothing is asked for twice", err=True)

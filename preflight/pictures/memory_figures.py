@@ -20,14 +20,20 @@ BAR_HEIGHT = 30
 _PALE = ("pool", "free", "reserve", "closed", "unknown")
 
 
-def memory_figure(found: MemoryMap) -> Html:
+def memory_figure(memory_map: MemoryMap) -> Html:
     """Draw every bar with its notes, and one table of all parts in bytes."""
     return join(
-        [_patterns(), *(_place(found, place) for place in found.places), _table(found)], "\n"
+        [
+            _patterns(),
+            *(_place(memory_map, place) for place in memory_map.places),
+            _table(memory_map),
+        ],
+        "\n",
     )
 
 
-def _place(found: MemoryMap, place: MemoryPlace) -> Html:
+def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
+    """Draw the bars of one place: now, and with the launch."""
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
     shown = place.shown
@@ -35,27 +41,27 @@ def _place(found: MemoryMap, place: MemoryPlace) -> Html:
     size = "bound to no node" if total is None else format_bytes(total)
     lines = [element("h3", f"{place.name}: {size}")]
     if place.now.parts:
-        lines.append(_row(found, "now", place.name, place.now))
+        lines.append(_row(memory_map, "now", place.name, place.now))
     if isinstance(place.after, Unknown):
         lines.append(element("p", f"With the launch: unknown: {place.after.reason}"))
     elif place.after is not None:
-        lines.append(_row(found, "with the launch", place.name, place.after))
+        lines.append(_row(memory_map, "with the launch", place.name, place.after))
     if not isinstance(shown, Unknown):
         lines += [element("p", note, class_="small") for note in shown.notes]
     return element("div", *lines, class_="place")
 
 
-def _row(found: MemoryMap, label: str, name: str, bar: Bar) -> Html:
-    drawn = _svg(f"{name} {label}", bar, found.share(bar))
+def _row(memory_map: MemoryMap, label: str, name: str, bar: Bar) -> Html:
+    drawn = _svg(f"{name} {label}", bar, memory_map.share(bar))
     return element("div", element("span", label, class_="small muted"), drawn, class_="bar")
 
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
     """Draw with widths in per cent, so that neither letters nor patterns are stretched."""
     size = bar.parts_bytes
-    said = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
+    parts = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
     if bar.over_bytes:
-        said += f"; {format_bytes(bar.over_bytes)} of it is not there"
+        parts += f"; {format_bytes(bar.over_bytes)} of it is not there"
     shapes, at = [], 0
     for part in bar.parts:
         kind = KINDS[part.kind]
@@ -73,7 +79,7 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
         place = _percent(end, size)
         shapes.append(element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end"))
     width = f"{max(1.0, share * 100):.4f}%"
-    about = {"role": "img", "aria_label": f"{label}: {said}"}
+    about = {"role": "img", "aria_label": f"{label}: {parts}"}
     return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
 
 
@@ -91,8 +97,9 @@ def _percent(part: int, total: int) -> str:
     return f"{part * 100 / total:.4f}%"
 
 
-def _table(found: MemoryMap) -> Html:
-    known = known_bars(found.places)
+def _table(memory_map: MemoryMap) -> Html:
+    """Return a table of all parts in bytes; empty if no part is known."""
+    known = known_bars(memory_map.places)
     rows = [
         [
             row.name if row.kind is None else join([_swatch(row.kind), row.name]),
@@ -102,7 +109,7 @@ def _table(found: MemoryMap) -> Html:
     ]
     if not rows:
         return Html("")
-    caption = "Memory with this launch" if found.with_launch else "Memory of this host"
+    caption = "Memory with this launch" if memory_map.with_launch else "Memory of this host"
     numeric = range(1, len(known) + 1)
     return table(["part", *known], rows, caption=caption, numeric_columns=numeric)
 
@@ -112,6 +119,7 @@ def _cell(size: int) -> Keyed | str:
 
 
 def _swatch(kind: str) -> Html:
+    """Return the sample of one kind of memory: its colour, pattern and letter."""
     pattern = KINDS[kind].pattern
     fills = [f"k-{kind}", *([f"p-{pattern}"] if pattern else [])]
     shapes = [element("rect", width=22, height=18, class_=fill) for fill in fills]
@@ -121,7 +129,7 @@ def _swatch(kind: str) -> Html:
 
 
 def _patterns() -> Html:
-    """Return what the page's fills refer to; once on a page."""
+    """Return the patterns that the page's fills refer to; once on a page."""
 
     def pattern(name: str, *inner: Html) -> Html:
         # Presentation attributes keep their capitals in HTML's parser.
@@ -154,8 +162,8 @@ class Locked(NamedTuple):
 
 
 def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
-    """Return what each process registers, as memlock.limit judges it; processes alike are one."""
-    found: dict[object, Locked] = {}
+    """Return each process's registered memory, as memlock.limit judges it; alike ones as one."""
+    by_key: dict[object, Locked] = {}
     if needs is None:
         return []
     for process in needs.rdma_processes:
@@ -165,20 +173,23 @@ def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
         limit = granted.limit
         may = None if granted.void is True else limit if isinstance(limit, Unknown) else limit.soft
         key = (wanted if isinstance(wanted, Demand) else wanted.reason, granted.have)
-        before = found.get(key, Locked((), wanted, may, granted.have))
-        found[key] = before._replace(names=(*before.names, process.name))
-    return list(found.values())
+        before = by_key.get(key, Locked((), wanted, may, granted.have))
+        by_key[key] = before._replace(names=(*before.names, process.name))
+    return list(by_key.values())
 
 
-def locked_figure(found: Sequence[Locked]) -> Html:
-    """Draw what each process registers, and the end of what it may lock, to one scale."""
-    if not found:
+def locked_figure(locked: Sequence[Locked]) -> Html:
+    """Draw the registered memory and the limit of each process, to one scale."""
+    if not locked:
         return element("p", "No process of the launch registers memory with a NIC.")
-    whole = max((each.wanted.bytes for each in found if isinstance(each.wanted, Demand)), default=0)
-    return join([_locked(each, whole) for each in found], "\n")
+    whole = max(
+        (each.wanted.bytes for each in locked if isinstance(each.wanted, Demand)), default=0
+    )
+    return join([_locked(each, whole) for each in locked], "\n")
 
 
 def _locked(each: Locked, whole: int) -> Html:
+    """Draw the registered memory of one process, and the end of its limit."""
     name = fold(each.names)
     head = element("h3", name)
     if isinstance(each.wanted, Unknown):
@@ -186,8 +197,8 @@ def _locked(each: Locked, whole: int) -> Html:
             "div", head, element("p", f"Not known: {each.wanted.reason}"), class_="place"
         )
     size, may = each.wanted.bytes, each.may_bytes
-    said = f"registers {format_bytes(size)}, may lock {each.have}"
-    shapes = [element("title", said), _rect(0, size, size, "k-l2")] if size else []
+    message = f"registers {format_bytes(size)}, may lock {each.have}"
+    shapes = [element("title", message), _rect(0, size, size, "k-l2")] if size else []
     if isinstance(may, int) and may < size:
         end = _percent(may, size)
         shapes.append(_rect(may, size - may, size, "p-over"))
@@ -199,7 +210,7 @@ def _locked(each: Locked, whole: int) -> Html:
         width=f"{max(1.0, size * 100 / whole if whole else 0):.4f}%",
         height=BAR_HEIGHT,
         role="img",
-        aria_label=f"{name}: {said}",
+        aria_label=f"{name}: {message}",
     )
-    text = f"{said}; {each.wanted.formula}"
+    text = f"{message}; {each.wanted.formula}"
     return element("div", head, bar, element("p", text, class_="small"), class_="place")

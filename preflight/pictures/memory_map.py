@@ -91,7 +91,7 @@ class Bar(NamedTuple):
 
 
 class MemoryPlace(NamedTuple):
-    """The host or a NUMA node. after: with the launch on it, None where none was given."""
+    """The host or a NUMA node. after: with the launch on it, None if none was given."""
 
     name: str
     now: Bar | Unknown
@@ -108,7 +108,7 @@ class MemoryMap(NamedTuple):
     places: tuple[MemoryPlace, ...]
 
     def share(self, bar: Bar) -> float:
-        """Return how much of the host ``bar`` is drawn as, 0 to 1: all, but for what is unbound."""
+        """Return the share of the host that ``bar`` is drawn as, 0 to 1."""
         host = self.places[-1].now
         if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
             return 1.0
@@ -128,17 +128,17 @@ class TableRow(NamedTuple):
 
 
 def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
-    """Return by place the bar with the launch on it or, where that is unknown, as it is."""
-    found = {}
+    """Return the bar of each place: with the launch or, if that is unknown, as it is."""
+    bars = {}
     for place in places:
         bar = place.now if isinstance(place.shown, Unknown) else place.shown
         if not isinstance(bar, Unknown):
-            found[place.name] = bar
-    return found
+            bars[place.name] = bar
+    return bars
 
 
 def table_rows(bars: Collection[Bar]) -> list[TableRow]:
-    """Return the parts in bytes, what is over and the whole; nothing where no part is known."""
+    """Return the parts in bytes, the excess and the whole; nothing if no part is known."""
     rows = [
         TableRow(kind, KINDS[kind].name, tuple(bar.bytes_of(kind) for bar in bars))
         for kind in KINDS
@@ -190,6 +190,7 @@ def _bound(takes: Sequence[Take], node: int | None) -> tuple[Take, ...]:
 def _place(
     name: str, memory: _Memory | Unknown, takes: Sequence[Take] | Unknown | None
 ) -> MemoryPlace:
+    """Return one place: its memory now, and with the launch."""
     if isinstance(memory, Unknown):
         return MemoryPlace(name, memory, None if takes is None else memory)
     now = _bar(memory, ())
@@ -203,7 +204,7 @@ def _first_unknown(*values: object) -> Unknown:
 
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
-    """Return what was read, and ``takes`` on top of it."""
+    """Return the bar of a memory with ``takes`` on top."""
     available = memory.available_bytes
     rest = memory.total_bytes - available
     if isinstance(memory.pools, Unknown):
@@ -213,11 +214,11 @@ def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
         first = [BarPart("unknown", rest)]
     else:
         pools = memory.pools
-        held = sum(size * pages for size, (pages, _) in pools.items())
-        in_pools = held + sum(size * free for size, (_, free) in pools.items())
+        held_bytes = sum(size * pages for size, (pages, _) in pools.items())
+        in_pools = held_bytes + sum(size * free for size, (_, free) in pools.items())
         # The counters are read one after another: what they are apart by is not anybody's.
         available -= max(0, in_pools - rest)
-        first = [BarPart("used", max(0, rest - in_pools)), BarPart("held", held)]
+        first = [BarPart("used", max(0, rest - in_pools)), BarPart("held", held_bytes)]
         if available < 0:
             return Unknown(
                 f"the HugeTLB pools ({format_bytes(in_pools)}) are larger than this memory "
@@ -248,6 +249,7 @@ def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
 
 
 def _notes(memory: _Memory, grown: int, over: int, reserve: int, launched: bool) -> Iterable[str]:
+    """Yield the sentences on a bar: pages to reserve, over-commitment, a small reserve."""
     if grown:
         yield f"{format_bytes(grown)} of the huge pages are not reserved yet"
     if over:
@@ -287,6 +289,7 @@ def _hugetlb(facts: Facts) -> HugeTlb | Unknown:
 
 
 def _host(facts: Facts) -> _Memory | Unknown:
+    """Return the memory of the whole host, as far as the memory cgroup allows."""
     topic: MemoryFacts | Unknown = facts.topic("memory")
     if isinstance(topic, Unknown):
         return topic
@@ -312,17 +315,16 @@ def _host(facts: Facts) -> _Memory | Unknown:
 
 
 def _node(
-    node: int,
-    total: int | Unknown,
-    available: int | Unknown,
-    hugetlb: HugeTlb | Unknown,
+    node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
 ) -> _Memory | Unknown:
+    """Return the memory of one NUMA node."""
     if isinstance(total, Unknown) or isinstance(available, Unknown):
         return _first_unknown(total, available)
     if available > total:
         return Unknown(f"node {node}: more is available than there is ({total} bytes)")
 
     def share(pool: Pool) -> tuple[int, int] | Unknown:
+        """Return the held and the free pages of a pool on this node."""
         if node in pool.nodes:
             here = pool.nodes[node]
             return here.total_pages - here.free_pages, here.free_pages
@@ -350,13 +352,13 @@ def _pools(
         return hugetlb
     if isinstance(hugetlb.pools, Unknown):
         return {} if hugetlb.pools.absent else hugetlb.pools
-    found: dict[int, tuple[int, int]] = {}
+    pages_by_size: dict[int, tuple[int, int]] = {}
     for size, pool in hugetlb.pools.items():
         pages = pool if isinstance(pool, Unknown) else share(pool)
         if isinstance(pages, Unknown):
             return pages
-        found[size] = pages
-    return found
+        pages_by_size[size] = pages
+    return pages_by_size
 
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".
@@ -372,7 +374,7 @@ class Take(NamedTuple):
     """Memory that a process takes and keeps.
 
     owner: l2, segment, arena, buffer or other. page_bytes: of the HugeTLB pool that it comes from,
-    None for regular memory. node: the NUMA node that it is bound to, None where to none.
+    None for regular memory. node: the NUMA node that it is bound to, None if to none.
     """
 
     owner: str
@@ -392,7 +394,7 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
     """Return every mapping as asked for; of an L2 between two bounds, the upper.
 
-    Unknown where a check would say so too: the size of some process is not known.
+    Unknown if a check would say so too: the size of some process is not known.
     """
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):
@@ -406,12 +408,13 @@ def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
 
 
 def _takes(process: ProcessReplay) -> list[Take]:
-    found = []
+    """Return the memory that a process takes, mapping by mapping."""
+    takes = []
     for mapped in (*process.allocations, *process.heap):
         size = mapped.pages * mapped.page_size_bytes
         if size and (mapped.on_huge_pages or mapped.backing is Backing.REGULAR):
-            found.append(_take(mapped, size, process.process.node))
-    return found
+            takes.append(_take(mapped, size, process.process.node))
+    return takes
 
 
 def _take(mapped: Allocation, size: int, bound: int | None) -> Take:

@@ -23,29 +23,29 @@ _WIDTH, _GPU, _NIC, _ROW, _BOX = 340, 146, 146, 46, 38
 _LETTERS = 22
 
 
-def topology_figure(found: Topology) -> Html:
+def topology_figure(topology: Topology) -> Html:
     """Draw boxes, what the lines mean, the devices, and the whole matrix as a table."""
-    groups = [(f"node {node.node}", node.node) for node in found.nodes]
-    loose = any(_box_of(found, device) is None for device in (*found.gpus, *found.nics))
+    groups = [(f"node {node.node}", node.node) for node in topology.nodes]
+    loose = any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics))
     if loose:
         groups.append(("on no known node", -1))
-    boxes = [_node(found, name, None if node < 0 else node) for name, node in groups]
-    parts = [element("div", *boxes, class_="nodes"), _key(found)]
-    return join([*parts, _devices(found), _matrix(found)], "\n")
+    boxes = [_node(topology, name, None if node < 0 else node) for name, node in groups]
+    parts = [element("div", *boxes, class_="nodes"), _key(topology)]
+    return join([*parts, _devices(topology), _matrix(topology)], "\n")
 
 
-def _box_of(found: Topology, device: TopologyDevice) -> int | None:
-    """Return the box that a device stands in: None for one on no node that is shown."""
-    return device.node if any(node.node == device.node for node in found.nodes) else None
+def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
+    """Return the node whose box a device stands in; None if that node is not shown."""
+    return device.node if any(node.node == device.node for node in topology.nodes) else None
 
 
-def nearest(found: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
+def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the nearest level of a GPU's paths, and the NICs there.
 
-    None where no path is known.
+    None if no path is known.
     """
     levels: dict[str, list[str]] = {}
-    for (its, nic), path in found.paths.items():
+    for (its, nic), path in topology.paths.items():
         if its == gpu and isinstance(path, str):
             levels.setdefault(path, []).append(nic)
     for level in LEVELS:
@@ -54,11 +54,12 @@ def nearest(found: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-def _node(found: Topology, name: str, node: int | None) -> Html:
-    gpus = [gpu for gpu in found.gpus if _box_of(found, gpu) == node]
-    nics = [nic for nic in found.nics if _box_of(found, nic) == node]
+def _node(topology: Topology, name: str, node: int | None) -> Html:
+    """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest."""
+    gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == node]
+    nics = [nic for nic in topology.nics if _box_of(topology, nic) == node]
     about = [name]
-    for each in found.nodes:
+    for each in topology.nodes:
         if each.node == node:
             about += [f"CPUs {each.cpus}"] if each.cpus else []
             if isinstance(each.memory_bytes, int):
@@ -67,7 +68,7 @@ def _node(found: Topology, name: str, node: int | None) -> Html:
     caption = element("figcaption", ", ".join(about))
     if not rows:
         return element("figure", caption, element("p", "No GPU and no NIC", class_="small"))
-    lines, told = _lines(found, gpus, nics)
+    lines, sentences = _lines(topology, gpus, nics)
     shapes = [*lines]
     shapes += [_device(gpu, 0, _top(at, len(gpus), rows), _GPU) for at, gpu in enumerate(gpus)]
     shapes += [
@@ -76,7 +77,7 @@ def _node(found: Topology, name: str, node: int | None) -> Html:
     names = ", ".join(device.name for device in (*gpus, *nics))
     # The parser of HTML gives viewBox its capital back.
     size = {"viewBox": f"0 0 {_WIDTH} {rows * _ROW}", "width": "100%"}
-    label = f"{name}: {names}. {'; '.join(told)}"
+    label = f"{name}: {names}. {'; '.join(sentences)}"
     return element("figure", caption, element("svg", *shapes, **size, role="img", aria_label=label))
 
 
@@ -86,27 +87,28 @@ def _top(at: int, count: int, rows: int) -> float:
 
 
 def _lines(
-    found: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
+    topology: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
 ) -> tuple[list[Html], list[str]]:
     """Draw lines from each GPU to its nearest NICs in this box, and say the same in words."""
     rows = max(len(gpus), len(nics))
-    lines, told = [], []
+    lines, sentences = [], []
     for at, gpu in enumerate(gpus):
-        best = nearest(found, gpu.name)
+        best = nearest(topology, gpu.name)
         if best is None:
             continue
         level, names = best
-        told.append(f"{gpu.name} to {', '.join(names)}: {level}")
+        sentences.append(f"{gpu.name} to {', '.join(names)}: {level}")
         y1 = f"{_top(at, len(gpus), rows) + _BOX / 2:g}"
         for to, nic in enumerate(nics):
             if nic.name in names:
                 y2 = f"{_top(to, len(nics), rows) + _BOX / 2:g}"
                 kind = f"path {level.lower()}"
                 lines.append(element("line", x1=_GPU, y1=y1, x2=_WIDTH - _NIC, y2=y2, class_=kind))
-    return lines, told
+    return lines, sentences
 
 
 def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html:
+    """Draw one device as a box with its name."""
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
     kind = f"device {device.kind}{' taken' if device.used_by else ''}"
@@ -124,25 +126,25 @@ def _short(text: str) -> str:
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
-def _key(found: Topology) -> Html:
+def _key(topology: Topology) -> Html:
     """Explain the lines that are drawn, and name GPUs whose nearest NIC is in another box."""
     drawn, far = [], []
-    for gpu in found.gpus:
-        best = nearest(found, gpu.name)
+    for gpu in topology.gpus:
+        best = nearest(topology, gpu.name)
         if best is None:
             continue
         level, names = best
-        here = [nic for nic in found.nics if nic.name in names]
+        here = [nic for nic in topology.nics if nic.name in names]
         if level not in drawn:
             drawn.append(level)
-        if all(_box_of(found, nic) != _box_of(found, gpu) for nic in here):
+        if all(_box_of(topology, nic) != _box_of(topology, gpu) for nic in here):
             far.append(f"{gpu.name}: its nearest NIC ({', '.join(names)}) is not on its node")
     items = [
         element("li", _sample(level), f" {level}: through {LEVELS[level]}")
         for level in LEVELS
         if level in drawn
     ]
-    if any(device.used_by for device in (*found.gpus, *found.nics)):
+    if any(device.used_by for device in (*topology.gpus, *topology.nics)):
         items.append(element("li", "Thick border: used by the launch"))
     parts = [element("ul", *items, class_="key")] if items else []
     return join([*parts, *(element("p", text) for text in far)], "\n")
@@ -153,7 +155,8 @@ def _sample(level: str) -> Html:
     return element("svg", line, class_="sample", width="34", height="12", aria_hidden="true")
 
 
-def _devices(found: Topology) -> Html:
+def _devices(topology: Topology) -> Html:
+    """Return the table of all GPUs and NICs."""
     rows = [
         (
             device.name,
@@ -162,7 +165,7 @@ def _devices(found: Topology) -> Html:
             "unknown" if device.node is None else str(device.node),
             fold(device.used_by) if device.used_by else "",
         )
-        for device in (*found.gpus, *found.nics)
+        for device in (*topology.gpus, *topology.nics)
     ]
     if not rows:
         return element("p", "No GPU and no RDMA device is seen here")
@@ -172,13 +175,14 @@ def _devices(found: Topology) -> Html:
     return element("details", element("summary", f"{len(rows)} GPUs and NICs"), whole)
 
 
-def _matrix(found: Topology) -> Html:
-    if not found.gpus or not found.nics:
+def _matrix(topology: Topology) -> Html:
+    """Return the table of the paths between each GPU and each NIC."""
+    if not topology.gpus or not topology.nics:
         return Html("")
     rows = []
-    for gpu in found.gpus:
-        paths = [found.paths.get((gpu.name, nic.name)) for nic in found.nics]
+    for gpu in topology.gpus:
+        paths = [topology.paths.get((gpu.name, nic.name)) for nic in topology.nics]
         rows.append([gpu.name, *(path if isinstance(path, str) else "unknown" for path in paths)])
     caption = "How each GPU reaches each NIC"
-    whole = table(["GPU", *(nic.name for nic in found.nics)], rows, caption=caption)
+    whole = table(["GPU", *(nic.name for nic in topology.nics)], rows, caption=caption)
     return element("details", element("summary", caption), whole)

@@ -26,7 +26,7 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the container's settings that are known; None where ``command`` runs in none."""
+    """Return the container's settings that are known; None if ``command`` runs in none."""
     settings = command.container
     if settings is None:
         return None
@@ -60,12 +60,12 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":
         return ("/dev",)
-    given = [text for text in settings.devices if _VERBS_NODE.match(text)]
+    nodes = [text for text in settings.devices if _VERBS_NODE.match(text)]
     mounted = [mount for mount in settings.mounts if _VERBS_NODE.match(mount.source)]
     if mounted and any(_VERBS_RULE.match(rule) for rule in settings.device_rules):
-        given += [mount.source for mount in mounted]
-    if given:
-        return tuple(given)
+        nodes += [mount.source for mount in mounted]
+    if nodes:
+        return tuple(nodes)
     if engine == "kubernetes":
         if any("rdma" in name or "hca" in name for name in settings.resources):
             return ("/dev/infiniband",)
@@ -93,16 +93,17 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None where neither tells them."""
-    own = [name for name in GPU_RESOURCES if name in settings.resources]
-    own.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
-    for name in own:
+    """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None if neither tells them."""
+    resources = [name for name in GPU_RESOURCES if name in settings.resources]
+    resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
+    for name in resources:
         count = settings.resources[name]
-        beside = (one for one in GPU_RESOURCES if one in settings.pod_resources and one != name)
+        others = [other for other in GPU_RESOURCES if other != name]
+        beside = (other for other in others if other in settings.pod_resources)
         asked = () if count == "0" else (name,)
         known = count.isdecimal()
-        given = GivenGpus(int(count), (), (*asked, *beside)) if known else None
-        return given or Unknown(f"{name}: {count}")
+        gpus = GivenGpus(int(count), (), (*asked, *beside)) if known else None
+        return gpus or Unknown(f"{name}: {count}")
     if settings.gpus is not None:
         return settings.gpus
     if variable is not None and variable.unresolved:
@@ -122,12 +123,12 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
 def set_limits(command: Command) -> tuple[SetLimit, ...]:
     """Return the limits that the launch sets: its container's sizes, and then those within."""
     origin = str(command.origin)
-    found = []
+    in_order = []
     for name, bounds in command.container.ulimits.items() if command.container else ():
         if name in ("data", "fsize"):
             soft, hard = (None if bound == UNLIMITED else bound for bound in bounds)
-            found.append(SetLimit(name, soft, hard, origin, raises=True))
-    return (*found, *command.limits)
+            in_order.append(SetLimit(name, soft, hard, origin, raises=True))
+    return (*in_order, *command.limits)
 
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
@@ -170,9 +171,9 @@ def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
 
 def _hugepages(settings: ContainerSettings) -> dict[int, int]:
     """Return the limits by page size in bytes, from ``2Mi`` and the like."""
-    found: dict[int, int] = {}
+    limits: dict[int, int] = {}
     for size, limit in settings.hugepages_bytes.items():
         number, unit = size[:-2], size[-2:]
         if unit in _PAGE_UNITS and number.isdecimal() and not isinstance(limit, Unknown):
-            found[int(number) * _PAGE_UNITS[unit]] = limit
-    return found
+            limits[int(number) * _PAGE_UNITS[unit]] = limit
+    return limits

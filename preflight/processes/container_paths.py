@@ -20,9 +20,9 @@ _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
-    """Return what stands around a command: equal if files are shared, "" on the host, else None."""
+    """Return where a command runs: equal places share their files; () on the host."""
     wrappers = filter(None, command.wrappers)
-    around = tuple(one for one in wrappers if one[0].rpartition("/")[2] not in _LOCAL)
+    around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
         return None
     place = command.place
@@ -46,7 +46,7 @@ def network_of(command: Command) -> str:
 
 
 def service_of(command: Command) -> str:
-    """Return what the others of a Compose project call it by; "" for none."""
+    """Return the name by which the others of a Compose project call a command, or ""."""
     container = command.container
     compose = container is not None and container.engine == "compose"
     return network_of(command).rpartition("/")[2] if compose else ""
@@ -59,7 +59,7 @@ def pod_of(command: Command) -> str:
 
 
 def host_path(command: Command, path: str) -> str | Unknown:
-    """Return where a path of a process lies on its host; Unknown where no volume says so."""
+    """Return where a path of a process lies on its host; Unknown if no volume says so."""
     settings = command.container
     if settings is not None:
         return _mounted(settings, path)
@@ -70,12 +70,13 @@ def host_path(command: Command, path: str) -> str | Unknown:
 
 
 def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
+    """Return the host's path of a file in a container; Unknown if no bind mount holds it."""
     below = [(mount, mount.target.rstrip("/") + "/") for mount in settings.mounts]
     around = [mount for mount, top in below if path == mount.target or path.startswith(top)]
     if not around:
         why = f"{path} lies in the container's image, whose files are not read here"
         return Unknown(why, advice=_RUN_INSIDE)
-    mount = max(around, key=lambda one: len(one.target))
+    mount = max(around, key=lambda mount: len(mount.target))
     if mount.kind != "bind" or not mount.source.startswith("/"):
         why = "and where that is on the host is not known"
         return Unknown(f"{path} lies in a volume of the container, {why}", advice=_RUN_INSIDE)
@@ -88,6 +89,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
     there = _reads_there(command, read_file)
 
     def read(name: str) -> str | Unknown:
+        """Return the text of a file; Unknown for a ~ that no shell has expanded."""
         if not name.startswith("~/"):
             return there(name)
         return Unknown(
@@ -100,11 +102,12 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
 
 
 def _reads_there(command: Command, read_file: ReadFile) -> ReadFile:
+    """Return a reader of files as a command sees them: its own, mounted, or the host's."""
     if command.files:
-        own = command._replace(files={})
-        return reads_written(command.files, reads_in(own, read_file))
+        return reads_written(command.files, reads_in(command._replace(files={}), read_file))
 
     def read(name: str) -> str | Unknown:
+        """Return the text of a file, by the path that the container has for it."""
         if not name.startswith("/"):
             return read_file(name)
         path = host_path(command, name)

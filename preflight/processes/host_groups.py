@@ -38,7 +38,7 @@ class HostGroup(NamedTuple):
     """name: what --host-group takes. what: the host, as the launch calls it.
 
     own: the numbers of the processes that run on no other host; shared: of those that may run on
-    each of the hosts. address: an address or name of the host, "" where the launch says none.
+    each of the hosts. address: an address or name of the host, "" if the launch says none.
     in_turn: the script ends each of the groups before it starts the next, as far as it is for one
     host. killed: it kills them and waits for them, so that all are for one host.
     """
@@ -66,7 +66,10 @@ class TakenGroup(NamedTuple):
 
     @property
     def text(self) -> str:
-        others = [f"{one.name} ({one.what})" for one in self.groups if one.name != self.group.name]
+        """Return the sentence that says which of several hosts is checked here, and why."""
+        others = [
+            f"{group.name} ({group.what})" for group in self.groups if group.name != self.group.name
+        ]
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         if not others:
             return f"this launch runs on {self.group.what}: checked here as if this were that host"
@@ -83,8 +86,8 @@ class TakenGroup(NamedTuple):
 
 
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
-    """Return the groups of a launch that is for several hosts; none of one for a single host."""
-    found: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
+    """Return the groups of a launch for several hosts; none of a launch for a single host."""
+    hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
     shared = [process.number for process in processes if process.kind in _ANYWHERE]
     left: list[LaunchProcess] = []
     for process in processes:
@@ -92,35 +95,35 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
             continue
         what, address = _host(process)
         if what:
-            found.setdefault(what, (address, []))[1].append(process.number)
+            hosts.setdefault(what, (address, []))[1].append(process.number)
         else:
             left.append(process)
     by_address: dict[str, str] = {}
-    for what, (address, _) in found.items():
+    for what, (address, _) in hosts.items():
         by_address.setdefault(address, what)
     unplaced, left = left, []
     for process in unplaced:  # those that bind an address of one of them
         address = _bound(process)
         if address:
             what = by_address.setdefault(address, address)
-            found.setdefault(what, (address, []))[1].append(process.number)
+            hosts.setdefault(what, (address, []))[1].append(process.number)
         else:
             left.append(process)
-    placed = {number for _, numbers in found.values() for number in numbers}
+    placed = {number for _, numbers in hosts.values() for number in numbers}
     taken_ports = {_port(process) for process in processes if process.number in placed}
-    for process in list(left) if len(found) == 1 else ():  # which wants what that host has given
+    for process in list(left) if len(hosts) == 1 else ():  # which wants what that host has given
         if _port(process) and _port(process) in taken_ports:
-            found[f"what {process.command.origin} starts"] = ("", [process.number])
+            hosts[f"what {process.command.origin} starts"] = ("", [process.number])
             left.remove(process)
-    if not found and (apart := _never_together(processes, shared) or _rounds(processes, shared)):
+    if not hosts and (apart := _never_together(processes, shared) or _rounds(processes, shared)):
         return apart
-    if len(found) == 1 and not left and any(_far(process) for process in processes):
-        ((what, (address, numbers)),) = found.items()
+    if len(hosts) == 1 and not left and any(_far(process) for process in processes):
+        ((what, (address, numbers)),) = hosts.items()
         return (HostGroup("1", what, frozenset(numbers), frozenset(shared), address),)
-    if len(found) < 2:
-        taken = {number for _, numbers in found.values() for number in numbers}
+    if len(hosts) < 2:
+        taken = {number for _, numbers in hosts.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
-    placed_at = ((what, numbers, address) for what, (address, numbers) in found.items())
+    placed_at = ((what, numbers, address) for what, (address, numbers) in hosts.items())
     return _groups(placed_at, (*shared, *(process.number for process in left)))
 
 
@@ -136,7 +139,7 @@ def _groups(
 
 
 def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each host that pods with one hostPort need; none where each has its own.
+    """Return a group for each host that pods with one hostPort need; none if no two clash.
 
     The scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each.
     """
@@ -154,10 +157,12 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
         free.append(pod)
     apart = {pod for host in hosts for pod in host}
     pods = {process.number: pod_of(process.command) for process in processes}
-    own = [[number for number, pod in pods.items() if pod in host] for host in hosts]
+    numbers_by_host = [[number for number, pod in pods.items() if pod in host] for host in hosts]
     named = (f"pod {' and '.join(host)}" for host in hosts)
     rest = (number for number, pod in pods.items() if pod not in apart)
-    return _groups(((what, of, "") for what, of in zip(named, own, strict=True)), (*shared, *rest))
+    return _groups(
+        ((what, of, "") for what, of in zip(named, numbers_by_host, strict=True)), (*shared, *rest)
+    )
 
 
 def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
@@ -171,20 +176,22 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
     rounds: dict[int, list[LaunchProcess]] = {}
     for process in (*ended, *behind):
         rounds.setdefault(min(process.command.turn, last + 1), []).append(process)
-    if len(rounds) < 2 or not all(any(p.kind in _SERVERS for p in own) for own in rounds.values()):
+    if len(rounds) < 2 or not all(
+        any(p.kind in _SERVERS for p in round_) for round_ in rounds.values()
+    ):
         return ()
-    numbers = {process.number for own in rounds.values() for process in own}
+    numbers = {process.number for round_ in rounds.values() for process in round_}
     rest = (*shared, *(p.number for p in processes if p.number not in numbers))
     each = (
-        (f"what {own[0].command.origin} starts, round {place}", [p.number for p in own], "")
-        for place, own in enumerate(rounds.values(), start=1)
+        (f"what {round_[0].command.origin} starts, round {place}", [p.number for p in round_], "")
+        for place, round_ in enumerate(rounds.values(), start=1)
     )
     return _groups(each, rest, in_turn=True, killed=True)
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
     """Return whether two pods ask for one port of their node, on addresses that meet."""
-    pairs = ((one, other) for one in some for other in others if one.port == other.port)
+    pairs = ((port, other) for port in some for other in others if port.port == other.port)
     return any(a.address == b.address or not (a.address and b.address) for a, b in pairs)
 
 
@@ -204,16 +211,18 @@ def _alternatives(
     for process in processes:
         if process.command.waited and (port := _port(process)):
             by_port.setdefault(port, []).append(process)
-    several = next((found for found in by_port.values() if len(found) > 1), [])
+    several = next((same_port for same_port in by_port.values() if len(same_port) > 1), [])
     numbers = {process.number for process in several}
     if not several or hosted:
         return ()
     rest = (*shared, *(p.number for p in processes if p.number not in numbers))
     origins = [process.command.origin for process in several]
     turns = (f", turn {n}" * (origins.count(at) > 1) for n, at in enumerate(origins, start=1))
-    each = zip(several, origins, turns, strict=True)
-    found = ((f"what {at} starts{turn}", [one.number], "") for one, at, turn in each)
-    return _groups(found, rest, in_turn=True)
+    each = (
+        (f"what {process.command.origin} starts{turn}", [process.number], "")
+        for process, turn in zip(several, turns, strict=True)
+    )
+    return _groups(each, rest, in_turn=True)
 
 
 class Behind(NamedTuple):
@@ -233,15 +242,17 @@ class Behind(NamedTuple):
     @property
     def same(self) -> str:
         """What the first two engines both take, if both are to run; "" for nothing that is seen."""
-        engines = [one for one in (self.first, self.later[0]) if one.kind in _SERVERS]
+        engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
         devices = [
             (
-                word.text if (word := one.command.environment.get("CUDA_VISIBLE_DEVICES")) else "",
-                0 if one.server is None else one.server.value("base_gpu_id"),
+                word.text
+                if (word := engine.command.environment.get("CUDA_VISIBLE_DEVICES"))
+                else "",
+                0 if engine.server is None else engine.server.value("base_gpu_id"),
             )
-            for one in engines
+            for engine in engines
         ]
         known = not any(isinstance(first, Unknown) for _, first in devices)
         taken = ["the same GPUs"] if known and devices[0] == devices[1] else []
@@ -259,8 +270,8 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
         command = process.command
         apart = command.place is not None or any(w[0] in _HOSTED for w in command.wrappers if w)
         source = command.origin.source
-        behind = (one for one in known[place:] if one.command.origin.source == source)
-        later = tuple(one for one in behind if not one.command.doubts)
+        behind = (each for each in known[place:] if each.command.origin.source == source)
+        later = tuple(each for each in behind if not each.command.doubts)
         if command.waited and later and not apart and not command.doubts:
             return Behind(process, later)
     return None
@@ -275,14 +286,16 @@ def take_group(
         for group in groups:
             if asked in (group.name, group.what, group.address):
                 return TakenGroup(group, "--host-group says so", groups)
-        names = ", ".join(f"{one.name} ({one.what})" for one in groups) or "this launch has none"
+        names = (
+            ", ".join(f"{group.name} ({group.what})" for group in groups) or "this launch has none"
+        )
         raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names}")
     if not groups:
         return None
     name, table = root.text("/proc/sys/kernel/hostname"), root.text("/proc/net/fib_trie")
-    own = [] if isinstance(table, Unknown) else _LOCAL_ADDRESS.findall(table)
-    own += [] if isinstance(name, Unknown) else [name.strip(), name.strip().partition(".")[0]]
-    mine = [group for group in groups if group.address and group.address in own]
+    own_names = [] if isinstance(table, Unknown) else _LOCAL_ADDRESS.findall(table)
+    own_names += [] if isinstance(name, Unknown) else [name.strip(), name.strip().partition(".")[0]]
+    mine = [group for group in groups if group.address and group.address in own_names]
     if mine:  # a host has several addresses
         together = frozenset(number for group in mine for number in group.own)
         group = mine[0]._replace(own=together)
@@ -294,7 +307,7 @@ def take_group(
 
 
 def _host(process: LaunchProcess) -> tuple[str, str]:
-    """Return the host that a process is for, and its address; "" where nothing says so."""
+    """Return the host that a process is for, and its address; "" if nothing says so."""
     place = process.command.place
     if place is not None and place.kind == "job":
         job, node = place.name

@@ -103,11 +103,11 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
     """Return product -> release that a command runs: its container's, or what pip put there."""
-    found = stated_releases(command.container)
+    releases = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:
         if each.container == command.container:
             for product, release, _ in pip_pins(each):
                 pins.setdefault(product, set()).add(release)
-    single = {name: one for name, one in pins.items() if len(one) == 1}
-    return found | {name: Named(next(iter(one)), "pip") for name, one in single.items()}
+    single = {name: pinned for name, pinned in pins.items() if len(pinned) == 1}
+    return releases | {name: Named(next(iter(pin)), "pip") for name, pin in single.items()}

@@ -33,9 +33,8 @@ def uses_mooncake(process: LaunchProcess) -> bool:
 
 def store_clients(process: LaunchProcess) -> bool:
     """Tell whether a process is a client of the Mooncake store."""
-    if process.server is not None:
-        return process.server.store is not None
-    return process.store is not None
+    holder = process if process.server is None else process.server
+    return holder.store is not None
 
 
 def settings_of(
@@ -56,6 +55,7 @@ def settings_of(
 
 
 def _server_uses_mooncake(server: SglangServer) -> bool:
+    """Return whether a server uses Mooncake: as store, as engine, or between experts."""
     if server.store is not None:
         return True
     transfers = server.mode in ("prefill", "decode")
@@ -78,7 +78,7 @@ def device_names(process: LaunchProcess) -> str | None:
 
 
 def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
-    """Return what stands around a process: equal if files are shared, "" on the host, else None."""
+    """Return where a process runs: equal places share their files; () on the host."""
     return place_of(process.command)
 
 
@@ -88,7 +88,7 @@ def offloads(process: LaunchProcess) -> bool:
 
 
 def ssd_offload(process: LaunchProcess) -> Any:
-    """Return what a store client is told of SSD offload: True for on."""
+    """Return the SSD offload setting of a store client: True for on."""
     if process.server is not None:
         store = process.server.store
         return None if store is None else store.value("enable_ssd_offload")
@@ -96,16 +96,16 @@ def ssd_offload(process: LaunchProcess) -> Any:
 
 
 def store_protocol(process: LaunchProcess) -> str | Unknown | None:
-    """Return what a store's client is told to transfer by: rdma, tcp, efa, ..; None for none."""
+    """Return the transport of a store client: rdma, tcp, efa, ..; None if it is no client."""
     if process.server is not None:
         store = process.server.store
         return None if store is None else store.value("protocol")
     if process.store is None:
         return None
-    client, said = process.store.client, process.store.protocol
+    client, protocol = process.store.client, process.store.protocol
     if isinstance(client, Unknown):
         return client
-    return client.protocol.value if said == "" else said
+    return client.protocol.value if protocol == "" else protocol
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
@@ -132,8 +132,8 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
     """Return where a store's own process has its devices from; and the variable, "" for none."""
     for word in process.arguments:
-        flag = word.text.lstrip("-").partition("=")[0].replace("-", "_")
-        if word.text.startswith("-") and flag in ("device_names", "device_name"):
+        flag = word.flag.lstrip("-").replace("-", "_")
+        if flag in ("device_names", "device_name"):
             return f"--{flag} at {word.origin}", ""
     if process.consumer is not None and "store.device_name" in process.consumer.settings:
         return process.consumer.settings["store.device_name"].origin, ""
@@ -144,6 +144,7 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
+    """Return the store's devices of one rank of a server, or its engine's; None without RDMA."""
     store = server.store
     # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
     if store is None or store.error or store.value("standalone_storage") is True:
@@ -185,7 +186,7 @@ def _engine_use(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_protocol(server: SglangServer) -> str | Unknown | None:
-    """Return what SGLang's engine between prefill and decode transfers by: rdma, tcp, efa, ascend.
+    """Return the transport between prefill and decode: rdma, tcp, efa, ascend.
 
     None for a server without such an engine of Mooncake's. Prefill and decode servers move KV
     through one, store or not. Devices that it is given only narrow Mooncake's own discovery

@@ -116,8 +116,10 @@ def unknown_program(command: Command) -> str:
     if name.startswith("python"):
         script = next((text for text in texts if not text.startswith("-")), "")
         named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
-    for one in named:
-        if _PRODUCT.fullmatch(one) and not _HOLDS_NOTHING.search(" ".join([one, *texts[:1]])):
+    for candidate in named:
+        if _PRODUCT.fullmatch(candidate) and not _HOLDS_NOTHING.search(
+            " ".join([candidate, *texts[:1]])
+        ):
             return _NOT_KNOWN
     serves = [a for a, b in pairwise(texts) if b == "serve"]
     started = next((text for text in texts if _SERVER.fullmatch(text)), "")
@@ -130,6 +132,7 @@ class Servers:
     """Where the programs of a launch that are known run, and from which number on they do."""
 
     def __init__(self, processes: Iterable[LaunchProcess]) -> None:
+        """Note where servers run, and the first one in each place and turn that runs aside."""
         self.places: set[Place | None] = set()
         self.first: dict[tuple[Place | None, int], int] = {}
         for each in processes:
@@ -183,8 +186,8 @@ def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
     if any(map(_detaches, (*command.wrappers, texts))) or _starts(name, texts):
         return True
     # Where no server is, it is its container's own program.
-    own = command.place is not None and command.place not in servers.places
-    return own or servers.before(process)
+    of_container = command.place is not None and command.place not in servers.places
+    return of_container or servers.before(process)
 
 
 def _detaches(words: Sequence[str]) -> bool:
@@ -254,6 +257,7 @@ def _starts(name: str, texts: Sequence[str]) -> bool:
 
 
 def _is_small_python(texts: Sequence[str]) -> bool:
+    """Return whether a Python command holds little: a text that is read, or a small module."""
     for at, text in enumerate(texts):
         if text == "-":
             return True  # what it reads from standard input is read

@@ -47,7 +47,7 @@ OWN_HOST = ("localhost", "127.0.0.1")
 
 
 class Address(NamedTuple):
-    """``host:port/path`` taken apart; port None where none is written."""
+    """``host:port/path`` taken apart; port None if none is written."""
 
     host: str
     port: int | None
@@ -76,10 +76,10 @@ def all_ports(
     """
     inner = [_inner_ports(process) for process in processes]
     wanted = {_place(port) for process in processes for port in ports(process)}
-    met = Counter((host, _place(port)) for own in inner for host, port in own)
-    for process, own in zip(processes, inner, strict=True):
+    met = Counter((host, _place(port)) for bound in inner for host, port in bound)
+    for process, bound in zip(processes, inner, strict=True):
         yield from ports(process)
-        for host, port in own:
+        for host, port in bound:
             stores = port.what != OF_DP_ATTENTION  # which binds one address alone
             if (stores and _place(port) in wanted) or met[host, _place(port)] > 1:
                 yield port
@@ -102,13 +102,13 @@ def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
         return []
     settings, at = server.arguments.settings, server.value("dist_init_addr")
     host, first = "", None
-    found: list[tuple[str, str, int]] = []
+    meetings: list[tuple[str, str, int]] = []
     if isinstance(at, str):
         host, first, _ = split_address(at)
     name = "nccl_port" if at is None else "dist_init_addr"
     store = server.value("nccl_port") if at is None else first
     if isinstance(store, int) and STORE_ELSEWHERE not in server.environment:
-        found.append((f"--{name.replace('_', '-')}", settings[name].origin, store))
+        meetings.append((f"--{name.replace('_', '-')}", settings[name].origin, store))
     http = server.value("port")
     if at is None and isinstance(http, int) and process.kind is ProcessKind.SGLANG:
         name, first = "port", http + DP_ATTENTION_OFFSET
@@ -116,11 +116,14 @@ def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
     apart = isinstance(attention_dp, int) and attention_dp > 1
     if apart and first is not None and first <= HIGHEST_FIRST_PORT:
         origin = f"counted from {settings[name].origin}"
-        found += [(OF_DP_ATTENTION, origin, first + offset) for offset in DP_ATTENTION_PORTS]
+        meetings += [(OF_DP_ATTENTION, origin, first + offset) for offset in DP_ATTENTION_PORTS]
     port = BoundPort("", 0, process.name, "", network_of(command), pod=pod_of(command), inner=True)
     port = port._replace(waited=command.waited, turn=command.turn)
     host = "" if host in OWN_HOST else host
-    return [(host, port._replace(what=what, origin=seen, port=one)) for what, seen, one in found]
+    return [
+        (host, port._replace(what=what, origin=seen, port=number))
+        for what, seen, number in meetings
+    ]
 
 
 def _published(port: Published) -> BoundPort:
@@ -129,6 +132,7 @@ def _published(port: Published) -> BoundPort:
 
 
 def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
+    """Yield the ports that a process binds itself, each as its flag or default says."""
     server = process.server
     if server is not None:
         # Dynamo's worker serves no HTTP itself, and draws the bootstrap port unless it is given.
@@ -151,6 +155,7 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
+    """Yield the port's name, flag and default of each port of a program that is no server."""
     if process.kind is ProcessKind.MASTER:
         rpc = "rpc_port" if _has(process, "rpc_port") else "port"
         yield "RPC port", rpc, MASTER_PORT
@@ -170,7 +175,7 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def split_address(text: str) -> Address:
-    """Split ``user@host:80/x?y`` or ``[::1]:80``; what is no port stays in the host."""
+    """Split ``user@host:80/x?y`` or ``[::1]:80``; a port that is no number stays in the host."""
     rest, slash, path = text.strip().partition("?")[0].partition("/")
     rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):

@@ -192,7 +192,7 @@ class LaunchProcess(NamedTuple):
 
     @property
     def stores(self) -> tuple[StoreProcess, ...]:
-        """The store clients that it sets up: of a consumer there may be several."""
+        """Return the store clients that a process sets up: several of some consumers."""
         if self.consumer is not None:
             return tuple(client.store for client in self.consumer.clients)
         return () if self.store is None else (self.store,)
@@ -205,7 +205,7 @@ class LaunchProcess(NamedTuple):
         value_of = ""
         for word in self.server.arguments.unrecognized if self.server else self.arguments:
             is_flag = word.text.startswith("-")
-            is_open = word.unresolved and (not is_flag or "$" in word.text.partition("=")[0])
+            is_open = word.unresolved and (not is_flag or "$" in word.flag)
             # What follows a flag of a store's own process is its value, unless it is a switch.
             if is_open and (self.server or not value_of):
                 yield word
@@ -220,7 +220,7 @@ def understand(
     sglang_version: str | None = None,
     installed: Mapping[str, str] | None = None,
 ) -> tuple[LaunchProcess, ...]:
-    """Return every command as a process of a known kind; programs nobody here knows stay ``OTHER``.
+    """Return every command as a process of a known kind; all other programs are ``OTHER``.
 
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
     installed: the host's releases of engines beside SGLang, which run outside of containers.
@@ -239,6 +239,7 @@ def _understand(
     commands: Sequence[Command],
     of_host: Mapping[str, Named],
 ) -> LaunchProcess:
+    """Return one command as a process, with its arguments read as its program reads them."""
     kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
@@ -248,8 +249,8 @@ def _understand(
         server = _server(command, arguments, read_file, sglang_version)
         return LaunchProcess(kind, command, arguments, server, unread=_uncounted(server))
     if kind is ProcessKind.DYNAMO_SGLANG:
-        own, unread = _without_dynamos(arguments, environment)
-        server = _server(command, own, read_file, sglang_version)
+        handed_on, unread = _without_dynamos(arguments, environment)
+        server = _server(command, handed_on, read_file, sglang_version)
         unread = _uncounted(server) if unread is None else unread
         return LaunchProcess(kind, command, arguments, server, unread=unread)
     if kind is ProcessKind.MASTER:
@@ -279,7 +280,7 @@ def _consumer(
     read_file: ReadFile,
     named: Mapping[str, Named],
 ) -> Consumer | None:
-    """Return what an engine beside SGLang takes; None for other programs."""
+    """Return the memory of an engine beside SGLang; None for other programs."""
     if kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
         from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
 
@@ -332,7 +333,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
             behind = words[index + 1 + (not attached) :]
             kind = _MODULES.get(module, ProcessKind.OTHER)
             # With an address it measures the server that runs there.
-            asks = any(word.text.partition("=")[0] == "--base-url" for word in behind)
+            asks = any(word.flag == "--base-url" for word in behind)
             asks = asks and module == "sglang.bench_one_batch_server"
             return ProcessKind.OTHER if asks else kind, behind
         if text.startswith("-c"):
@@ -352,7 +353,7 @@ def with_router(command: Command) -> bool:
 
 
 def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
-    """Yield what is handed on to the servers: all but ``--router-...``."""
+    """Yield the words that a router hands on to its servers: all but ``--router-...``."""
     left_out = False
     for word in words:
         if word.text.startswith("--"):
@@ -363,7 +364,7 @@ def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
 
 def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
-    found: list[Word] = []
+    handed_on: list[Word] = []
     taken = False
     model = width = None
     for index, word in enumerate(words):
@@ -377,12 +378,12 @@ def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
             elif flag == "--rollout-num-gpus-per-engine":
                 width = value
         if taken:
-            found.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
-    if not found or model is None:
+            handed_on.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
+    if not handed_on or model is None:
         return ()
     flags = [(model, "--model-path"), (width, "--tp-size")]
     front = [w for word, flag in flags if word for w in (word._replace(text=flag), word)]
-    return (*front, *found)
+    return (*front, *handed_on)
 
 
 def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
@@ -414,26 +415,25 @@ def _arguments(
 def _without_dynamos(
     words: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return what ``dynamo.sglang`` hands on to SGLang; Unknown where a file of its own decides.
+    """Return the words that ``dynamo.sglang`` hands on to SGLang, Unknown if a file decides.
 
     Its own flags (ai-dynamo 1.6.1: --namespace, --endpoint, --dyn-...) go with their values: they
     are those that SGLang has not. So does what is misspelled, which ends the worker. Of its own
     values of SGLang's flags it makes SGLang's (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
-    given = [name for name in names if any(w.text.partition("=")[0] == name for w in words)]
+    flags = [name for name in names if any(word.flag == name for word in words)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
     unread = None
-    if len(given) + len(set_) > 1:  # one of them alone is passed over
-        unread = Unknown(f"which of SGLang's arguments stand in {' and '.join((*given, *set_))}")
+    if len(flags) + len(set_) > 1:  # one of them alone is passed over
+        unread = Unknown(f"which of SGLang's arguments stand in {' and '.join((*flags, *set_))}")
     known = tuple(argument_flags())
     kept: list[Word] = []
     keeps = True
     for word in words:
         if word.text.startswith("-") and not word.text[1:2].isdecimal():
-            name = word.text.partition("=")[0]
             # Dynamo reads --config F alone; --config=F reaches nobody.
-            keeps = any(flag.startswith(name) for flag in known) and not word.text.startswith(
+            keeps = any(flag.startswith(word.flag) for flag in known) and not word.text.startswith(
                 ("--config=", "--enable-multimodal")  # the second is Dynamo's own too
             )
         if keeps:
@@ -442,13 +442,12 @@ def _without_dynamos(
 
 
 def _without_dynamos_values(words: list[Word]) -> Iterator[Word]:
+    """Yield words with Dynamo's values of SGLang's flags replaced by SGLang's own."""
     flag = ""
     for word in words:
         name, equals, attached = word.text.partition("=")
-        if equals:
-            meant = _DYNAMOS_VALUES.get(name, {}).get(attached)
-        else:
-            meant = _DYNAMOS_VALUES.get(flag, {}).get(word.text)
+        of_flag = _DYNAMOS_VALUES.get(name if equals else flag, {})
+        meant = of_flag.get(attached if equals else word.text)
         yield word if meant is None else word._replace(text=f"{name}={meant}" if equals else meant)
         flag = word.text
 
@@ -456,6 +455,7 @@ def _without_dynamos_values(words: list[Word]) -> Iterator[Word]:
 def _server(
     command: Command, words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> SglangServer:
+    """Return a server with its arguments, and the store that its storage backend opens."""
     arguments = _arguments(words, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
@@ -468,8 +468,8 @@ def _server(
     if arguments.value("enable_unified_cache_external_linker") is True:
         # registry.py, linker_factory.py: up to 0.5.22 the extra config is the linker's alone.
         attached = arguments.value("unified_cache_external_linker_backend")
-        own = arguments.settings["unified_cache_external_linker_config"]
-        extra = extra if own.value is None else own
+        linker_config = arguments.settings["unified_cache_external_linker_config"]
+        extra = extra if linker_config.value is None else linker_config
     if attached == "mooncake":
         store = read_store_config(extra, command.environment, read_file, sglang_version)
     server = SglangServer(command, arguments, store, attached)
@@ -481,7 +481,7 @@ def _server(
 
 
 def _uncounted(server: SglangServer) -> Unknown | None:
-    """Return which memory of a server nothing here counts; None where it has none."""
+    """Return which memory of a server nothing here counts; None if it has none."""
     if server.value("enable_lmcache") is True:
         # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
         return Unknown("what LMCache takes behind --enable-lmcache")

@@ -80,7 +80,7 @@ def not_served(
     bound = _bound(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for process in processes for port in ports(process)}
-    unsure = any(one.unread is not None or next(one.open_words, None) for one in masters)
+    unsure = any(master.unread is not None or next(master.open_words, None) for master in masters)
     unsure = unsure or any(isinstance(port, Unknown) for port in at)
     others = [p for p in processes if p.kind is ProcessKind.OTHER]
     unsure = unsure or any("meta" in word.text for p in others for word in p.command.words)
@@ -88,8 +88,13 @@ def not_served(
         for service in () if network_of(process.command) else _services(process, bound):
             what = _PORT_OF.get(service.kind)
             if what is not None and service.host in OWN_HOST and service.port not in at:
-                found = [one.port for own in masters for one in ports(own) if one.what == what]
-                served = tuple(port for port in found if isinstance(port, int))
+                numbers = [
+                    port.port
+                    for each_master in masters
+                    for port in ports(each_master)
+                    if port.what == what
+                ]
+                served = tuple(port for port in numbers if isinstance(port, int))
                 yield process, service, masters[-1], served
 
 
@@ -110,13 +115,14 @@ def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
 ) -> str:
     """Return where a Compose service listens instead, ports of this kind first; "" if it may."""
-    named = [one for one in processes if host and service_of(one.command) == host]
-    found = [(process.kind, bound) for process in named for bound in ports(process)]
+    named = [process for process in processes if host and service_of(process.command) == host]
+    ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
-    if unsure or any(isinstance(one.port, Unknown) or one.port == port for _, one in found):
+    numbers = [bound.port for _, bound in ports_bound]
+    if unsure or port in numbers or any(isinstance(number, Unknown) for number in numbers):
         return ""
-    alike = [one.port for of, one in found if _SERVES.get((of, one.what)) == kind]
-    meant = " or ".join(str(one) for one in alike or [one.port for _, one in found])
+    alike = [bound.port for of, bound in ports_bound if _SERVES.get((of, bound.what)) == kind]
+    meant = " or ".join(map(str, alike or numbers))
     return f"that service listens on port {meant}" if meant else ""
 
 
@@ -131,19 +137,19 @@ def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     bound = _bound(processes)
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
-    found: dict[tuple[object, ...], Service] = {}
+    by_address: dict[tuple[object, ...], Service] = {}
     for process in processes:
         for service in _resolvable(process, _services(process, bound), names):
             host = service.name or str(service.host)
             key = (service.kind, host, service.port, service.path)
-            found.setdefault(key, service)
-    return tuple(found.values())
+            by_address.setdefault(key, service)
+    return tuple(by_address.values())
 
 
 def _resolvable(
     process: LaunchProcess, talks_to: Iterator[Service], names: set[str]
 ) -> Iterator[Service]:
-    """Yield the services whose names this host can look up, and those that nobody can here.
+    """Yield services with the host's name unknown if only the container can look it up.
 
     A name in a network of its own is looked up there: what the launch starts under it is there, and
     of any other it is not known.
@@ -170,6 +176,7 @@ def _is_address(host: str) -> bool:
 
 
 def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
+    """Yield every service that a process talks to."""
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:
@@ -190,24 +197,26 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
             yield service._replace(own=here)
     if process.kind is ProcessKind.ROUTER:
         yield from _workers(process, bound)
-    for own in process.stores:
-        if own.master == "":
+    for store_client in process.stores:
+        if store_client.master == "":
             continue
-        yield from _master(process, SettingValue(own.master, process.name), bound)
+        yield from _master(process, SettingValue(store_client.master, process.name), bound)
         origin = process.name
         if process.kind is ProcessKind.CLIENT:
-            given = value_of(process.arguments, "metadata_server")
+            flag = value_of(process.arguments, "metadata_server")
             default = Default("default of --metadata_server")
-            origin = default if given is None else str(given.origin)
+            origin = default if flag is None else str(flag.origin)
         clients = (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
         if process.kind in clients or process.consumer is not None:
-            yield from _metadata(process, SettingValue(own.metadata, origin), bound)
-        both = (own.hostname, own.master)
-        if not all(isinstance(one, str) and split_address(one).host in OWN_HOST for one in both):
-            yield from _advertised(process, SettingValue(own.hostname, process.name))
+            yield from _metadata(process, SettingValue(store_client.metadata, origin), bound)
+        both = (store_client.hostname, store_client.master)
+        here = (isinstance(text, str) and split_address(text).host in OWN_HOST for text in both)
+        if not all(here):
+            yield from _advertised(process, SettingValue(store_client.hostname, process.name))
 
 
 def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
+    """Yield the master of a setting, or the stores in which a leader is written."""
     value = setting.value
     if value in (None, "") or isinstance(value, Unknown):
         if isinstance(value, Unknown):
@@ -225,15 +234,17 @@ def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iter
 def _health(
     process: LaunchProcess, master: SettingValue, port: SettingValue, bound: Bound
 ) -> Iterator[Service]:
+    """Yield the admin port of the master that a server asks for its health."""
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host
     number = port.value if isinstance(port.value, int) else None
-    origin, own = port.origin, ("master-admin", number) in bound
-    yield Service("master-admin", host, number, "/health", process.name, origin, own)
+    origin, is_own = port.origin, ("master-admin", number) in bound
+    yield Service("master-admin", host, number, "/health", process.name, origin, is_own)
 
 
 def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
+    """Yield the metadata server of a setting; none for P2PHANDSHAKE."""
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
@@ -280,9 +291,9 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
             address = address._replace(port=443 if scheme == "https" else 80)
         bootstrap = elsewhere
         if mode == "prefill" and following and "://" not in following[0].text:
-            said = following[0].text
-            if said.isdecimal():
-                bootstrap = int(said)
+            port_text = following[0].text
+            if port_text.isdecimal():
+                bootstrap = int(port_text)
             elif following[0].unresolved:
                 bootstrap = unresolved(following[0])
         yield RouterTarget(mode, address, bootstrap, word)
@@ -311,6 +322,7 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 def _plain(
     process: LaunchProcess, kind: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
+    """Yield the service at the address of a setting; Unknown stays so, an empty one is none."""
     if isinstance(setting.value, Unknown):
         yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:
@@ -325,14 +337,15 @@ def _service(
     setting: SettingValue,
     bound: Bound,
 ) -> Service:
+    """Return the service at an address, with the default port if the address has none."""
     address = split_address(text)
     port = default if address.port is None else address.port
-    own = (kind, port) in bound
-    return Service(kind, address.host, port, address.path, process.name, setting.origin, own)
+    is_own = (kind, port) in bound
+    return Service(kind, address.host, port, address.path, process.name, setting.origin, is_own)
 
 
 def master_address(text: str) -> str:
-    """Return a master's ``host:port`` in one form; what is none stays as it is."""
+    """Return a master's ``host:port`` in one form; any other text stays as it is."""
     if "://" in text:
         return text
     host, port, _ = split_address(text)

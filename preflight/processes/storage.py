@@ -41,7 +41,7 @@ class Offload(NamedTuple):
 
 
 def offload_of(process: LaunchProcess) -> Offload | None:
-    """Return how ``process`` (each of its ranks) offloads; None where it does not."""
+    """Return how ``process`` (each of its ranks) offloads; None if it does not."""
     environment = process.command.environment
     store = process.server.store if process.server else None
     folder: SettingValue | None = None
@@ -164,16 +164,17 @@ def offloading(
 
 
 def _offload_client_folder(process: LaunchProcess, own_folder: str) -> str:
+    """Return a key of the folder that a store client offloads to; "" if not known."""
     where = place(process)
     store = None if process.server is None else process.server.store
-    given: object = process.store.offload_path if process.store else None
+    configured: object = process.store.offload_path if process.store else None
     if store is not None:
-        given = store.value("ssd_offload_path")
-    if where is None or isinstance(given, Unknown):
+        configured = store.value("ssd_offload_path")
+    if where is None or isinstance(configured, Unknown):
         return ""
-    folder = given if isinstance(given, str) else ""
-    found = offload_folder(folder, process.command.environment)
-    if isinstance(found, Unknown) or "$" in found:
+    folder = configured if isinstance(configured, str) else ""
+    folder_used = offload_folder(folder, process.command.environment)
+    if isinstance(folder_used, Unknown) or "$" in folder_used:
         return ""
-    parts = (*("/".join(words) for words in where), found.rstrip("/") or "/")
+    parts = (*("/".join(words) for words in where), folder_used.rstrip("/") or "/")
     return " ".join((*parts, own_folder) if folder and own_folder and store else parts)

@@ -50,7 +50,7 @@ class _Cache(NamedTuple):
     backends: tuple[str, ...] = ()
 
     def loader(self, process: LaunchProcess) -> str:
-        """Return what loads it in such a process, as it is written; "" where that is not known."""
+        """Return the flag that loads this cache in such a process; "" if not known."""
         if process.server is None:
             return f"a kv_connector {self.connectors}.." if self.connectors else ""
         if self.name == "LMCache":
@@ -66,10 +66,7 @@ _CACHES = (
     _Cache("LMCache", regex(r"LMCACHE_\w+"), "LMCache"),
     _Cache("Dynamo's KVBM", regex(r"DYN_KVBM_\w+"), "DynamoConnector"),
     _Cache(
-        "AIBrix's KV cache",
-        regex(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"),
-        "AIBrix",
-        ("aibrix",),
+        "AIBrix's KV cache", regex(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"), "AIBrix", ("aibrix",)
     ),
     _Cache("Vineyard's cache", regex(r"VINEYARD_CACHE_\w+|VLLM_USE_VINEYARD_CACHE"), "Vineyard"),
     _Cache("MemCache", regex(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
@@ -129,7 +126,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
                 *(NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES),
                 *_files(processes),
                 *_caches(processes),
-                *_named(processes),
+                *_touched_uncounted(processes),
                 *_doubts(processes),
             ]
         )
@@ -137,7 +134,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
-    """Yield what nobody sets of what memory follows from; ``model_stated``: shape is given."""
+    """Yield the open names that memory follows from; ``model_stated``: the shape is given."""
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -147,7 +144,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
         if isinstance(model, Unknown) and not model_stated:
             yield NotRead("model", f"{process.kind.value}: {model.reason}", process.command.origin)
         for word in process.arguments if process.store is not None else ():
-            flag = word.text.partition("=")[0].lstrip("-")
+            flag = word.flag.lstrip("-")
             if word.unresolved and flag in ("device_names", "global_segment_size"):
                 why = f"nothing here says what it is, and it decides {flag}"
                 yield NotRead(open_name(word, word.unresolved[0]), why, word.origin)
@@ -155,42 +152,42 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that nothing sets and that a program's words follow from, each once."""
-    found: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
+    open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
         before = ""
         for word in process.arguments:
-            flag = word.text.partition("=")[0] if word.text.startswith("-") else before
+            flag = word.flag or before
             container = process.command.container
             in_pod = container is not None and container.engine == "kubernetes"
             if in_pod and operators_in(word):
                 continue  # its operator gives it to each pod
             for name in word.unresolved:
-                held = process.command.environment.get(name)
+                variable = process.command.environment.get(name)
                 if name in _OF_EACH:
                     continue
-                if in_pod and held is not None and held.unresolved == (name,):
+                if in_pod and variable is not None and variable.unresolved == (name,):
                     continue  # the cluster gives it to each pod
-                said = flag.lstrip("-") or process.kind.value
-                if said.replace("_", "-") in _DECIDE_NOTHING:
+                decides = flag.lstrip("-") or process.kind.value
+                if decides.replace("_", "-") in _DECIDE_NOTHING:
                     continue
                 key = open_name(word, name), word.inside
-                found.setdefault(key, ([], word))[0].append(said)
+                open_names.setdefault(key, ([], word))[0].append(decides)
             before = word.text if word.text.startswith("-") else ""
-    several = [word for (name, _), (_, word) in found.items() if not is_own_argument(name)]
-    names = tuple(name for name, _ in found)
+    several = [word for (name, _), (_, word) in open_names.items() if not is_own_argument(name)]
+    names = tuple(name for name, _ in open_names)
     whole = unresolved(Word(" ".join(word.text for word in several), Origin("launch"), names))
     sets = tuple(dict.fromkeys(each for word in several for each in unresolved(word).sets))
-    for (name, _), (flags, word) in found.items():
+    for (name, _), (flags, word) in open_names.items():
         shown = ", ".join([*dict.fromkeys(flags)][:6])
         why = f"nothing here says what it is, and it decides {shown}"
-        own = unresolved(word)
+        reason = unresolved(word)
         if is_own_argument(name):
-            given = own
+            advice = reason
         else:  # one for them all
-            given = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
-        yield NotRead(name, why, word.origin, given.advice, own.cause, given.sets)
+            advice = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
+        yield NotRead(name, why, word.origin, advice.advice, reason.cause, advice.sets)
     yield from _placeholders(processes)
 
 
@@ -255,19 +252,19 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
     words = process.command.words
     if process.server is None or not any(word.text.startswith("--sglang-") for word in words):
         return None
-    given: dict[str, Word] = {}
+    values: dict[str, Word] = {}
     for word, value in zip(words, (*words[1:], words[-1]), strict=True):
         flag, equals, attached = word.text.partition("=")
-        given[flag] = word._replace(text=attached) if equals else value
+        values[flag] = word._replace(text=attached) if equals else value
     colocated = any(word.text == "--colocate" for word in words)
     asked = "--rollout-num-gpus"
-    if asked not in given and not colocated:
+    if asked not in values and not colocated:
         return Unknown(f"how many engines the trainer starts is not known: it has no {asked}")
     defaults = {"--actor-num-nodes": "1", "--actor-num-gpus-per-node": "8"}
-    defaults = {asked: ""} if asked in given else defaults
+    defaults = {asked: ""} if asked in values else defaults
     numbers = []
     for flag, default in {**defaults, "--rollout-num-gpus-per-engine": "1"}.items():
-        word = given.get(flag, Word(default, process.command.origin))
+        word = values.get(flag, Word(default, process.command.origin))
         if word.unresolved or not word.text.isdecimal() or int(word.text) == 0:
             return Unknown(f"how many engines the trainer starts follows from {flag} {word.text}")
         numbers.append(int(word.text))
@@ -295,6 +292,7 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    """Yield the programs whose memory nothing here counts."""
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
     servers = Servers(processes)
     noted = {(note.id, note.origin) for note in reading.notes}
@@ -303,15 +301,15 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
         if consumer is not None:
             texts = [word.text for word in process.command.words]
             doubted = (
-                f"{one.uncounted}, where its release takes what {one.release} refuses"
-                for one in consumer.refused_by
-                if one.uncounted and consumer.doubt_of(one) != ""
+                f"{refusal.uncounted}, where its release takes what {refusal.release} refuses"
+                for refusal in consumer.refused_by
+                if refusal.uncounted and consumer.doubt_of(refusal) != ""
             )
             for what in (*consumer.uncounted, *doubted):
                 yield NotRead(_first(texts, 3), f"{what}: not counted", process.command.origin)
             continue
         why = UNCOUNTED.get(process.kind)
-        if process.kind is ProcessKind.REDIS and not _holds_metadata(processes):
+        if process.kind is ProcessKind.REDIS and not _of_metadata_only(processes):
             why = "what it holds"
         if why is not None:
             what = _first([word.text for word in process.command.words], 4)
@@ -342,7 +340,7 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for cache in _CACHES:
         if any(_loads(process, cache) for process in processes):
             continue  # it is counted, or named there
-        found = {
+        variables = {
             name: (process, word)
             for process in processes
             if process.kind in _ENGINES
@@ -351,10 +349,11 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             and not _OF_NO_MEMORY.fullmatch(name)
             and not may_be_absent(word, name)
         }
-        for name, (process, word) in [*found.items()][:1]:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        for name, (process, word) in [*variables.items()][:1]:
+            more = f" and {len(variables) - 1} more" if len(variables) > 1 else ""
             why = f"nothing here shows whether {cache.name} is loaded, and what it takes"
-            names = ", ".join([*found][:MOST_NAMED]) + (" and the rest" * (len(found) > MOST_NAMED))
+            names = ", ".join([*variables][:MOST_NAMED])
+            names += " and the rest" * (len(variables) > MOST_NAMED)
             place = "" if word.origin.source == "command line" else f" from {word.origin}"
             loader = cache.loader(process)
             loader = f" ({loader} would)" if loader else ""
@@ -366,18 +365,18 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 
-def _named(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield what touches memory, devices or the store uncounted: launch_names.txt has its row."""
-    found: dict[str, tuple[NameRow, Origin]] = {}
+    rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for kind, name, shown, origin in _used(process):
             row = row_of(kind, name)
             if row is not None and row.state == "named":
-                found.setdefault(shown, (row, origin))
-    if found:
-        (_, origin), *_ = found.values()
-        why = "; ".join(dict.fromkeys(row.what for row, _ in found.values()))
-        yield NotRead(", ".join(found), f"{why}: not counted", origin)
+                rows.setdefault(shown, (row, origin))
+    if rows:
+        (_, origin), *_ = rows.values()
+        why = "; ".join(dict.fromkeys(row.what for row, _ in rows.values()))
+        yield NotRead(", ".join(rows), f"{why}: not counted", origin)
 
 
 def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
@@ -395,7 +394,7 @@ def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
                 yield "flag", read.name, f"--{read.name}", read.word.origin
     if process.kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
         for word in process.arguments:
-            flag = word.text.partition("=")[0].replace("_", "-")
+            flag = word.flag.replace("_", "-")
             yield "vllm", flag.lstrip("-").replace("-", "_"), flag, word.origin
     if process.kind not in _READERS:
         return
@@ -418,11 +417,11 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
     return any(name.startswith(cache.connectors) for name in connectors)
 
 
-def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
+def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
     """Return whether a launch has Redis for Mooncake's metadata, which are few."""
     texts = (word.text for process in processes for word in process.command.words)
-    given = (matching(process.command.environment, _OF_METADATA) for process in processes)
-    variables = (word.text for each in given for _, word in each)
+    environments = (matching(process.command.environment, _OF_METADATA) for process in processes)
+    variables = (word.text for each in environments for _, word in each)
     return any("redis://" in text for text in (*texts, *variables))
 
 
@@ -433,8 +432,8 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             continue
         command = process.command
         settings = [word for _, word in matching(command.environment, _READ)]
-        found = [*command.doubts, *(note for word in command.words for note in word.doubts)]
-        for note in (*found, *(note for word in settings for note in word.doubts)):
+        doubts = [*command.doubts, *(note for word in command.words for note in word.doubts)]
+        for note in (*doubts, *(note for word in settings for note in word.doubts)):
             yield NotRead("condition", note.text, note.origin)
 
 

@@ -29,30 +29,32 @@ class WrittenVersion(NamedTuple):
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
     """Return the release of each product that a launch names, where it names but one."""
-    found: dict[str, dict[str, WrittenVersion]] = {}
+    by_product: dict[str, dict[str, WrittenVersion]] = {}
     for each in _named(reading):
         try:
             _KNOWN[each.product](each.version)
         except ValueError:
             continue
-        found.setdefault(each.product, {}).setdefault(each.version, each)
-    single = {product: found[product] for product in found if len(found[product]) == 1}
+        by_product.setdefault(each.product, {}).setdefault(each.version, each)
+    single = {
+        product: by_product[product] for product in by_product if len(by_product[product]) == 1
+    }
     return {product: next(iter(versions.values())) for product, versions in single.items()}
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
     """Return the SGLang that the launch names and no row has, unless another one is given."""
-    found: dict[str, NotRead] = {}
+    reasons: dict[str, NotRead] = {}
     for each in _named(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):
-            found.setdefault(each.version, NotRead(each.by, why, each.at))
-    return tuple(found.values())
+            reasons.setdefault(each.version, NotRead(each.by, why, each.at))
+    return tuple(reasons.values())
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
     """Return the options with the releases that the launch names, under those that were given."""
-    found = written_versions(reading)
-    sglang, mooncake = found.get("sglang"), found.get("mooncake")
+    versions = written_versions(reading)
+    sglang, mooncake = versions.get("sglang"), versions.get("mooncake")
     origins = dict(options.origins)
     if sglang is not None and options.sglang_version is None:
         origins["sglang_version"] = sglang.origin
@@ -64,13 +66,18 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
+    """Yield the releases that images, labels and pip installs of a launch name."""
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]
     # The SGLang of a router's image is not the one that a server's has.
-    of_servers = [own for own, is_server in zip(stated, serves, strict=True) if is_server]
+    of_servers = [
+        releases_of for releases_of, is_server in zip(stated, serves, strict=True) if is_server
+    ]
     # The Mooncake of a master's image is not the one that an SGLang's image has.
     said_by = {"sglang": of_servers or stated, "mooncake": stated}
-    products = [name for name in _KNOWN if all(name in own for own in said_by[name])]
+    products = [
+        name for name in _KNOWN if all(name in releases_of for releases_of in said_by[name])
+    ]
     for command, releases, is_server in zip(reading.commands, stated, serves, strict=True):
         container = command.container
         for product in products:

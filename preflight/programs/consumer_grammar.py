@@ -103,7 +103,7 @@ def human_readable_int(text: str) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Return what Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
+    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -119,7 +119,7 @@ def store_bool(value: Any) -> bool:
 
 
 def sglang_env_bool(text: str) -> bool:
-    """Return what ``EnvBool`` reads; ValueError for what becomes the default, with a warning."""
+    """Return the boolean that ``EnvBool`` reads. Raises ValueError if the default is used."""
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True
@@ -129,7 +129,7 @@ def sglang_env_bool(text: str) -> bool:
 
 
 def sglang_env_int(text: str) -> int:
-    """Return what SGLang's ``EnvInt`` reads; raises ValueError for what it refuses."""
+    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError if it refuses it."""
     try:
         return int(text)
     except ValueError:
@@ -137,7 +137,7 @@ def sglang_env_int(text: str) -> int:
 
 
 def python_int(value: Any) -> int:
-    """Return what ``int`` makes of a value. Raises ValueError for whatever it refuses."""
+    """Return a value as ``int`` converts it. Raises ValueError for every refusal."""
     try:
         return int(value)
     except (TypeError, OverflowError) as error:

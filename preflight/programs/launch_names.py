@@ -33,8 +33,8 @@ def name_rows() -> tuple[NameRow, ...]:
             if line.startswith(" "):
                 rows += (NameRow(name, *head) for name in line.split())
             elif not line.startswith("#"):
-                words, _, said = line.strip().partition(": ")
-                what, _, source = said.removesuffix("]").rpartition(" [")
+                words, _, rest = line.strip().partition(": ")
+                what, _, source = rest.removesuffix("]").rpartition(" [")
                 head = (*words.split(), what, source)
     return tuple(rows)
 
@@ -48,8 +48,8 @@ def _whole() -> dict[tuple[str, str], NameRow]:
 def row_of(kind: str, name: str) -> NameRow | None:
     """Return the row of a name of this kind; None for one that is newer than the table."""
     patterns = (row for row in name_rows() if row.kind == kind and "*" in row.name)
-    found = _whole().get((kind, name))
-    return found or next((row for row in patterns if fnmatchcase(name, row.name)), None)
+    exact_row = _whole().get((kind, name))
+    return exact_row or next((row for row in patterns if fnmatchcase(name, row.name)), None)
 
 
 def without_row(kind: str, names: Iterable[str]) -> list[str]:

@@ -61,7 +61,7 @@ class StoreClient(NamedTuple):
     ``dummy``: a client whose segment lives in a ``mooncake_client`` process; it maps its local
     buffer alone, as shared memory. ``nic_nodes``: the NUMA nodes of this client's own NICs; None
     where they are the launch's. ``offload_buffer_bytes``: as Mooncake reads it, so 0 or less too.
-    ``offload_folder``: where it offloads to; empty where no other client can be told to go too.
+    ``offload_folder``: where it offloads to; empty if no other client can be told to go too.
     """
 
     segment_bytes: int
@@ -105,9 +105,9 @@ class MappedProcess(NamedTuple):
 
     ``id``: which process of the launch it is.
     ``node``: the NUMA node that its memory is bound to (SGLang starts each rank under
-    ``numactl --membind`` with its GPU's node), or None where nothing binds it.
+    ``numactl --membind`` with its GPU's node), or None if nothing binds it.
     ``among``: those that it is bound to, where they are several and not all.
-    ``own_allocator``: what maps the host pools; None where Mooncake's does, as shared memory.
+    ``own_allocator``: what maps the host pools; None if Mooncake's does, as shared memory.
     ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
     ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that
     are not named are handed over whole. ``own_pools``: mapped before the clients.
@@ -130,7 +130,7 @@ class MappedProcess(NamedTuple):
 class Launch(NamedTuple):
     """All processes of one host, and what of the host decides how they map memory.
 
-    nic_nodes: the NUMA nodes that the NICs in use sit on; empty where they have none. A client
+    nic_nodes: the NUMA nodes that the NICs in use sit on; empty if they have none. A client
     that uses other NICs says so itself.
     default_page_bytes: the kernel's default huge page size.
     """

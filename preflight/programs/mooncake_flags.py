@@ -33,7 +33,7 @@ class Flag(NamedTuple):
 class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
-    value: None where a variable decides it. problem: the program's own words for why it ends, ""
+    value: None if a variable decides it. problem: the program's own words for why it ends, ""
     where it goes on. passed_over: the word behind a switch, which looks like its value.
     """
 
@@ -77,7 +77,7 @@ def flag_table() -> FlagTable:
 
 @cache
 def empty_values() -> tuple[tuple[str, ...], ...]:
-    """Return what was seen: program, flag, value ("" or " "), exit code or "runs", its words."""
+    """Return the measured rows: program, flag, value ("" or " "), exit code or "runs", message."""
     with open(data_file("mooncake_empty_values.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("|") for line in file if not line.startswith("#")]
     return tuple((*words.split(), value, code, says) for words, value, code, says in rows)
@@ -130,30 +130,30 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[F
 def value_of(words: tuple[Word, ...], name: str) -> Word | None:
     """Return the value of a flag, the last one counting, as gflags and argparse read it.
 
-    It is written ``--name=value``, ``-name value`` or ``--na-me``; its text is empty where the flag
-    stands alone. None where it is not given.
+    It is written ``--name=value``, ``-name value`` or ``--na-me``; its text is empty if the flag
+    stands alone. None without the flag.
     """
-    found = None
+    result = None
     for index, word in enumerate(words):
         flag, equals, value = word.text.lstrip("-").partition("=")
         if not word.text.startswith("-") or flag.replace("-", "_") != name:
             continue
         following = words[index + 1 : index + 2]
         if equals:
-            found = word._replace(text=value)
+            result = word._replace(text=value)
         elif following and not following[0].text.startswith("-"):
-            found = following[0]
+            result = following[0]
         else:
-            found = word._replace(text="")
-    return found
+            result = word._replace(text="")
+    return result
 
 
 def is_on(words: tuple[Word, ...], program: str, name: str) -> bool | None:
     """Return whether a switch is on, None if unknown; ``--name false`` turns it on in gflags."""
     on: bool | None = False
-    for given in read_flags(words, flags_of(program)):
-        if given.name == name:
-            on = None if given.value is None else given.value.lower() in TRUE or not given.value
+    for flag in read_flags(words, flags_of(program)):
+        if flag.name == name:
+            on = None if flag.value is None else flag.value.lower() in TRUE or not flag.value
     return on
 
 
@@ -176,7 +176,7 @@ def _legal(kind: str, value: str) -> bool:
 
 
 def as_integer(kind: str, value: str) -> int | None:
-    """Return what gflags reads as this integer type, the whole text; None if it refuses it."""
+    """Return the integer that gflags reads from the whole text; None if gflags refuses the text."""
     text = value.lstrip(" \t\n\v\f\r")
     if value and not text and kind.startswith("u"):
         return 0  # strtoull reads no digit, and ends where the text does
@@ -189,7 +189,7 @@ def as_integer(kind: str, value: str) -> int | None:
 
 
 def as_double(value: str) -> float | None:
-    """Return what strtod reads, also 0x1p-1, inf and nan; None where it does not read all of it."""
+    """Return the number that strtod reads, also 0x1p-1, inf and nan; None if text is left over."""
     text = value.strip()
     if not text or "_" in text or text != value.lstrip():
         return None
@@ -221,10 +221,10 @@ def with_config_file(
     except SourceError as error:
         return arguments, Unknown(f"--config_path {path.text}: {error}")
     known = flags_of("mooncake_master")
-    given = tuple(
+    from_file = tuple(
         Word(f"--{key}={node.text}", Origin(path.text, node.line))
         for document in documents[:1]
         for key, node in document.fields.items()
         if node.text is not None and key in known
     )
-    return (*given, *arguments), None
+    return (*from_file, *arguments), None

@@ -28,7 +28,7 @@ _LEAST_NORMAL = 2.0**-1022
 
 
 def byte_size(text: str, negative_wraps: bool = False) -> int | None:
-    """Return a size in bytes, or None where the library rejects it. Units are powers of 1024.
+    """Return a size in bytes, or None if the library rejects it. Units are powers of 1024.
 
     ``MiB`` and ``GiB`` are rejected; ``1.5gb``, ``1e9``, ``0x10`` and ``infinite`` are not.
     negative_wraps: as ``Release.negative_sizes_wrap`` says; -5 is then 2^64 - 5.
@@ -50,7 +50,7 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
 def leading_digits(text: str) -> int | None:
     """Return the number that ``std::stoull`` reads: the leading digits (``4GB`` is 4).
 
-    None where the library warns and keeps its default: no digit first, zero, or a minus sign as the
+    None if the library warns and keeps its default: no digit first, zero, or a minus sign as the
     first character. Behind a blank nothing looks for the sign, and `` -4`` is 2^64 - 4.
     """
     match = re.match(r"[ \t\n\v\f\r]*([+-]?)(\d+)", text, re.ASCII)
@@ -63,7 +63,7 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return what ``TryParseBool`` reads; None for none of its ten words, eight in old releases."""
+    """Return the boolean that ``TryParseBool`` reads, or None; old releases know eight words."""
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -82,7 +82,7 @@ def _to_uint64(value: float) -> int:
 
 
 def _to_float(text: str) -> float | None:
-    """Return what ``std::stod`` reads; None where it is out of range, which the library catches."""
+    """Return the number that ``std::stod`` reads; None if out of range: the library catches it."""
     lower = text.lower()
     if "nan" in lower:
         return float("nan")

@@ -38,7 +38,7 @@ class Number(NamedTuple):
 
     default: what holds without it, in words. least, most: what is taken as written; None without a
     bound. values: where only these are taken. beyond: what becomes of a number outside, in words;
-    empty where the default holds. refused: what ends the process, if that does. nonzero: any number
+    empty if the default holds. refused: what ends the process, if that does. nonzero: any number
     but 0. negative_wraps: -1 is taken as 2^64 - 1. unless: the variable that takes precedence.
     """
 
@@ -126,15 +126,15 @@ EPHEMERAL_PORTS = (32768, 60999)
 
 def _rows(kind: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
     """Return the rows of one kind: lists are tuples, a reader is named."""
-    found = []
+    result = []
     for row in rows:
         fields: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in row.items()
         }
         if "reader" in fields:
             fields["reader"] = Reader[fields["reader"]]
-        found.append(kind(**fields))
-    return tuple(found)
+        result.append(kind(**fields))
+    return tuple(result)
 
 
 with open(data_file("mooncake_variables.json"), encoding="utf-8") as _file:
@@ -161,7 +161,7 @@ _MOST_DIGITS = 40
 
 
 class NumberRead(NamedTuple):
-    """What a text comes to. value: None where the code keeps its default. cut: the text is more
+    """What a text comes to. value: None if the code keeps its default. cut: the text is more
     than a number, or none at all."""
 
     value: int | None
@@ -191,7 +191,7 @@ def becomes(row: Number, value: int) -> str:
 
 
 def read_switch(row: Switch, text: str) -> bool | None:
-    """Return what a word does: on, off, or None where the default holds."""
+    """Return on or off for a word; None if the default holds."""
     word = text if row.exact else text.strip(STRTOD_BLANKS).lower()
     if word in row.on:
         return True
@@ -204,7 +204,7 @@ def takes_word(row: Choice, text: str) -> bool:
 
 
 def read_ratio(text: str) -> float | None:
-    """Return a share in (0, 1]; None where the code keeps its default."""
+    """Return a share in (0, 1]; None if the code keeps its default."""
     try:
         value = float(text)
     except ValueError:

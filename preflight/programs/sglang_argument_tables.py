@@ -102,6 +102,7 @@ def _json(text: str) -> Any:
 
 
 def _json_list(text: str) -> Any:
+    """Return a JSON value, refused in the words of SGLang's ``json_list_type``."""
     try:
         return _json(text)
     except ValueError:
@@ -111,6 +112,7 @@ def _json_list(text: str) -> Any:
 
 
 def _cuda_graph_config(text: str) -> Any:
+    """Return a JSON object, refused in the words of SGLang's own converter."""
     try:
         value = _json(text)
     except ValueError as error:
@@ -143,7 +145,7 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """Return what SGLang's ``human_readable_int`` reads: 25.6k is 25600, 1Mi is 1048576."""
+    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576."""
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

@@ -34,10 +34,10 @@ from preflight.programs.sglang_argument_tables import (
 
 
 class SettingValue(NamedTuple):
-    """A value as its consumer has it, or Unknown where a variable stands in it; and its origin.
+    """A value as its consumer has it, or Unknown if a variable stands in it; and its origin.
 
     given: False for an argument that nobody wrote: a default, or one that the release lacks.
-    written_as: the flag or the variable that holds the value; "" where a file or nobody does.
+    written_as: the flag or the variable that holds the value; "" if a file or nobody does.
     """
 
     value: Any
@@ -77,10 +77,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) -> ParsedArguments:
-    """Read the words after ``sglang.launch_server``; what is refused is in ``error``.
+    """Read the words after ``sglang.launch_server``; a refusal is in ``error``.
 
-    version: the SGLang that will read them, None where that is not known: then the newest known
-    one is taken. A release without a table has that of the newest known one before it. Raises
+    version: of the SGLang that reads them; None if not known: then the newest known release is
+    taken. A release without a table has that of the newest known one before it. Raises
     ValueError as ``parse_version`` does.
     """
     return _parsed(tuple(words), version)
@@ -88,6 +88,7 @@ def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) ->
 
 @lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
 def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
+    """Return all arguments as the release reads them, with the message of a refusal."""
     table = argument_table(version)
     texts = [_text(word.text, word) for word in words]
     flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}
@@ -130,8 +131,8 @@ class _Text(str):
         return [_text(part, self.word) for part in super().split(sep, maxsplit)]
 
     def partition(self, sep: str) -> tuple[str, str, str]:
-        flag, found, value = super().partition(sep)
-        return _text(flag, self.word), found, _text(value, self.word)
+        flag, separator, value = super().partition(sep)
+        return _text(flag, self.word), separator, _text(value, self.word)
 
 
 def _text(part: str, word: Word) -> _Text:
@@ -148,7 +149,7 @@ _OWN_ARGUMENT = regex(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
 
 
 def is_own_argument(name: str) -> bool:
-    """Return whether what is not known is an argument of the script itself: $@, $1."""
+    """Return whether an unknown name is an argument of the script itself: $@, $1."""
     return _OWN_ARGUMENT.fullmatch(name) is not None
 
 
@@ -156,8 +157,8 @@ def operators_in(word: Word) -> list[str]:
     """Return the operator's variables in $(...), which Kubernetes fills in before a shell runs."""
     if not all(map(is_output, word.unresolved)):
         return []
-    found = _SUBSTITUTION.findall(word.text)
-    return found if all(name.startswith(_OPERATORS) for name in found) else []
+    names = _SUBSTITUTION.findall(word.text)
+    return names if all(name.startswith(_OPERATORS) for name in names) else []
 
 
 def unresolved(word: Word) -> Unknown:
@@ -176,40 +177,40 @@ def unresolved(word: Word) -> Unknown:
         return Unknown(f"{shown[0]} is not run here ({word.origin})")
     names = ", ".join(shown)
     # Not $(...), or $1: nothing in front of this command gives those.
-    given = open_variables(word)
-    sets = tuple(OpenVariable(name, word.inside) for name in given)
+    open_here = open_variables(word)
+    sets = tuple(OpenVariable(name, word.inside) for name in open_here)
     advice = give_variables(sets)
     left_out = [name for name in shown if name.startswith("<")]
-    if not given:
+    if not open_here:
         advice = f"write a value in place of {', '.join(left_out)}" if left_out else ""
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
-    if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
+    if open_here and of_pod:  # Kubernetes fills those in from the container's own variables alone
         operators = [n for n in of_pod if n.startswith(_OPERATORS) or is_set_by_operator(word, n)]
         cluster = word.inside.what.split() if word.inside and word.inside.kind == "cluster" else ()
-        own = [name for name in of_pod if name not in operators and name not in cluster]
-        named = f"name {', '.join(own)} under the container's env"
+        of_container = [name for name in of_pod if name not in operators and name not in cluster]
+        named = f"name {', '.join(of_container)} under the container's env"
         inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"
         in_pod = give_variables(OpenVariable(n, word.inside) for n in of_pod if n in cluster)
         advice = "; ".join(
-            [named] * bool(own) + [inside] * bool(operators) + [in_pod] * bool(in_pod)
+            [named] * bool(of_container) + [inside] * bool(operators) + [in_pod] * bool(in_pod)
         )
-    said = why_open(word, names) if given else f"{names} is not known"
-    why = f"{said} where {word.text!r} stands ({word.origin})"
+    what_is_open = why_open(word, names) if open_here else f"{names} is not known"
+    why = f"{what_is_open} where {word.text!r} stands ({word.origin})"
     return Unknown(why, advice=advice, sets=() if of_pod else sets)
 
 
 def word_value(word: Word) -> str | Unknown:
-    """Return a word's text; Unknown where a variable in it is not set."""
+    """Return a word's text; Unknown if a variable in it is not set."""
     return unresolved(word) if word.unresolved else word.text
 
 
 def file_text(path: Word, read_file: ReadFile) -> str | Unknown:
-    """Return the text of the file that a word names; Unknown where either is not known."""
+    """Return the text of the file that a word names; Unknown if either is not known."""
     return unresolved(path) if path.unresolved else read_file(path.text)
 
 
 def port_value(text: str, what: str) -> int | Unknown:
-    """Return a port; Unknown where ``text`` is none. what: which it is, for the reason."""
+    """Return a port; Unknown if ``text`` is none. what: which it is, for the reason."""
     text = text.strip()
     known = text.isdecimal() and len(text) <= 5
     return int(text) if known else Unknown(f"{what} {text!r} is not a port")
@@ -236,8 +237,8 @@ class _Stored(NamedTuple):
 class _Choices(list[Any]):
     """Choices that hold for what a converter yields; an unknown value may be any of them."""
 
-    def __contains__(self, given: object) -> bool:
-        value = given.value if isinstance(given, _Given) else given
+    def __contains__(self, item: object) -> bool:
+        value = item.value if isinstance(item, _Given) else item
         return isinstance(value, Unknown) or super().__contains__(value)
 
 
@@ -255,6 +256,7 @@ class _Store(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
+        """Store the value of an argument, or refuse, as the kind of the argument says."""
         kind = self.row["kind"]
         if kind == "help":
             raise RefusedError("prints its help and ends")
@@ -291,6 +293,7 @@ def _eligible(
 
 
 def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
+    """Return argparse's parser of these rows."""
     # With a width: else argparse asks the terminal, and imports shutil, for every argument.
     formatter = partial(argparse.HelpFormatter, width=80)
     parser = _Parser(prog="sglang serve", add_help=False, formatter_class=formatter)
@@ -309,10 +312,10 @@ def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
 def _without_what_is_refused(
     parser: _Parser, texts: list[_Text]
 ) -> tuple[argparse.Namespace, list[str], list[_Text]]:
-    """Return what the flags say that are not refused, what is left over, and what is refused.
+    """Return the settings that are not refused, the words left over, and the refused words.
 
-    It goes flag by flag, so that one bad value does not hide every other finding. The last is the
-    first flag that is refused, with its values.
+    It goes flag by flag, so that one bad value does not hide every other finding. The refused
+    words are the first flag that is refused, with its values.
     """
     namespace, unrecognized = argparse.Namespace(), []
     refused: list[_Text] = []
@@ -331,13 +334,13 @@ def _without_what_is_refused(
 
 
 def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, SettingValue]:
-    given = {name: _setting(stored) for name, stored in vars(namespace).items()}
-    return {**_defaults(table.version), **given}
+    written = {name: _setting(stored) for name, stored in vars(namespace).items()}
+    return {**_defaults(table.version), **written}
 
 
 @lru_cache(maxsize=8)
 def _defaults(version: str) -> Mapping[str, SettingValue]:
-    """Return what every argument is where nobody gives it."""
+    """Return every argument's setting if nobody gives it."""
     absent = SettingValue(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = Default(f"default of SGLang {version}")
@@ -349,14 +352,15 @@ def _defaults(version: str) -> Mapping[str, SettingValue]:
 
 
 def _setting(stored: _Stored) -> SettingValue:
-    given, flag = stored
-    if isinstance(given, list):
-        unknown = next((item.value for item in given if isinstance(item.value, Unknown)), None)
-        return SettingValue([item.value for item in given] if unknown is None else unknown, flag)
-    if not isinstance(given, _Given):
-        return SettingValue(given, flag)
-    where = f" at {given.word.origin}" if given.word else ""
-    return SettingValue(given.value, f"{flag}{where}", written_as=flag)
+    """Return a parsed value with its origin; Unknown if a word of it is open."""
+    value, flag = stored
+    if isinstance(value, list):
+        unknown = next((item.value for item in value if isinstance(item.value, Unknown)), None)
+        return SettingValue([item.value for item in value] if unknown is None else unknown, flag)
+    if not isinstance(value, _Given):
+        return SettingValue(value, flag)
+    where = f" at {value.word.origin}" if value.word else ""
+    return SettingValue(value.value, f"{flag}{where}", written_as=flag)
 
 
 def _converter(kind: str) -> Any:
@@ -398,11 +402,12 @@ def merged_words(
     if isinstance(entries, Unknown):
         return entries
     texts = _as_words(entries, *_kinds_of_keys(table))
-    given = tuple(Word(text, Origin(path.text)) for text in texts)
-    return (*given, *words[:place], *words[place + 2 :])
+    from_file = tuple(Word(text, Origin(path.text)) for text in texts)
+    return (*from_file, *words[:place], *words[place + 2 :])
 
 
 def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
+    """Return the mapping of a configuration file. Raises RefusedError as SGLang ends."""
     name, _, suffix = path.rpartition(".")
     if not name or suffix.lower() not in ("yaml", "yml"):
         shown = f".{suffix}" if name else ""
@@ -444,6 +449,7 @@ def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]
 def _as_words(
     entries: Mapping[Any, Any], plain: frozenset[str], refused: frozenset[str]
 ) -> Iterator[str]:
+    """Yield the entries of a configuration file as the flags that SGLang makes of them."""
     for key, value in entries.items():
         if not isinstance(key, str):
             raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")

@@ -17,7 +17,7 @@ from preflight.programs.sglang_arguments import ParsedArguments
 class Values:
     """The values of arguments; None for one that nobody wrote and that has no default.
 
-    Raises UnknownFactError where a variable decides. An argument that the release lacks is None.
+    Raises UnknownFactError if a variable decides. An argument that the release lacks is None.
     """
 
     def __init__(self, arguments: ParsedArguments) -> None:
@@ -74,16 +74,14 @@ def _buffer_only(v: Values) -> bool:
     return bool(v.enable_hierarchical_cache and v.hicache_host_memory_mode == "buffer_only")
 
 
-def _looks_up_devices(v: Values) -> bool:
-    """Return whether server_args.py _validate_ib_devices looks at --disaggregation-ib-device."""
+def _repeats_device(v: Values) -> bool:
+    """Return whether _validate_ib_devices (server_args.py) finds a device named twice."""
     transfers = v.disaggregation_mode in ("prefill", "decode")
-    own = transfers and v.disaggregation_transfer_backend == "mooncake"
-    return bool(own or v.encoder_transfer_backend == "mooncake")
-
-
-def _repeats(text: str | None) -> bool:
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    return len(names) != len(set(names))
+    of_transfer = transfers and v.disaggregation_transfer_backend == "mooncake"
+    names = [name.strip() for name in (v.disaggregation_ib_device or "").split(",")]
+    names = list(filter(None, names))
+    looks = of_transfer or v.encoder_transfer_backend == "mooncake"
+    return bool(looks and len(names) != len(set(names)))
 
 
 REFUSALS = (
@@ -331,7 +329,7 @@ REFUSALS = (
     # (topology.cpp, listInfiniBandDevices).
     ValueRefusal(
         "ValueError: Duplicate IB devices specified: {disaggregation_ib_device}",
-        lambda v: _looks_up_devices(v) and _repeats(v.disaggregation_ib_device),
+        _repeats_device,
         since="0.5.9",
         until="0.5.9",
     ),
@@ -362,6 +360,7 @@ def every_release_refuses(arguments: ParsedArguments) -> bool:
 
 
 def _holds(row: ValueRefusal, values: Values) -> bool:
+    """Return whether a row's condition holds; an unknown or missing value makes none hold."""
     try:
         return bool(row.refused(values))
     except ZeroDivisionError:

@@ -98,20 +98,20 @@ def read_store_config(
     path = environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
     if any(extra.get(key) is not None for key in reader.addresses):
         where = extra_config.origin
-        found = _from_json(Source.EXTRA_CONFIG, extra, where, extra, environment, reader)
+        config = _from_json(Source.EXTRA_CONFIG, extra, where, extra, environment, reader)
     elif path is not None and reader.config_file and (path.text or reader.set_counts):
-        found = _from_file(path, extra, environment, read_file, reader)
+        config = _from_file(path, extra, environment, read_file, reader)
     else:
-        found = _from_environment(extra, extra_config.origin, environment, reader)
-    found = found._replace(gigabytes=reader.gigabytes)
+        config = _from_environment(extra, extra_config.origin, environment, reader)
+    config = config._replace(gigabytes=reader.gigabytes)
     if wrong is not None:
         key, error = wrong
-        return found._replace(error=error, edit=_typed(key, extra[key]))
-    if found.error:
-        return found
-    error = _no_segment(found, reader)
-    edit = None if error is None else segment_edit(found, environment)
-    return found._replace(error=error, edit=edit)
+        return config._replace(error=error, edit=_typed(key, extra[key]))
+    if config.error:
+        return config
+    error = _no_segment(config, reader)
+    edit = None if error is None else segment_edit(config, environment)
+    return config._replace(error=error, edit=edit)
 
 
 def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
@@ -146,7 +146,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that gives a value the type of its key; None where its text has no such."""
+    """Return the edit that gives a value the type of its key, or None if it has none."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -164,6 +164,7 @@ def _from_json(
     environment: Mapping[str, Word],
     reader: StoreReader,
 ) -> StoreConfig:
+    """Return the configuration of a JSON object: of the extra config, or of a file."""
     settings = {}
     for key in KEYS:
         if key in reader.absent:
@@ -211,8 +212,12 @@ def _from_json(
         meant = {"local_hostname": "HOST", "metadata_server": "P2PHANDSHAKE"}[missing[0]]
         missed = f'"{missing[0]}": "{meant}"'
     buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
-    found = StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
-    return found._replace(edit=StoreEdit(missed, "", Origin(where))) if missed else found
+    store_config = StoreConfig(
+        source, settings, extra, tuple(unused), tuple(unknown), error, buffer
+    )
+    return (
+        store_config._replace(edit=StoreEdit(missed, "", Origin(where))) if missed else store_config
+    )
 
 
 def _default(key: str, reader: StoreReader) -> Any:
@@ -242,54 +247,53 @@ def _from_file(
     read_file: ReadFile,
     reader: StoreReader,
 ) -> StoreConfig:
+    """Return the configuration of the file that SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names."""
+    unread = StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), None)
+    failed = f"Failed to load config from {path.text}"
     if not path.text:
-        return StoreConfig(
-            Source.FILE, _unread(Source.FILE), extra, (), (), "Failed to load config from : no path"
-        )
+        return unread._replace(error=f"{failed}: no path")
     text = file_text(path, read_file)
     partly = _partly(text) if isinstance(text, PartlyKnown) else None
     if partly is not None:
         return _from_json(Source.FILE, partly, path.text, extra, environment, reader)
     if isinstance(text, NoFile):
-        message = f"Failed to load config from {text.reason}"
-        return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
+        return unread._replace(error=f"Failed to load config from {text.reason}")
     if isinstance(text, Unknown):
         return StoreConfig(text, _unread(text), extra, (), (), None)
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"Failed to load config from {path.text}: {error}"
-        return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
+        return unread._replace(error=f"{failed}: {error}")
     if not isinstance(config, dict):
-        message = f"Failed to load config from {path.text}: not a JSON object"
-        return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
-    found = _from_json(Source.FILE, config, path.text, extra, environment, reader)
+        return unread._replace(error=f"{failed}: not a JSON object")
+    store_config = _from_json(Source.FILE, config, path.text, extra, environment, reader)
     ignored = tuple((key, "the extra config") for key in extra if key in KEYS)
-    return found._replace(unused=(*ignored, *found.unused))
+    return store_config._replace(unused=(*ignored, *store_config.unused))
 
 
 def _partly(text: PartlyKnown) -> dict[str, Any] | None:
-    """Return a file's settings, Unknown where a value is not known; None where none is known."""
+    """Return a file's settings, with unknown values Unknown; None if all of it is unknown."""
     try:
         config = json.loads(text.text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(config, dict) or any("$" in key for key in config):
         return None
-    found = {
+    settings = {
         key: text if "$" in json.dumps(value) or "`" in json.dumps(value) else value
         for key, value in config.items()
     }
     # What is not known may also stand where no $ shows it.
-    return found if any(value is text for value in found.values()) else None
+    return settings if any(value is text for value in settings.values()) else None
 
 
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    own = [key for key in KEYS if key not in reader.absent]
+    """Return the configuration of the MOONCAKE_... variables."""
+    keys = [key for key in KEYS if key not in reader.absent]
     settings = {key: _absent(key) for key in KEYS}
-    settings |= {key: _from_variable(key, environment, reader) for key in own}
+    settings |= {key: _from_variable(key, environment, reader) for key in keys}
     settings["local_hostname"] = _hostname(environment, reader) or SettingValue(
         "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
     )
@@ -312,11 +316,12 @@ def _from_environment(
     ignored = tuple((key, where) for key in extra if key in KEYS)
     known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
     unknown = tuple(key for key in extra if key not in known)
-    found = StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
-    return found._replace(edit=edit)
+    config = StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
+    return config._replace(edit=edit)
 
 
 def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
+    """Return the setting of one key by its variable, or its default."""
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
@@ -365,10 +370,10 @@ _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def read_extra_config(
-    given: SettingValue, read_file: ReadFile
+    setting: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
-    """Return the object of the extra config, and SGLang's words where there is none."""
-    text = given.value
+    """Return the object of the extra config, and SGLang's message if it is none."""
+    text = setting.value
     if text is None or text == "":
         return {}, None
     if isinstance(text, Unknown):
@@ -391,7 +396,7 @@ def read_extra_config(
 
 
 def _loaded(name: str, text: str) -> Any:
-    """Return what a file of the extra config says. Raises ValueError, in SGLang's words."""
+    """Return the value of an extra config file. Raises ValueError with SGLang's message."""
     if name.lower().endswith((".yaml", ".yml")):
         import yaml
 
@@ -414,7 +419,7 @@ def _loaded(name: str, text: str) -> Any:
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
-    """Return one of the ``typed`` keys whose value has another type, and what HiCache says."""
+    """Return the first ``typed`` key with a value of another type, and HiCache's message."""
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

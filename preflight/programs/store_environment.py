@@ -24,7 +24,7 @@ class Note(NamedTuple):
 def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
-    """Return what Mooncake makes of ``environment`` and of a program's ``flags``. Never raises."""
+    """Return the settings that Mooncake reads of ``environment`` and ``flags``. Never raises."""
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
@@ -40,6 +40,7 @@ def read_store_settings(
 
 
 def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
+    """Return whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value."""
     value = environment.get("MC_STORE_USE_HUGEPAGE")
     if value is None:
         return False
@@ -55,6 +56,7 @@ def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
 def _hugepage_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> int:
+    """Return the page size of MC_STORE_HUGEPAGE_SIZE; 2 MiB if this release maps no such pages."""
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
@@ -73,6 +75,7 @@ def _hugepage_bytes(
 def _arena_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags, notes: list[Note]
 ) -> int | None:
+    """Return the size of the arena, by MC_MMAP_ARENA_POOL_SIZE or a flag; None for no arena."""
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return flags.pool_bytes if flags.on else None
@@ -97,6 +100,7 @@ def _arena_bytes(
 def _arena_disabled(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> bool:
+    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off."""
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = mooncake_grammar.boolean(text, release.common_reader)
     if text and disabled is None:
@@ -111,6 +115,7 @@ def _arena_disabled(
 def _hot_cache(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
+    """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for, or None."""
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:
         return None

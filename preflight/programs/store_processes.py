@@ -37,7 +37,7 @@ _ON, _OFF = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
 
 
 class StoreProcess(NamedTuple):
-    """What one process sets up; ``client`` Unknown where a variable decides it.
+    """What one process sets up; ``client`` Unknown if a variable decides it.
 
     offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
     where it names none itself. port: the store service's HTTP port. file: the JSON file that it has
@@ -101,6 +101,7 @@ def read_mooncake_client(
     refused: list[str] = []
 
     def size(name: str, default: int) -> int | Unknown:
+        """Return the bytes of a flag; a text that is no size is 0 to mooncake_client."""
         word = flags.get(name)
         if word is None:
             return default
@@ -170,11 +171,11 @@ def offload_buffer_bytes(
     return value if value is not None and fits else OFFLOAD_BUFFER_BYTES
 
 
-def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown:
-    """Return the folder that Mooncake offloads to: what ``setup`` is given, else the variable's."""
+def offload_folder(folder: str, environment: Mapping[str, Word]) -> str | Unknown:
+    """Return the folder that Mooncake offloads to: the argument of ``setup``, or the variable."""
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
-    if given or word is None:
-        return given or OFFLOAD_PATH
+    if folder or word is None:
+        return folder or OFFLOAD_PATH
     return word_value(word)
 
 
@@ -186,6 +187,7 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
+    """Return the memory of a store client; Unknown if a size is unknown."""
     segment, local = known(segment), known(local)
     # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
     kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA

@@ -105,11 +105,11 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """Return the settings of one service; Unknown where its file cannot be read here."""
-    given = service_arguments(arguments)
-    if given.error:
-        return ServiceConfig(_unknown(given.error), (given.error,), (), (), given.port)
-    path = given.config if given.config and given.config.text else None
+    """Return the settings of one service; Unknown if its file cannot be read here."""
+    options = service_arguments(arguments)
+    if options.error:
+        return ServiceConfig(_unknown(options.error), (options.error,), (), (), options.port)
+    path = options.config if options.config and options.config.text else None
     path = path or environment.get("MOONCAKE_CONFIG_PATH")
     config = _environment(environment) if path is None else _file(path, read_file)
     if path is not None and not path.unresolved and not path.text.strip():
@@ -118,13 +118,13 @@ def read_service_config(
         return config
     if isinstance(config, str):
         file = "" if path is None else path.text
-        return ServiceConfig(_unknown(config), (config,), (), (), given.port, file)
+        return ServiceConfig(_unknown(config), (config,), (), (), options.port, file)
     refused: list[str] = []
-    said = {key: config.get(key, entry.default) for key, entry in KEYS.items()}
-    values = {key: _read(said[key], entry.read, key, refused) for key, entry in KEYS.items()}
+    raw = {key: config.get(key, entry.default) for key, entry in KEYS.items()}
+    values = {key: _read(raw[key], entry.read, key, refused) for key, entry in KEYS.items()}
     unknown = [(key, "") for key in config if key not in KEYS]
     misread: list[str] = []
-    for word in given.overrides:
+    for word in options.overrides:
         _override(word, values, refused, misread, unknown)
     refused += _setup_refuses(values)
     file = "" if path is None else path.text
@@ -133,7 +133,7 @@ def read_service_config(
         _read(config.get(key, 0), sglang_segment_bytes, key, older)
     by_older = tuple(each for each in older if each not in refused)
     texts = (tuple(refused), tuple(misread), tuple(unknown))
-    return ServiceConfig(values, *texts, given.port, file, by_older)
+    return ServiceConfig(values, *texts, options.port, file, by_older)
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
@@ -168,6 +168,7 @@ def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
 
 
 def _option(name: str) -> str | None:
+    """Return the option that a name, or an unmistakable start of one, means; None if none."""
     if name == "-D":
         return "-D/--define"
     options = {name: name for name in ("--config", "--port", "--max-wait-time")}
@@ -177,6 +178,7 @@ def _option(name: str) -> str | None:
 
 
 def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
+    """Return the port of the service, and argparse's message if it is not a number."""
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
@@ -209,6 +211,7 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
 
 
 def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
+    """Return the settings of the MOONCAKE_... variables, or the error that ends the service."""
     config: dict[str, Any] = {}
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
@@ -221,6 +224,7 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
 
 
 def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) -> Any:
+    """Return a value as the service reads it; a refused value is noted and Unknown."""
     if isinstance(value, Unknown):
         return value
     try:
@@ -268,7 +272,7 @@ def _override(
 
 
 def _setup_refuses(values: Mapping[str, Any]) -> list[str]:
-    """Return what ``setup`` of a parsed configuration answers with -600."""
+    """Return the messages of all settings for which ``setup`` answers -600."""
     refused = []
     for key in _SIZES:
         size = values[key]

@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 def steps_of(
     plan: Plan, root: Root, writer: Writer, persist: bool = False, force: bool = False
 ) -> Steps:
-    """Return the changes that bring the host to the plan; what is enough already is left."""
+    """Return the changes that bring the host to the plan; none if a value is enough."""
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -85,6 +85,7 @@ def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
+    """Yield the steps that write kernel files; a size is never lowered."""
     for setting in plan.of(Kind.SYSCTL, Kind.SYSFS):
         path = _path(setting)
         if path is None or path.endswith(_NR) or not setting.change:
@@ -99,7 +100,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _path(setting: Planned) -> str | None:
-    """Return the kernel file of a setting, None where it is not for apply."""
+    """Return the kernel file of a setting, None if it is not for apply."""
     if setting.name in (NR_HUGEPAGES, *ORDERS):
         return None
     if setting.kind is Kind.SYSCTL:
@@ -122,8 +123,8 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
     for limited in sorted(unit_limits(plan)) if systemd else ():
         rendered.append((drop_in(limited), of_unit(plan, limited).text))
     for path, text in rendered:
-        found = writer.content(path)
-        before = None if found is None else found[0]
+        content = writer.content(path)
+        before = None if content is None else content[0]
         if text and before != f"{text}\n":
             yield ApplyStep("file", path, before, f"{text}\n", path)
     if unit and writer.target(WANTS_FILE) != UNIT_FILE:
@@ -132,16 +133,16 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
 
 def _with_rows(text: str, writer: Writer) -> str:
     """Add the rows that an earlier plan asked for and this one does not."""
-    found = writer.content(LIMITS_FILE)
-    if found is None or not is_ours(found[0]):
+    content = writer.content(LIMITS_FILE)
+    if content is None or not is_ours(content[0]):
         return text
-    said = {tuple(line.split()[:3]) for line in text.splitlines()}
-    rows = [line for line in found[0].splitlines() if line and not line.startswith("#")]
-    return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in said)])
+    kept_rows = {tuple(line.split()[:3]) for line in text.splitlines()}
+    rows = [line for line in content[0].splitlines() if line and not line.startswith("#")]
+    return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in kept_rows)])
 
 
 def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
-    """Yield what is not as wanted and that apply does not bring about, with what would."""
+    """Yield each setting that is not as wanted and that apply leaves, with what brings it about."""
     done = {step.path for step in steps}
     pools = {target.file for target in plan.pools}
     for setting in plan.settings:
@@ -157,6 +158,7 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
 
 
 def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
+    """Return the command that brings about a setting which apply leaves."""
     unit = setting.setting.unit
     if unit:
         words = f"systemctl daemon-reload && {line(restart(unit))}"
@@ -225,14 +227,15 @@ def carry_out(
 def _carry_out(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
+    """Make one change, with its entry in the journal. Raises StepError."""
     if step.kind == "value":
         return _value(step, journal, writer, root, boot)
     mode = None
     if step.kind == "file":
-        found = writer.content(step.path)
-        if (None if found is None else found[0]) != step.before:
+        content = writer.content(step.path)
+        if (None if content is None else content[0]) != step.before:
             raise StepError(f"{step.path}: somebody changed it meanwhile: run apply again")
-        mode = None if found is None else found[1]
+        mode = None if content is None else content[1]
     entry = Entry(step.kind, step.path, step.before, step.wanted, None, boot, mode)
     journal.add(entry)
     if step.kind == "file":
@@ -246,6 +249,7 @@ def _carry_out(
 def _value(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
+    """Write a kernel file and read it back. Raises StepError if it does not have the value."""
     current = root.word(step.path)
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it could be read when the plan was made")
@@ -290,10 +294,10 @@ def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
 
 
 def _read_back(step: ApplyStep, root: Root) -> str:
-    found = root.word(step.path)
-    if isinstance(found, Unknown):
-        raise StepError(f"{found.reason}: it cannot be read back")
-    return " ".join(found.split())
+    content = root.word(step.path)
+    if isinstance(content, Unknown):
+        raise StepError(f"{content.reason}: it cannot be read back")
+    return " ".join(content.split())
 
 
 def _count(text: str, step: ApplyStep) -> int:

@@ -66,10 +66,10 @@ def apply_plan(
     account: Account | None = None,
 ) -> int:
     """Bring the machine to ``plan``; ``force`` replaces others' files. Raises UsageError."""
-    told = account or Account([], [], [], [], [])
+    account = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
-        return _refused([gap.reason for gap in unknown], exit_codes.UNKNOWN, told)
+        return _refused([gap.reason for gap in unknown], exit_codes.UNKNOWN, account)
     if persist and plan.context.container:
         raise UsageError(
             f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
@@ -84,61 +84,62 @@ def apply_plan(
             f"--persist: {', '.join(steps.refused)} was not written by mooncake-preflight: move it "
             "away, or replace it with --force (apply --undo puts it back)"
         )
-    told.changes.extend(steps.steps)
-    told.left.extend(steps.left)
+    account.changes.extend(steps.steps)
+    account.left.extend(steps.left)
     _show(steps, plan, persist, consent)
     if not steps.steps:
         say("nothing to change", err=consent.as_json)
         return 0
     grows = any(step.pool for step in steps.steps)
     if plan.impossible and grows:
-        return _refused(plan.impossible, exit_codes.FAIL, told)
+        return _refused(plan.impossible, exit_codes.FAIL, account)
     # Pages that nobody counted the rest of the host against press it out: the others wait too.
     if plan.undecided and grows:
-        return _refused(plan.undecided, exit_codes.UNKNOWN, told)
+        return _refused(plan.undecided, exit_codes.UNKNOWN, account)
     lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
     if lost:
-        return _refused((f"{', '.join(lost)} cannot be read",), exit_codes.UNKNOWN, told)
+        return _refused((f"{', '.join(lost)} cannot be read",), exit_codes.UNKNOWN, account)
     if consent.dry_run:
         say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)", err=consent.as_json)
         return 0
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
-        return _not_permitted(forbidden, words, plan.context, consent, told)
+        return _not_permitted(forbidden, words, plan.context, consent, account)
     if not _wanted(consent, f"Make {_count(steps.steps)}?"):
         say("nothing was changed", err=True)
-        told.reasons.append("the question was answered with no")
+        account.reasons.append("the question was answered with no")
         return exit_codes.WARN
-    return _carry_out(steps.steps, machine, consent, told)
+    return _carry_out(steps.steps, machine, consent, account)
 
 
-def _refused(reasons: Iterable[str], exit_code: int, told: Account) -> int:
+def _refused(reasons: Iterable[str], exit_code: int, account: Account) -> int:
     for reason in reasons:
-        told.reasons.append(reason)
+        account.reasons.append(reason)
         say(f"{NAME}: {reason}: nothing was changed", err=True)
     return exit_code
 
 
 def _carry_out(
-    steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, told: Account
+    steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, account: Account
 ) -> int:
+    """Make the changes under the journal's lock, and print what was done or taken back."""
     try:
         with Journal(machine.state) as journal:
             for broken_off in adopt(journal, machine.root, machine.writer):
                 say(f"{NAME}: {broken_off}", err=True)
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:
-        told.reasons.append(str(error))
+        account.reasons.append(str(error))
         say(f"{NAME}: {error}: nothing was changed", err=True)
         return exit_codes.NOT_PERMITTED
-    told.done.extend(outcome.lines)
+    account.done.extend(outcome.lines)
     for done in outcome.lines:
         say(done, err=consent.as_json)
     if not outcome.failure:
         say("done; apply --undo puts it back", err=consent.as_json)
         return 0
-    told.reasons.append(outcome.failure)
-    told.taken_back.extend(undone.text for undone in outcome.undone)
+    account.reasons.append(outcome.failure)
+    account.taken_back.extend(undone.text for undone in outcome.undone)
     say(f"{NAME}: {outcome.failure}", err=True)
     for undone in outcome.undone:
         say(f"{NAME}: taken back: {undone.text}", err=True)
@@ -149,7 +150,7 @@ def _carry_out(
 
 def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
     """Put back what the journal has; returns the exit code. Raises UsageError."""
-    told = account or Account([], [], [], [], [])
+    account = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
             entries = list(journal.entries)
@@ -166,21 +167,21 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
                 return 0
             if not _wanted(consent, f"Undo {_count(entries)}?"):
                 say("nothing was changed", err=True)
-                told.reasons.append("the question was answered with no")
+                account.reasons.append("the question was answered with no")
                 return exit_codes.WARN
             results = undo(journal, machine.root, machine.writer)
     except JournalError as error:
-        told.reasons.append(str(error))
+        account.reasons.append(str(error))
         say(f"{NAME}: {error}", err=True)
         return exit_codes.NOT_PERMITTED
-    told.taken_back.extend(result.text for result in results)
+    account.taken_back.extend(result.text for result in results)
     for result in results:
         say(result.text, err=consent.as_json)
     return 0 if all(result.whole for result in results) else exit_codes.WARN
 
 
 def _wanted(consent: Consent, question: str) -> bool:
-    """Ask whether to go on. Raises UsageError where there is nobody to ask."""
+    """Ask whether to go on. Raises UsageError if there is nobody to ask."""
     if consent.yes:
         return True
     if not sys.stdin.isatty():
@@ -192,6 +193,7 @@ def _wanted(consent: Consent, question: str) -> bool:
 
 
 def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
+    """Print the difference, what is left to the user, and what does not last."""
     if steps.steps:
         say(difference(steps.steps), err=consent.as_json)
         say("", err=consent.as_json)
@@ -219,15 +221,15 @@ def _not_permitted(
     words: Sequence[str],
     context: Context,
     consent: Consent,
-    told: Account,
+    account: Account,
 ) -> int:
     """Print the same to be done by hand, for who may."""
     places = ", ".join(step.path for step in forbidden)
-    told.reasons.append(f"not permitted to write {places}")
+    account.reasons.append(f"not permitted to write {places}")
     say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
-    for one in commands(values, context):
-        say(one, err=consent.as_json)
+    for command_line in commands(values, context):
+        say(command_line, err=consent.as_json)
     if any(step.kind != "value" for step in forbidden):
         command = ("mooncake-preflight", "apply", "--persist", *words)
         say(comment(f"as root: {line(command)}"), err=consent.as_json)
@@ -238,11 +240,12 @@ def apply_object(account: Account) -> dict[str, Any]:
     """Return what was done: the answer of ``schemas/apply-v1.schema.json``."""
     return {
         "changes": [
-            {**fields(one, "kind", "path", "wanted"), "now": one.before} for one in account.changes
+            {**fields(change, "kind", "path", "wanted"), "now": change.before}
+            for change in account.changes
         ],
         "left": [
             {"name": of.label, "now": now, "wanted": wanted_text(of), "how": how}
-            for of, now, how in ((one.setting, one.now, how) for one, how in account.left)
+            for of, now, how in ((left.setting, left.now, how) for left, how in account.left)
         ],
         "done": account.done,
         "taken_back": account.taken_back,

@@ -82,7 +82,8 @@ def is_ours(content: str) -> bool:
     return first.startswith(f"{_HEADER} ") or not content.strip()
 
 
-CONTAINERS = ("docker", "podman", "kubernetes")
+_ENGINES = ("docker", "podman")
+CONTAINERS = (*_ENGINES, "kubernetes")
 # Where a description has a container's variables, and how.
 _VARIABLE_OF = {
     "compose": ("the service's environment", "{}: {}"),
@@ -122,13 +123,13 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
     """Return the lines for all ``settings``, each once, in the words of the place that has it."""
     lines: Lines = []
     for setting in settings:
-        own = _of_the_container(setting, Context())
-        place = Context(own, systemd=False) if own else context
+        described_by = _of_the_container(setting, Context())
+        place = Context(described_by, systemd=False) if described_by else context
         anew = _restarts(setting, context)
-        for one in _RENDERINGS[setting.kind](setting, place):
-            root = _as_root(setting, context) and one.does != "by hand"
-            told = (one.does, one.argv, one.file, one.content, root, anew, one.starts)
-            lines.append(Line(one, *told))
+        for line in _RENDERINGS[setting.kind](setting, place):
+            root = _as_root(setting, context) and line.does != "by hand"
+            parts = (line.does, line.argv, line.file, line.content, root, anew, line.starts)
+            lines.append(Line(line, *parts))
     return shell.together(lines)
 
 
@@ -136,20 +137,21 @@ _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "the
 
 
 def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
-    """Return what the settings take: ``as root``, ``in a new container``, ``then a reboot``."""
-    found: list[str] = []
+    """Return all conditions: ``as root``, ``in a new container``, ``then a reboot``."""
+    conditions: list[str] = []
     for setting in settings:
         root = "as root" if _as_root(setting, context) else ""
-        found += filter(None, (root, _TAKES.get(_restarts(setting, context))))
-    return tuple(dict.fromkeys(found))
+        conditions += filter(None, (root, _TAKES.get(_restarts(setting, context))))
+    return tuple(dict.fromkeys(conditions))
 
 
 def _of_the_container(setting: Setting, context: Context) -> str:
-    """Return which kind of container a setting is of, "" for none."""
+    """Return the kind of container that a setting belongs to, "" for none."""
     if setting.kind is Kind.ENVIRONMENT:  # within a container its shell sets them too
         return setting.described_by
-    own = setting.kind in _OF_A_CONTAINER and not setting.unit
-    return (setting.described_by or context.container) if own else ""
+    if setting.kind not in _OF_A_CONTAINER or setting.unit:
+        return ""
+    return setting.described_by or context.container
 
 
 def _as_root(setting: Setting, context: Context) -> bool:
@@ -158,7 +160,7 @@ def _as_root(setting: Setting, context: Context) -> bool:
 
 
 def _restarts(setting: Setting, context: Context) -> str:
-    """Return what has to be started anew for a setting, as ``shell.Line`` has it."""
+    """Return what must be started anew for a setting, as ``shell.Line`` has it."""
     place = _of_the_container(setting, context)
     if place:
         return "pod" if place == "kubernetes" else "container"
@@ -168,28 +170,27 @@ def _restarts(setting: Setting, context: Context) -> str:
 
 
 def context_of(facts: Facts) -> Context:
-    """Return where the facts were read; what cannot be told is taken as the machine itself."""
+    """Return the place where the facts were read; if not known, the machine itself."""
     system, limits = facts.topic("system"), facts.topic("limits")
     user = Unknown("") if isinstance(limits, Unknown) else limits.euid
     root = not isinstance(user, Unknown) and user == 0
     if isinstance(system, Unknown):
         return Context("", root)
-    container, distribution = system.container, system.distribution
-    name = "" if isinstance(distribution, Unknown) else distribution
+    container = system.container
+    name = "" if isinstance(system.distribution, Unknown) else system.distribution.lower()
+    tools = (tool for names, tool in _PACKAGE_TOOLS for each in names.split() if each in name)
     kind = container.kind if container.inside else ""
-    return Context(kind, root, not container.inside, _package_tool(name))
+    return Context(kind, root, not container.inside, next(tools, ""))
 
 
-def _package_tool(distribution: str) -> str:
-    words = distribution.lower()
-    if any(name in words for name in ("debian", "ubuntu")):
-        return "apt-get"
-    if any(name in words for name in "rhel fedora centos rocky alma amzn alinux".split()):
-        return "dnf"
-    return ""
+_PACKAGE_TOOLS = (
+    ("debian ubuntu", "apt-get"),
+    ("rhel fedora centos rocky alma amzn alinux", "dnf"),
+)
 
 
 def _sysctl(setting: Setting, context: Context) -> Lines:
+    """Set a value of sysctl, and say how it lasts; some a container can set for itself."""
     name, value = setting.name, setting.wanted
     word = f"{name}={value}"
     if context.container and name.startswith(_NAMESPACED):
@@ -221,6 +222,7 @@ def _sysfs(setting: Setting, context: Context) -> Lines:
 
 
 _NO_LIMIT = ("max", "-1")  # of version 2, and of 1
+_MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.high")
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
@@ -228,12 +230,15 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":
-        field = _kubernetes_resource(file)
+        field = "memory" if file in _MEMORY_FILES else ""
+        if file.startswith("hugetlb."):
+            size = file.split(".")[1].removesuffix("B")
+            field = f"hugepages-{size}i" if size[-1:] in ("M", "G", "K") else ""
         if field:
             amount = "(none, or the node's own)" if value in _NO_LIMIT else value
             return [comment(f"in the pod: resources.limits.{field}: {amount}")]
         return [comment("the node's administrator has to change it: a pod cannot"), by_hand]
-    if context.container in ("docker", "podman"):
+    if context.container in _ENGINES:
         options = {
             "memory.max": (f"--memory={value}", "--memory-swap=-1"),
             "memory.limit_in_bytes": (f"--memory={value}", "--memory-swap=-1"),
@@ -248,28 +253,19 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
     return _sysfs(setting, context)
 
 
-def _kubernetes_resource(file: str) -> str:
-    if file in ("memory.max", "memory.limit_in_bytes", "memory.high"):
-        return "memory"
-    if file.startswith("hugetlb."):
-        size = file.split(".")[1].removesuffix("B")
-        return f"hugepages-{size}i" if size[-1:] in ("M", "G", "K") else ""
-    return ""
-
-
 def _ulimit(setting: Setting, context: Context) -> Lines:
+    """Set a limit: of a unit, of a container in its description, or of this shell."""
     name, value = setting.name, setting.wanted
     if setting.unit:
         lines = _unit_limit(name, value, setting.unit, context.sudo)
         return [*_on_the_host(context), *map(comment, lines)] if context.container else lines
     number = "-1" if value == "unlimited" else value
-    if name in NOT_OF_A_CONTAINER and context.container in ("compose", "docker", "podman"):
+    if name in NOT_OF_A_CONTAINER and context.container in ("compose", *_ENGINES):
         why = "raise it in the unit of the daemon"
         return [comment(f"no container engine knows --ulimit {name}: {why}")]
-    if context.container == "compose":
-        return [comment(f"in the service: ulimits: {{{name}: {number}}}")]
-    if context.container in ("docker", "podman"):
-        return _start(context, "--ulimit", f"{name}={number}")
+    service = f"ulimits: {{{name}: {number}}}"
+    if lines := _in_container(context, service, ("--ulimit", f"{name}={number}")):
+        return lines
     if context.container == "kubernetes":
         return [
             comment("Kubernetes has no field for it: on the node, then start the pod anew:"),
@@ -298,6 +294,7 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 
 
 def _environment(setting: Setting, context: Context) -> Lines:
+    """Export or unset a variable, or say where a container's description has it."""
     name = setting.name
     if not is_variable(name):
         why = "is not a valid name of a variable: set it where the launch does"
@@ -329,10 +326,11 @@ def _flag(setting: Setting, context: Context) -> Lines:
 
 
 def _shm(setting: Setting, context: Context) -> Lines:
+    """Enlarge /dev/shm: of a container in its description, or mounted anew."""
     size = setting.wanted
     if context.container == "compose":
         return [comment(f"in the service, where it has no ipc: host: shm_size: '{size}'")]
-    if context.container in ("docker", "podman"):
+    if context.container in _ENGINES:
         not_with = comment("(not with --ipc=host: that is the host's /dev/shm)")
         return [*_start(context, f"--shm-size={size}"), not_with]
     if context.container == "kubernetes":
@@ -345,13 +343,12 @@ def _shm(setting: Setting, context: Context) -> Lines:
 
 
 def _device(setting: Setting, context: Context) -> Lines:
+    """Pass a device file on to a container, or open it to everybody."""
     path, kind = setting.name, _of_the_container(setting, context)
-    if kind == "compose":
-        return [comment(f"in the service: devices: ['{path}:{path}']")]
-    if kind in ("docker", "podman"):
-        return _start(context, f"--device={path}")
-    if kind == "kubernetes":
-        return [comment(f"in the pod: {path} comes with its device plugin's resource")]
+    pod = f"in the pod: {path} comes with its device plugin's resource"
+    place, service = context._replace(container=kind), f"devices: ['{path}:{path}']"
+    if lines := _in_container(place, service, (f"--device={path}",), pod):
+        return lines
     if setting.words and not context.container:
         return [shell.line(setting.words, context.sudo)]
     if not setting.now:  # it is not there, and no mode of it lets anybody in
@@ -361,14 +358,12 @@ def _device(setting: Setting, context: Context) -> Lines:
 
 
 def _capability(setting: Setting, context: Context) -> Lines:
+    """Add a capability to a container, or start the launch with it."""
     name = setting.name.removeprefix("CAP_")
-    if context.container == "compose":
-        return [comment(f"in the service: cap_add: [{name}]")]
-    if context.container in ("docker", "podman"):
-        return _start(context, f"--cap-add={name}")
-    if context.container == "kubernetes":
-        where = "in the pod, which has to run as user 0"
-        return [comment(f"{where}: securityContext.capabilities.add: [{name}]")]
+    pod = "in the pod, which has to run as user 0: securityContext.capabilities.add: "
+    pod, service = f"{pod}[{name}]", f"cap_add: [{name}]"
+    if lines := _in_container(context, service, (f"--cap-add={name}",), pod):
+        return lines
     low = name.lower()
     return [
         comment(
@@ -379,18 +374,29 @@ def _capability(setting: Setting, context: Context) -> Lines:
 
 
 def _security(setting: Setting, context: Context) -> Lines:
+    """Say which security profile a container is to have."""
     word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
-    if context.container == "kubernetes":
-        profile = setting.wanted.capitalize() or setting.name
-        return [comment(f"in the pod: securityContext.seccompProfile.type: {profile}")]
-    if context.container == "compose":
-        return [comment(f"in the service: security_opt: ['{word.replace('=', ':', 1)}']")]
-    return _start(context, "--security-opt", word)
+    profile = setting.wanted.capitalize() or setting.name
+    pod = f"in the pod: securityContext.seccompProfile.type: {profile}"
+    service, option = f"security_opt: ['{word.replace('=', ':', 1)}']", ("--security-opt", word)
+    return _in_container(context, service, option, pod) or _start(context, *option)
 
 
 def _start(context: Context, *words: str) -> Lines:
-    """Return what a container has to be started with, for the reader."""
+    """Return the options that a container has to be started with, for the reader."""
     return [shell.start(context.engine, words)]
+
+
+def _in_container(context: Context, service: str, options: tuple[str, ...], pod: str = "") -> Lines:
+    """Return a setting as the description of its container has it; nothing without one.
+
+    service: in a Compose file. options: of docker run. pod: a sentence for Kubernetes.
+    """
+    if context.container == "compose":
+        return [comment(f"in the service: {service}")]
+    if context.container in _ENGINES:
+        return _start(context, *options)
+    return [comment(pod)] if pod and context.container == "kubernetes" else []
 
 
 def _module(setting: Setting, context: Context) -> Lines:

@@ -69,12 +69,12 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
         unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]
     elif seen.launch is not None:
         unread = unresolved(seen.launch.sizing)
-    found = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
+    result = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
     if seen.launch is None or isinstance(seen.launch, Unknown):
-        return found
+        return result
     sizing = seen.launch.sizing
     workload, processes = workload_of(seen.launch.needs, sizing), sizing.inputs.processes
-    return found._replace(workload=workload, unread=sizing.not_whole, processes=processes)
+    return result._replace(workload=workload, unread=sizing.not_whole, processes=processes)
 
 
 def plan(
@@ -94,28 +94,28 @@ def plan(
     targets, pool_wishes, gaps = pools(needs, hugetlb)
     for reason in refused_sizes(findings):
         gaps += [Gap("pages", reason), Gap("memory", reason)]
-    found = _of_findings(findings)
-    judged = {(_key(wish.setting), wish.reason.check): wish.reason for wish in found}
+    wanted = _of_findings(findings)
+    judged = {(_key(wish.setting), wish.reason.check): wish.reason for wish in wanted}
     for wish in (*pool_wishes, *wishes(needs, facts)):
         if isinstance(wish, Gap):
             gaps.append(wish)
         else:  # what a check found says more than what it looks for
             key = (_key(wish.setting), wish.reason.check)
-            found.append(wish._replace(reason=judged.get(key, wish.reason)))
+            wanted.append(wish._replace(reason=judged.get(key, wish.reason)))
     variables, conflicts, left_out = environment(needs)
-    mended = {_key(wish.setting) for wish in found}
-    found += [wish for wish in variables if _key(wish.setting) not in mended]
-    found += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
+    mended = {_key(wish.setting) for wish in wanted}
+    wanted += [wish for wish in variables if _key(wish.setting) not in mended]
+    wanted += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
     failed = (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL)
     short = next(failed, None)
-    if short is not None and any(wish.setting.kind is Kind.SHM_SIZE for wish in found):
+    if short is not None and any(wish.setting.kind is Kind.SHM_SIZE for wish in wanted):
         # A tmpfs of more than there is ends by the OOM killer, as the pools themselves would.
-        found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
-        told = f"correct memory.host first: have {short.have}, need {short.need}"
-        conflicts.append(f"{SHM} is left out: {told}")
-    if any(wish.setting.kind is Kind.IPC for wish in found):  # then a size of its own is in vain
-        found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
-    merged, more = _merge(found)
+        wanted = [wish for wish in wanted if wish.setting.kind is not Kind.SHM_SIZE]
+        correction = f"correct memory.host first: have {short.have}, need {short.need}"
+        conflicts.append(f"{SHM} is left out: {correction}")
+    if any(wish.setting.kind is Kind.IPC for wish in wanted):  # then a size of its own is in vain
+        wanted = [wish for wish in wanted if wish.setting.kind is not Kind.SHM_SIZE]
+    merged, more = _merge(wanted)
     contained = bool(context.container) or any(
         process.container is not None for process in (needs.processes if needs else ())
     )
@@ -155,13 +155,13 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     """Return the settings of all that is not a pass, the worst first."""
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
-    found = []
+    wishes = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
         reason = Reason(finding.check, f"{finding.subject}: {finding.text or finding.have}")
         # Whether a pool lasts is said of the pool itself.
-        settings = (one for one in finding.settings if one.kind is not Kind.BOOT_SYSCTL)
-        found += [Wish(setting, True, reason) for setting in settings]
-    return found
+        settings = (setting for setting in finding.settings if setting.kind is not Kind.BOOT_SYSCTL)
+        wishes += [Wish(setting, True, reason) for setting in settings]
+    return wishes
 
 
 def _kept(name: str, value: str) -> Wish:
@@ -173,31 +173,35 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
     return setting.kind, setting.name, setting.unit
 
 
-def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
-    """Return one wish for each setting, with every reason; and what had to be decided between."""
+def _merge(
+    wishes: Iterable[Wish],
+) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
+    """Return one wish for each setting, with every reason; and the conflicts that were decided."""
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []
-    for wish in found:
+    for wish in wishes:
         key = _key(wish.setting)
         reasons.setdefault(key, {})[wish.reason] = None
         first = merged.setdefault(key, wish)
         if first is wish:
             continue
-        one, other = first.setting, wish.setting
-        wanted, decided = safer(one.kind, one.name, one.wanted, other.wanted)
+        first_setting, other = first.setting, wish.setting
+        wanted, decided = safer(
+            first_setting.kind, first_setting.name, first_setting.wanted, other.wanted
+        )
         if not decided:
             conflicts.append(
-                f"{one.label}: {first.reason.check} wants {one.wanted!r} and "
+                f"{first_setting.label}: {first.reason.check} wants {first_setting.wanted!r} and "
                 f"{wish.reason.check} wants {other.wanted!r}: the plan has the first"
             )
-        setting = one._replace(wanted=wanted, now=one.now or other.now)
+        setting = first_setting._replace(wanted=wanted, now=first_setting.now or other.now)
         merged[key] = first._replace(setting=setting, change=first.change or wish.change)
     return [(wish, tuple(reasons[key])) for key, wish in merged.items()], conflicts
 
 
 def safer(kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
-    """Return the value that serves both; ``(first, False)`` where none is known to."""
+    """Return the value that serves both; ``(first, False)`` if none is known to."""
     if first == second:
         return first, True
     if name.endswith(_LISTS):
@@ -247,6 +251,7 @@ class _Lasting:
         kept: Mapping[str, str],
         contained: bool,
     ) -> None:
+        """Take the pools of the host and of the plan, our drop-in, and whether containers run."""
         self._hugetlb, self._targets = hugetlb, targets
         self._kept, self._contained = kept, contained
 
@@ -256,6 +261,7 @@ class _Lasting:
         return Planned(wish.setting, scope, wish.change, reasons, lasts, how)
 
     def _scope(self, setting: Setting) -> Scope:
+        """Return who sets a setting; without containers a limit is the host's."""
         kind, inner = setting.kind, Scope.CONTAINER if self._contained else None
         if kind in (*_OF_A_CONTAINER, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
             return Scope.CONTAINER
@@ -269,6 +275,7 @@ class _Lasting:
         return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
+        """Return whether a reboot keeps a setting, and who sees to that or what would."""
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"
         if scope is Scope.CONTAINER:
@@ -287,38 +294,36 @@ class _Lasting:
 
     def _target(self, wish: Setting) -> PoolTarget | None:
         """Return the pool that the setting is about."""
+        hugetlb = self._hugetlb
+        default = 0 if isinstance(hugetlb, Unknown) else hugetlb.hugetlb.default_page_size_bytes
         for target in self._targets:
-            whole = target.node is None and target.page_bytes == self._default()
+            whole = target.node is None and target.page_bytes == default
             written = ((Kind.SYSFS, target.file), (Kind.SYSCTL, NR_HUGEPAGES if whole else ""))
             if (wish.kind, wish.name) in written:
                 return target
         return None
 
-    def _default(self) -> int | None:
-        hugetlb = self._hugetlb
-        if isinstance(hugetlb, Unknown):
-            return None
-        size = hugetlb.hugetlb.default_page_size_bytes
-        return None if isinstance(size, Unknown) else size
-
     def _pool_lasts(self, size: int) -> tuple[bool, str]:
+        """Return whether a pool has its pages after a boot, and who sets them or what would."""
         assert not isinstance(self._hugetlb, Unknown)
-        wanted = sum(target.pages for target in self._targets if target.page_bytes == size)
+        mine = [target for target in self._targets if target.page_bytes == size]
+        wanted = sum(target.pages for target in mine)
         default = self._hugetlb.hugetlb.default_page_size_bytes
         later = pages_after_boot(self._hugetlb.writers, size, default)
         pool = self._hugetlb.hugetlb.pool(size)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
-        mine = [one for one in self._targets if one.page_bytes == size]
         elsewhere = any(
-            one.pages > shares.get(one.node, one.pages) for one in mine if one.node is not None
+            target.pages > shares.get(target.node, target.pages)
+            for target in mine
+            if target.node is not None
         )
         if later is not None and later[0] >= wanted and not elsewhere:
             return True, later[1]
-        said = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
+        message = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
         if later is not None and elsewhere and later[0] >= wanted:
-            said += ", which are on other nodes"
-        return False, f"until the next boot ({said}); --format sysctl, sysfs or cmdline"
+            message += ", which are on other nodes"
+        return False, f"until the next boot ({message}); --format sysctl, sysfs or cmdline"
 
 
 _LASTING: dict[Kind, tuple[bool, str]] = {
@@ -341,11 +346,15 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     container = main_container(needs)
     if container is None:
         return Workload()
-    inside = {one.id.command for one in needs.processes if one.container == container}
-    indices = [one.gpu for one in of_container(needs, container).processes if one.gpu is not None]
-    given, has_gpus = container.gpus, False
-    if isinstance(given, GivenGpus):
-        count = len(given.names) if given.names else given.number
+    inside = {process.id.command for process in needs.processes if process.container == container}
+    indices = [
+        process.gpu
+        for process in of_container(needs, container).processes
+        if process.gpu is not None
+    ]
+    gpus, has_gpus = container.gpus, False
+    if isinstance(gpus, GivenGpus):
+        count = len(gpus.names) if gpus.names else gpus.number
         has_gpus = count is None or count > max(indices, default=0)
     has_rdma = isinstance(container.verbs_nodes, tuple) and bool(container.verbs_nodes)
     has = (container.capabilities, has_gpus, has_rdma)
@@ -369,7 +378,7 @@ def unresolved(sizing: LaunchSizing) -> list[Gap]:
 
 
 def kept_settings(root: Root) -> dict[str, str]:
-    """Return what our own drop-in sets, so that writing it anew drops and lowers nothing."""
+    """Return the settings of our own drop-in, so that writing it anew lowers none of them."""
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}

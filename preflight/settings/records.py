@@ -41,7 +41,7 @@ class Wish(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One setting of the plan; what it is now is "" where it is not set or not known.
+    """One setting of the plan; what it is now is "" if it is not set or not known.
 
     change: it is known not to be as wanted. lasts, how: whether a reboot keeps it, and who sees to
     that, or what would.
@@ -114,11 +114,11 @@ class Gap(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Where the launch's own container is written; "" where it is written nowhere.
+    """The manifest or Compose service that describes the launch's container; "" without one.
 
-    kind: Deployment and others of Kubernetes, or "". container: its name there, or the compose
-    service's. What a merge would write over or beside it has: capabilities, whether GPUs enough for
-    its ranks, and whether the device files of RDMA.
+    kind: Deployment and others of Kubernetes, or "". container: the name of the container, or of
+    the service. The rest is what the description has already: capabilities, GPUs enough for its
+    ranks, device files of RDMA.
     """
 
     kind: str = ""
@@ -167,5 +167,5 @@ class Plan(NamedTuple):
         return tuple(setting for setting in self.settings if setting.kind in kinds)
 
     def value(self, kind: Kind, name: str) -> str | None:
-        """Return what ``name`` is to be; None where the plan does not say."""
+        """Return the wanted value of a setting; None if the plan has no such setting."""
         return next((s.wanted for s in self.of(kind) if s.name == name), None)

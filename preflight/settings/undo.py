@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from checks.base.root import Root
@@ -30,7 +29,7 @@ class JournalError(Exception):
 class Entry(NamedTuple):
     """One change. kind: value (a kernel file), file, link.
 
-    before: None where nothing was there. got: as read back, None while it is being made. boot: the
+    before: None if nothing was there. got: as read back, None while it is being made. boot: the
     kernel's boot id. mode: a replaced file's permissions.
     """
 
@@ -86,12 +85,7 @@ class Journal:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def add(self, entry: Entry) -> None:
@@ -110,6 +104,7 @@ class Journal:
         self._save()
 
     def _save(self) -> None:
+        """Write the journal, or remove it if it has no entry. Raises JournalError."""
         import json
 
         try:
@@ -124,16 +119,17 @@ class Journal:
             raise JournalError(_unwritable(self.path, error)) from None
 
     def _read(self) -> list[Entry]:
+        """Return the entries of the journal's file. Raises JournalError if it is not ours."""
         import json
 
         try:
-            found = self._writer.content(self.path)
+            content = self._writer.content(self.path)
         except OSError as error:
             raise JournalError(f"{self.path}: {error.strerror}: nothing was changed") from None
-        if found is None:
+        if content is None:
             return []
         try:
-            plain: Any = json.loads(found[0])
+            plain: Any = json.loads(content[0])
             schema = plain.get("schema")
         except (ValueError, AttributeError, RecursionError):
             raise JournalError(_not_ours(self.path, "not a journal of this program")) from None
@@ -152,6 +148,7 @@ class Journal:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
+    """Return the entry of a row. Raises ValueError if a field is missing or of another type."""
     entry = Entry(**row)
     texts = (entry.kind, entry.path, entry.wanted, entry.boot)
     fits = all(isinstance(text, str) for text in texts) and isinstance(entry.mode, int | None)
@@ -188,13 +185,13 @@ class Undone(NamedTuple):
 
 def boot_id(root: Root) -> str:
     """Return the id of this boot; "" if the kernel does not say: a reboot is not noticed then."""
-    found = root.word(BOOT_ID)
-    return "" if isinstance(found, Unknown) else found
+    word = root.word(BOOT_ID)
+    return "" if isinstance(word, Unknown) else word
 
 
 def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[Undone]:
     """Take back all entries from ``since`` on, the last first; one that fails stops no other."""
-    found = []
+    results = []
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
         try:
@@ -210,11 +207,12 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
                 journal.replace(entry, rest)
             except JournalError as error:  # what could be put back is; the rest must be tried too
                 result = result._replace(text=f"{result.text} ({error})")
-        found.append(result)
-    return found
+        results.append(result)
+    return results
 
 
 def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
+    """Put a kernel file's value back, unless somebody else has changed it since."""
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)
@@ -255,7 +253,7 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     # Reservations are counted for the whole pool; any node may have to honour them.
     reserved = root.integer(f"{POOLS}/{folder.rpartition('/')[2]}/resv_hugepages")
     if isinstance(free, Unknown) or isinstance(reserved, Unknown):
-        why = next(one.reason for one in (free, reserved) if isinstance(one, Unknown))
+        why = next(fact.reason for fact in (free, reserved) if isinstance(fact, Unknown))
         text = f"not put back, because it is unknown which process holds its pages: {why}"
         return Undone(f"{path}: {text}", False, False)
     before = int(entry.before or 0)
@@ -271,9 +269,10 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 
 
 def _file(entry: Entry, writer: Writer) -> Undone:
+    """Put a file's content back, or remove it if it was not there before."""
     writer.discard_part(entry.path)
-    path, found = entry.path, writer.content(entry.path)
-    content = None if found is None else found[0]
+    path, content_and_mode = entry.path, writer.content(entry.path)
+    content = None if content_and_mode is None else content_and_mode[0]
     if content == entry.before:
         return Undone(f"{path}: is as before", True, True)
     if content is None:
@@ -292,6 +291,7 @@ def _file(entry: Entry, writer: Writer) -> Undone:
 
 
 def _link(entry: Entry, writer: Writer) -> Undone:
+    """Remove a link that apply made, unless it leads elsewhere now."""
     path, target = entry.path, writer.target(entry.path)
     if target is None:
         return Undone(f"{path}: is gone already", True, True)

@@ -39,7 +39,7 @@ _READ = regex(
 def pools(
     needs: LaunchNeeds | None, hugetlb: HugetlbFacts | Unknown
 ) -> tuple[tuple[PoolTarget, ...], list[Wish], list[Gap]]:
-    """Return each pool that the launch takes pages from, what to set, and what is not known."""
+    """Return each pool that the launch takes pages from, its wishes, and the gaps."""
     if needs is None:
         return (), [], []
     if isinstance(needs.usages, Unknown):
@@ -76,15 +76,15 @@ def pools(
             text += f", others hold {target.held_pages}"
         reason = Reason("", text)
         wishes.append(Wish(setting, change, reason))
-    found = tuple(
+    pool_targets = tuple(
         PoolTarget(spot.page_size_bytes, spot.node, target.pages, target.now_pages)
         for spot, target in targets.items()
     )
-    return found, wishes, gaps
+    return pool_targets, wishes, gaps
 
 
 def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
-    """Yield what the launch wants of its host and container beyond pools and environment."""
+    """Yield the wishes of the launch for its host and container, beyond pools and environment."""
     memory = facts.topic("memory")
     count = memory if isinstance(memory, Unknown) else memory.max_map_count
     if isinstance(count, int):
@@ -96,7 +96,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
         return
     container = main_container(needs)
     needs = of_container(needs, container)
-    if needs.rdma_processes or any(one.uses_uring is True for one in needs.processes):
+    if needs.rdma_processes or any(process.uses_uring is True for process in needs.processes):
         yield from _locking(facts, container, needs)
     yield from _binding(needs, container)
     if needs.rdma_processes:
@@ -117,7 +117,7 @@ def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
 
 
 def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> LaunchNeeds:
-    """Return what runs in ``container`` alone; all of a launch without containers."""
+    """Return the needs of what runs in ``container`` alone; all of a launch without containers."""
     if container is None:
         return needs
     inside, elsewhere = [], set[str]()
@@ -133,20 +133,31 @@ def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> Launc
 
 
 def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds) -> Iterator[Wish]:
+    """Yield the memlock limit and the capability that lock memory for a NIC or a ring."""
     limits = facts.topic("limits")
     now = ""
     if container is not None:
-        said = container.memlock_bytes
-        now = "" if said is None else "unlimited" if said == -1 else str(said)
+        memlock_bytes = container.memlock_bytes
+        now = (
+            ""
+            if memlock_bytes is None
+            else "unlimited"
+            if memlock_bytes == -1
+            else str(memlock_bytes)
+        )
     elif not isinstance(limits, Unknown) and not isinstance(limits.memlock, Unknown):
         soft = limits.memlock.soft
         now = "unlimited" if soft is None else str(soft)
     system = facts.topic("system")
-    locking = [one for one in needs.processes if one.rdma is not None or one.uses_uring is True]
+    locking = [
+        process
+        for process in needs.processes
+        if process.rdma is not None or process.uses_uring is True
+    ]
     if isinstance(limits, Unknown) or isinstance(system, Unknown):
         grants = []
     else:
-        grants = [grant(system, limits, one) for one in locking]
+        grants = [grant(system, limits, process) for process in locking]
     none = Limit(None, None)
     if grants and all(granted.by_launch and granted.limit == none for granted in grants):
         now = "unlimited"
@@ -158,6 +169,7 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
 
 
 def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish]:
+    """Yield the capability that binds memory to NUMA nodes, if a process does."""
     for process in needs.processes:
         binds = process.program == "sglang" and process.node is not None
         splits = splits_segment(process)
@@ -179,6 +191,7 @@ def _added(container: ContainerLimits | None, name: str) -> str:
 def _devices(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish | Gap]:
+    """Yield the device files of the NICs that the launch uses."""
     rdma: RdmaFacts | Unknown = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         yield Gap("devices", rdma.reason)
@@ -186,30 +199,33 @@ def _devices(
     release = release_of(needs.mooncake_version)
     names: list[str] = []
     for process in needs.rdma_processes:
-        found = devices_in_use(rdma, process, release)
-        if isinstance(found.names, Unknown):
-            yield Gap("devices", f"the NICs of {process.name}: {found.names.reason}")
+        use = devices_in_use(rdma, process, release)
+        if isinstance(use.names, Unknown):
+            yield Gap("devices", f"the NICs of {process.name}: {use.names.reason}")
             return
         # A device that is not passed on to this container is wanted all the same.
-        outside = (lost.name for lost in found.lost if lost.cause is Cause.UVERBS)
-        names += [*found.names, *outside]
-    given = () if container is None else container.devices
+        outside = (lost.name for lost in use.lost if lost.cause is Cause.UVERBS)
+        names += [*use.names, *outside]
+    passed_on = () if container is None else container.devices
     nics = [nic for nic in rdma.present if nic.name in names]
     for nic in nics:
         if nic.uverbs is not None:
             path = f"{DEVICE_NODES}/{nic.uverbs}"
             reason = Reason("rdma.uverbs-permission", f"the launch uses {nic.name}")
-            now = path if path in given else ""
+            now = path if path in passed_on else ""
             yield Wish(Setting(Kind.DEVICE, path, path, now), False, reason)
     if nics and isinstance(rdma.connection_manager, DeviceNode):
         path = f"{DEVICE_NODES}/rdma_cm"
         reason = Reason("", "libraries that connect by address open it")
-        yield Wish(Setting(Kind.DEVICE, path, path, path if path in given else ""), False, reason)
+        yield Wish(
+            Setting(Kind.DEVICE, path, path, path if path in passed_on else ""), False, reason
+        )
 
 
 def _shared_memory(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish]:
+    """Yield the size of /dev/shm, or the host's IPC if the container has that."""
     need_bytes = sum(process.shm_bytes for process in needs.processes)
     if not need_bytes and not any(process.gpu is not None for process in needs.processes):
         return
@@ -249,9 +265,11 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
                 short = container is not None and container.runtime == "kubernetes"
                 short = short and (now or 0) < pages * size
                 reason = Reason("hugetlb.cgroup-limit", page_terms(needs, Spot(size, None)))
-                said = "" if now is None else str(now)
+                asked_text = "" if now is None else str(now)
                 name = f"{size // GIB}Gi" if size >= GIB else f"{size // MIB}Mi"
-                yield Wish(Setting(Kind.HUGEPAGES, name, str(pages * size), said), short, reason)
+                yield Wish(
+                    Setting(Kind.HUGEPAGES, name, str(pages * size), asked_text), short, reason
+                )
     known = regular_bytes(needs)
     if isinstance(known, Unknown):
         yield Gap("memory", known.reason)
@@ -284,17 +302,17 @@ def is_read(name: str) -> bool:
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
     """Return the launch's variables: wishes, conflicts, and those left out as secrets."""
     values: dict[str, dict[str, ProcessNeeds]] = {}
-    own = None if needs is None else of_container(needs, main_container(needs))
-    processes = () if own is None else own.processes
+    needs_inside = None if needs is None else of_container(needs, main_container(needs))
+    processes = () if needs_inside is None else needs_inside.processes
     for process in processes:
         for name, value in process.environment.items():
             if _READ.match(name):
                 values.setdefault(name, {}).setdefault(value, process)
-    found, conflicts, secrets = [], [], []
+    wishes, conflicts, secrets = [], [], []
     everything = () if needs is None else needs.processes
-    elsewhere = [one for one in everything if one not in processes]
+    elsewhere = [process for process in everything if process not in processes]
     if processes and elsewhere:
-        others = fold_alike([one.name for one in elsewhere], 2)
+        others = fold_alike([process.name for process in elsewhere], 2)
         conflicts.append(
             f"what a container is given is that of {processes[0].name}; {others}: in containers of "
             "their own, and not in it"
@@ -310,5 +328,5 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
                 "is taken, so start them with an environment of their own"
             )
         reason = Reason("", f"the launch sets it for {process.name}")
-        found.append(Wish(Setting(Kind.ENVIRONMENT, name, value, value), False, reason))
-    return found, conflicts, secrets
+        wishes.append(Wish(Setting(Kind.ENVIRONMENT, name, value, value), False, reason))
+    return wishes, conflicts, secrets

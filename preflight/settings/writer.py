@@ -72,7 +72,7 @@ class Writer:
         _sync(os.path.dirname(self.locate(path)))
 
     def content(self, path: str) -> tuple[str, int] | None:
-        """Return a file's whole content and permissions, or None where there is none."""
+        """Return a file's whole content and permissions, or None if it does not exist."""
         try:
             with open(self.locate(path), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode & 0o7777
@@ -81,7 +81,7 @@ class Writer:
             return None
 
     def target(self, path: str) -> str | None:
-        """Return where a symbolic link leads; None where there is none."""
+        """Return where a symbolic link leads; None if it does not exist."""
         try:
             return os.readlink(self.locate(path))
         except OSError:

@@ -30,14 +30,14 @@ _KV_WORDS = (
 
 
 class FreeMemory(NamedTuple):
-    """What the gate reads. headroom_bytes: the memory cgroup's; None where nothing limits."""
+    """What the gate reads. headroom_bytes: the memory cgroup's; None if nothing limits."""
 
     available_bytes: int
     headroom_bytes: int | Unknown | None = None
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return what a process reads inside a container that the launch limits to so many bytes.
+    """Return the free memory that a process reads in a container with this memory limit.
 
     Anything but a number limits nothing. Nothing else is taken as used in it.
     """
@@ -52,7 +52,7 @@ def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
 class GateAnswer(NamedTuple):
     """One pool of one rank. ``free_bytes``: what the gate compares it with.
 
-    message: what the server prints where it refuses; None where it admits.
+    message: what the server prints where it refuses; None if it admits.
     """
 
     kind: PoolKind
@@ -74,7 +74,7 @@ def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
 
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
-    """Return what one pool is compared with; negative on a host with less than the reserve.
+    """Return the memory that one pool is compared with; negative below SGLang's reserve.
 
     A headroom that is Unknown does not count: SGLang warns and goes by the host's memory.
     """
@@ -90,7 +90,7 @@ def asked_bytes(
 ) -> tuple[int, str] | None:
     """Return the free memory for which the gate admits each pool, and how that comes about.
 
-    None where no pool is checked. free // shares >= largest: free >= largest * shares.
+    None if no pool is checked. free // shares >= largest: free >= largest * shares.
     """
     requested = [pool.requested_bytes for pool in pools if pool.requested_bytes is not None]
     if not requested:
@@ -103,7 +103,7 @@ def asked_bytes(
 def auto_budget_bytes(
     memory: FreeMemory, ranks: int, release: SglangRelease, fraction: float
 ) -> int:
-    """Return what one rank may book where SGLang sizes its pools by itself; 0 or less: it stops."""
+    """Return the bytes that a rank may book if SGLang sizes its pools; 0 or less: it stops."""
     return int(free_bytes(memory, ranks, release) * fraction)
 
 
@@ -183,7 +183,7 @@ def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: Sgl
 class FeasiblePages(NamedTuple):
     """The huge page counts of one size that cover the need and pass the gate.
 
-    ``most`` is None where nothing bounds it from above; empty where ``most < least``.
+    ``most`` is None if nothing bounds it from above; empty if ``most < least``.
     """
 
     page_size_bytes: int

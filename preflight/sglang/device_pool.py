@@ -138,7 +138,7 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
 
 @or_unknown
 def _profiled(request: DeviceRequest) -> Interval:
-    """Return what fits the GPU, between the bounds of the estimate."""
+    """Return the number of tokens that fit the GPU, between the bounds of the estimate."""
     pools = request.pools
     geometry, gpu_bytes = known(pools.geometry), known(request.gpu_bytes)
     fraction = request.mem_fraction or default_mem_fraction(request)
@@ -208,6 +208,7 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
 
 
 def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens: int) -> int:
+    """Return the host bytes that mirror so many tokens of the device's pools."""
     if row.layers.linear:
         raise UnknownFactError(Unknown("linear states are mirrored too, of unknown number"))
     page = pools.page_tokens

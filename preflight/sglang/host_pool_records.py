@@ -102,7 +102,7 @@ class HostPool(NamedTuple):
     tokens: its slots, whole pages of them. bytes: the sum of its tensors.
     allocations_bytes: each tensor as its allocator takes it, in order.
     requested_bytes: what SGLang's admission gate compares, which for the indexer is one page less
-    than it allocates; None where no gate looks at it. halves: its one tensor is registered with the
+    than it allocates; None if no gate looks at it. halves: its one tensor is registered with the
     NICs as two regions, K and V. page_objects: what the store keeps of one page of it; latent
     attention has one row for both, whatever the release registers.
     """
@@ -148,7 +148,7 @@ class Refusal(Unknown):
 class HostBytes(NamedTuple):
     """Bounds where the pools cannot be named one by one; ``reason`` says why, and what bounds.
 
-    missing: what is not known of the model, None where that is not why.
+    missing: what is not known of the model, None if that is not why.
     """
 
     least_bytes: int
@@ -233,13 +233,14 @@ class RowBytes(NamedTuple):
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
     """Return the row of one rank in each pipeline stage.
 
-    Raises UnknownFactError where the model is not known, or what this release stores of it.
+    Raises UnknownFactError if the model is not known, or what this release stores of it.
     """
     geometry = known(request.geometry)
     return tuple(_row(request, geometry, stage) for stage in range(request.pp))
 
 
 def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> StageLayers:
+    """Return the layers of one pipeline stage by kind; drafts are in the last stage."""
     first, last = _span(request, len(geometry.layers), stage)
     kinds = geometry.layers[first:last]
     # Drafts predict from the last stage's output and live there.
@@ -270,6 +271,7 @@ def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
 
 
 def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
+    """Return the bytes of one token in one pipeline stage, by its parts."""
     item = request.kv_item_bytes or geometry.dtype_bytes
     layers = _stage_layers(request, geometry, stage)
     linear = _linear_bytes(request, geometry.linear, layers.linear)

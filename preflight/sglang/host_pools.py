@@ -69,6 +69,7 @@ def _stop(why: str) -> NoReturn:
 
 
 def _check(request: PoolRequest) -> None:
+    """Raise ValueError if a number of the request is out of range."""
     numbers = (request.page_tokens, request.tp, request.pp, request.dp, request.dcp)
     if min(numbers) < 1 or not 0 <= request.stage < request.pp:
         raise ValueError(
@@ -79,6 +80,7 @@ def _check(request: PoolRequest) -> None:
 
 
 def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
+    """Return an upper bound from --hicache-size alone; raise UnknownFactError without a size."""
     if request.size_gb <= 0:
         raise UnknownFactError(why)
     asked = request.size_gb * GIGABYTE
@@ -134,6 +136,7 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
 
 
 def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
+    """Return the host pools of a model with one kind of attention."""
     pages = page_count(request, tokens)
     if pages < 1:
         _stop("the pool is less than one page: SGLang stops, or allocates nothing")
@@ -150,6 +153,7 @@ def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
 def _indexer(
     request: PoolRequest, row: RowBytes, pages: int, which: PoolKind = PoolKind.INDEXER
 ) -> HostPool | None:
+    """Return the index pool beside a KV pool; None if the release or the model has none."""
     kind = request.release.indexer
     if not row.index_per_layer or not row.index_layers or kind is Indexer.NONE:
         return None
@@ -174,6 +178,7 @@ def _indexer(
 
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
+    """Return the host pools of a draft model."""
     if request.release.draft is DraftPool.NONE:
         return []
     if draft.count(LayerKind.FULL) != len(draft.layers):
@@ -248,6 +253,7 @@ def _device_sliding_tokens(request: PoolRequest) -> int | None:
 def _shared_exactly(
     request: PoolRequest, rows: tuple[RowBytes, ...], device_tokens: int, sliding_tokens: int
 ) -> HostPools:
+    """Return full and window pools that share --hicache-size as their device pools do."""
     # The device pools have a page of padding each; the shares are SGLang's floats, in its order.
     shares = []
     for row in rows:
@@ -296,6 +302,7 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
 
 
 def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int) -> HostPools:
+    """Return the pools of full and window layers with so many tokens each."""
     window = RowBytes(row.sliding_parts, row.sliding, row.layers)
     pages = page_count(request, full), page_count(request, sliding)
     _refuse_below_device(request, pages[0], request.device_tokens)

@@ -45,7 +45,7 @@ EAGLE_DRAFTS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
-    """Return what one rank contributes of ``global_segment_size``."""
+    """Return the share of ``global_segment_size`` that one rank contributes."""
     if release.segment_divisor is SegmentDivisor.ONE:
         return size
     group = ranks.tp // ranks.attention_dp
@@ -55,7 +55,7 @@ def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
 
 
 def configured_segment(server: SglangServer) -> int | None:
-    """Return ``global_segment_size`` in bytes, as SGLang reads it; None where it cannot."""
+    """Return ``global_segment_size`` in bytes, as SGLang reads it; None if it cannot."""
     value = server.store.value("global_segment_size") if server.store else None
     try:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
@@ -109,7 +109,7 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
 def own_allocator(
     server: SglangServer, release: SglangRelease, mooncake: MooncakeRelease
 ) -> OwnAllocator | None:
-    """Return SGLang's own allocator of host pools; None where Mooncake's takes them.
+    """Return SGLang's own allocator of host pools; None if Mooncake's takes them.
 
     Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to its own
     (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
@@ -216,7 +216,7 @@ class Ranks(NamedTuple):
 
 @or_unknown
 def server_ranks(server: SglangServer) -> Ranks:
-    """Return the ranks of ``server``; Unknown where a variable decides their number."""
+    """Return the ranks of ``server``; Unknown if a variable decides their number."""
     tp, pp = known(server.number("tp_size")), known(server.number("pp_size"))
     replicas, attention_dp = known(server.replicas), known(server.attention_dp)
     nodes = known(server.number("nnodes"))
@@ -224,8 +224,8 @@ def server_ranks(server: SglangServer) -> Ranks:
         raise UnknownFactError(Unknown("tp, pp, dp and nnodes must be 1 or more"))
     here = max(1, tp * pp * replicas // nodes)
     node_rank = server.value("node_rank")
-    own = node_rank if isinstance(node_rank, int) else 0
-    return Ranks(tp, pp, replicas, attention_dp, here, nodes, max(0, own))
+    first_rank = node_rank if isinstance(node_rank, int) else 0
+    return Ranks(tp, pp, replicas, attention_dp, here, nodes, max(0, first_rank))
 
 
 # A tmpfs gives out pages of the kernel's size, the smallest of which this is.

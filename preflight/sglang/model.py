@@ -57,7 +57,7 @@ _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
 
 
 class WellKnownModel(NamedTuple):
-    """``weights_bytes``: of a checkpoint under its own name; None where not known."""
+    """``weights_bytes``: of a checkpoint under its own name; None if not known."""
 
     name: str
     geometry: ModelGeometry
@@ -79,10 +79,10 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     path = model_path.strip().replace("\\", "/").lower()
     name = _name(path)
     quantized = False
-    own = f"nvidia/{name}"
+    nvidia_name = f"nvidia/{name}"
     nobodys = path.startswith("/") or "/" not in path  # a folder, likely with a copy of it
-    if own in table and (nobodys or _OTHER_CACHE.search(path)):
-        name, quantized = own, True
+    if nvidia_name in table and (nobodys or _OTHER_CACHE.search(path)):
+        name, quantized = nvidia_name, True
     while name not in table:
         shorter = _TUNED.sub("", name)
         if shorter == name and not _OTHER_CACHE.search(path):
@@ -147,8 +147,8 @@ _NESTED = ("text_config", "language_config", "llm_config")
 
 
 class Model(NamedTuple):
-    """``weights_bytes``: None where the table does not know them; then they are no fewer than
-    ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None where the config that was
+    """``weights_bytes``: None if the table does not know them; then they are no fewer than
+    ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None if the config that was
     read does not say."""
 
     name: str
@@ -183,10 +183,11 @@ class Models:
         return self._read[path]
 
     def _at(self, path: str) -> Model:
+        """Return the model at a path: by its config.json, or by its well-known name."""
         folder = path.rstrip("/")
-        own = self._root.text(f"{folder}/config.json") if path.startswith("/") else None
-        if isinstance(own, str):
-            return _from_config(own, path, checkpoint_bytes(self._root.locate(folder)))
+        config_text = self._root.text(f"{folder}/config.json") if path.startswith("/") else None
+        if isinstance(config_text, str):
+            return _from_config(config_text, path, checkpoint_bytes(self._root.locate(folder)))
         known = well_known_model(path)
         if isinstance(known, Unknown):
             return Model(path, known)
@@ -219,6 +220,7 @@ def checkpoint_bytes(folder: str) -> int | Unknown:
 
 
 def _from_config(text: str, name: str, weights_bytes: int | Unknown | None) -> Model:
+    """Return the model of a config.json, with its shape or why the shape is not known."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

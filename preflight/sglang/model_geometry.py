@@ -47,6 +47,7 @@ class Architectures(NamedTuple):
 
 @cache
 def _architectures() -> Architectures:
+    """Return the names of architectures with pools of their own kind."""
     with open(data_file("model_architectures.json"), encoding="utf-8") as file:
         table: dict[str, list[str]] = json.load(file)
     return Architectures(
@@ -94,7 +95,7 @@ class ModelGeometry(NamedTuple):
     layers: the kind of each layer, in order. index_layers: the layers that keep index keys of
     their own (sparse attention), in order; empty without an indexer.
     sliding: the heads of the sliding-window layers; None without such layers.
-    linear: the state of a linear-attention layer, Unknown where its shape is not derivable.
+    linear: the state of a linear-attention layer, Unknown if its shape is not derivable.
     dtype_bytes: one element of the KV cache under ``--kv-cache-dtype auto``.
     nextn_layers: the layers of a multi-token-prediction head that the checkpoint carries.
     """
@@ -128,6 +129,7 @@ def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeomet
 
 
 def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
+    """Return the shape of a model's cache. Raises ConfigError if the configuration lacks it."""
     text = _text_config(config)
     architectures = names(config, "architectures") or names(text, "architectures")
     if not architectures:
@@ -187,6 +189,7 @@ def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _sliding_heads(text: Mapping[str, object]) -> Heads:
+    """Return the heads of the window layers, which some models have apart."""
     head_dim = positive(text, "swa_head_dim") if text.get("swa_head_dim") else _head_dim(text)
     v_head_dim = positive(text, "swa_v_head_dim") if text.get("swa_v_head_dim") else head_dim
     key, other = "swa_num_key_value_heads", text.get("attention_other_setting")
@@ -200,6 +203,7 @@ def _sliding_heads(text: Mapping[str, object]) -> Heads:
 
 
 def _head_dim(text: Mapping[str, object]) -> int:
+    """Return the size of a head, as written or by the hidden size."""
     if text.get("head_dim") is not None:
         return positive(text, "head_dim")
     width = positive(text, "hidden_size") // positive(text, "num_attention_heads")
@@ -209,6 +213,7 @@ def _head_dim(text: Mapping[str, object]) -> int:
 
 
 def _kv_heads(text: Mapping[str, object]) -> int:
+    """Return the number of KV heads, in whatever spelling."""
     # The spellings and their order of SGLang's get_total_num_kv_heads.
     if text.get("multi_query") is True:
         return 1
@@ -241,10 +246,10 @@ def _shares_index(text: Mapping[str, object], layer: int) -> bool:
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")
     for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):
-        given = text.get(key)
-        if given is None:
+        pattern = text.get(key)
+        if pattern is None:
             continue
-        types = tuple(given) if isinstance(given, str) else names(text, key)
+        types = tuple(pattern) if isinstance(pattern, str) else names(text, key)
         if not types:
             raise ConfigError(f"{key}: which layers keep index keys is not understood")
         return layer < len(types) and types[layer] == shared
@@ -257,6 +262,7 @@ def _shares_index(text: Mapping[str, object], layer: int) -> bool:
 
 
 def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> LinearState | Unknown:
+    """Return the state of the linear layers; Unknown if it is not derivable."""
     # The one shape that SGLang's qwen3_next.py and its kin share (Mamba2StateShape.create).
     if text.get("linear_key_head_dim") is None:
         return Unknown(f"{architectures[0]}: the state of its linear layers is not derivable")
@@ -339,6 +345,7 @@ def layer_kinds(
 def _sliding_layers(
     text: Mapping[str, object], architectures: tuple[str, ...], count: int
 ) -> tuple[LayerKind, ...]:
+    """Return the kind of each layer of a model with window layers."""
     if "Llama4ForConditionalGeneration" in architectures:
         return tuple(
             LayerKind.SLIDING if (layer + 1) % 4 else LayerKind.FULL for layer in range(count)

@@ -40,7 +40,7 @@ class Hardware(NamedTuple):
     """What a server's pools depend on beside its command line.
 
     gpu_bytes: the memory of the smallest GPU. host: what SGLang reads of the host's memory, for a
-    pool whose size is left to it. context_tokens: of the model's config, None where it says none.
+    pool whose size is left to it. context_tokens: of the model's config, None if it says none.
     gpu: read for models of sparse attention alone. least_weights_bytes: where weights_bytes is not
     known.
     """
@@ -78,6 +78,7 @@ class SizedServer(NamedTuple):
 
 @or_unknown
 def pool_request(sized: SizedServer) -> PoolRequest:
+    """Return the request for the pools of one server. Raises UnknownFactError if unknown."""
     server, ranks, hardware = sized.server, sized.ranks, sized.hardware
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
@@ -92,10 +93,10 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     item_bytes, raw_rows = _row(sized, kv_type)
     partition = _partition(sized)
     drafts = Drafts() if sized.purpose is Purpose.OFFLOAD else hardware.drafts
-    own = None if isinstance(drafts.own, Unknown) else drafts.own
+    draft = None if isinstance(drafts.own, Unknown) else drafts.own
     draft_bytes = None
-    if own is not None and draft_type is not None:
-        draft_bytes = _ITEM_BYTES.get(draft_type) or own.dtype_bytes
+    if draft is not None and draft_type is not None:
+        draft_bytes = _ITEM_BYTES.get(draft_type) or draft.dtype_bytes
     return PoolRequest(
         geometry=hardware.geometry,
         release=sized.release,
@@ -111,7 +112,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
         kv_item_bytes=item_bytes,
         raw_fp8_rows=raw_rows,
         packed_drafts=drafts.packed,
-        draft=own,
+        draft=draft,
         draft_item_bytes=draft_bytes,
         partition=partition,
     )
@@ -151,7 +152,7 @@ def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
     """Return what calculate_mla_kv_cache_dim decides by the kernels of either phase."""
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
-    given = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
+    backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
     if isinstance(gpu, Unknown):
         answers = {_raw_row(sized, kind) for kind in GpuKind}
         return answers.pop() if len(answers) == 1 else known(gpu)
@@ -161,7 +162,7 @@ def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
         default = "tilelang"
     elif gpu is GpuKind.BLACKWELL and release.blackwell_trtllm and not hisparse:
         default = "trtllm"
-    prefill, decode = (backend or default for backend in given)
+    prefill, decode = (backend or default for backend in backends)
     roles = {"prefill": (prefill,), "decode": (decode,)}
     deciding = roles.get(sized.server.mode, ()) if release.role_decides_row else ()
     if "trtllm" in (deciding or (prefill, decode)):
@@ -209,6 +210,7 @@ def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval:
 
 
 def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
+    """Return the request for the pool on the GPU."""
     names = (
         "mem_fraction_static",
         "max_total_tokens",
@@ -243,7 +245,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
 
 
 def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the ratio that SGLang takes where none is given, between two bounds."""
+    """Return SGLang's default ratio, between two bounds."""
     if sized.purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"
@@ -263,8 +265,8 @@ def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> 
     context = sized.hardware.context_tokens if context is None else context
     if tokens <= 0 or not isinstance(context, int):
         return floor, most
-    held = context + _ROW_HEADROOM_TOKENS
-    ratio = decode_pool_ratio(sized.release, tokens, request.page_tokens, held)
+    longest = context + _ROW_HEADROOM_TOKENS
+    ratio = decode_pool_ratio(sized.release, tokens, request.page_tokens, longest)
     least = ratio if isinstance(ratio, float) else floor
     # Drafts lengthen a request by what their settings come to.
     return least, most if sized.hardware.drafts.algorithm else least

@@ -75,26 +75,26 @@ def server_memory(
 ) -> ServerMemory:
     """Return all host pools of one rank of ``server``."""
     sized = SizedServer(server, ranks, hardware, release)
-    found = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
-    if not found:
+    pools = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
+    if not pools:
         return ServerMemory((), (), "no hierarchical cache")
-    if len(found) == 1:
-        return found[0]
-    named = all(part.pools for part in found)
+    if len(pools) == 1:
+        return pools[0]
+    named = all(part.pools for part in pools)
     together = ServerMemory(
-        tuple(size for part in found for size in part.least_pools_bytes),
-        _together([part.most_pools_bytes for part in found]),
-        "; ".join(part.why for part in found),
-        tuple(pool for part in found for pool in part.pools) if named else (),
-        next((part.refused for part in found if part.refused is not None), None),
+        tuple(size for part in pools for size in part.least_pools_bytes),
+        _together([part.most_pools_bytes for part in pools]),
+        "; ".join(part.why for part in pools),
+        tuple(pool for part in pools for pool in part.pools) if named else (),
+        next((part.refused for part in pools if part.refused is not None), None),
     )
-    if not any(part.least_by_stage or part.most_by_stage for part in found):
+    if not any(part.least_by_stage or part.most_by_stage for part in pools):
         return together
     stages = range(ranks.pp)
-    least = tuple(tuple(s for p in found for s in p.of_stage(stage, False)) for stage in stages)
+    least = tuple(tuple(s for p in pools for s in p.of_stage(stage, False)) for stage in stages)
     if isinstance(together.most_pools_bytes, Unknown):
         return together._replace(least_by_stage=least)
-    most = tuple(tuple(s for p in found for s in p.of_stage(stage, True)) for stage in stages)
+    most = tuple(tuple(s for p in pools for s in p.of_stage(stage, True)) for stage in stages)
     return together._replace(least_by_stage=least, most_by_stage=most)
 
 
@@ -104,6 +104,7 @@ def _together(parts: list[tuple[int, ...] | Unknown]) -> tuple[int, ...]:
 
 
 def _purposes(sized: SizedServer) -> list[Purpose]:
+    """Return the purposes for which a server has host pools."""
     server = sized.server
     purposes = [Purpose.PREFIX_CACHE] if server.hicache else []
     if server.mode != "decode":
@@ -144,6 +145,7 @@ def _backs_retraction_up(sized: SizedServer) -> bool:
 
 
 def _pool(sized: SizedServer) -> ServerMemory:
+    """Return the host pool of one purpose; at both GPU rows if the GPU is not known."""
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     unfit = None if isinstance(geometry, Unknown) else _unfit(sized, geometry)
     memory = _sized(sized) if unfit is None else _unsized(unfit)
@@ -159,13 +161,16 @@ def _pool(sized: SizedServer) -> ServerMemory:
 
 def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
     """Return the bounds over the GPUs whose rows differ; one answer where they agree."""
-    found = [_sized(sized._replace(hardware=sized.hardware._replace(gpu=one))) for one in GpuKind]
-    least = min(found, key=lambda memory: sum(memory.least_pools_bytes))
-    most = max(found, key=_most_bytes)
+    bounds = [
+        _sized(sized._replace(hardware=sized.hardware._replace(gpu=gpu_kind)))
+        for gpu_kind in GpuKind
+    ]
+    least = min(bounds, key=lambda memory: sum(memory.least_pools_bytes))
+    most = max(bounds, key=_most_bytes)
     memory = _between(least, most, most.why)
     if least.least_pools_bytes != memory.most_pools_bytes:
-        said = f"between kinds of GPU: {why.reason}; at most {most.why}"
-        memory = memory._replace(missing=why, why=said)
+        message = f"between kinds of GPU: {why.reason}; at most {most.why}"
+        memory = memory._replace(missing=why, why=message)
     return memory
 
 
@@ -189,6 +194,7 @@ def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
 
 
 def _sized(sized: SizedServer) -> ServerMemory:
+    """Return a pool by its size, its ratio, the host's memory or the default."""
     request = pool_request(sized)
     if isinstance(request, Unknown):
         return _unsized(request)
@@ -210,21 +216,21 @@ def _sized(sized: SizedServer) -> ServerMemory:
 
 def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
     """Return the pools of ``request``, and what of its draft is not known."""
-    found = _widest_stage(sized, request, asked)
-    own = sized.hardware.drafts.own
-    if isinstance(own, Unknown) and sized.purpose is not Purpose.OFFLOAD:
-        if isinstance(found.most_pools_bytes, Unknown):
-            return found
-        why = f"{found.why}; a draft's pool on top: {own.reason}"
-        return found._replace(most_pools_bytes=own, why=why, pools=())
-    if isinstance(found.most_pools_bytes, Unknown) and (request.draft or request.packed_drafts):
+    memory = _widest_stage(sized, request, asked)
+    draft = sized.hardware.drafts.own
+    if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
+        if isinstance(memory.most_pools_bytes, Unknown):
+            return memory
+        why = f"{memory.why}; a draft's pool on top: {draft.reason}"
+        return memory._replace(most_pools_bytes=draft, why=why, pools=())
+    if isinstance(memory.most_pools_bytes, Unknown) and (request.draft or request.packed_drafts):
         # Without its draft the target's own pool may be known: the least there will be.
         plain = request._replace(draft=None, packed_drafts=0)
         alone = _widest_stage(sized, plain, asked)
-        return found._replace(
+        return memory._replace(
             least_pools_bytes=alone.least_pools_bytes, least_by_stage=alone.least_by_stage
         )
-    return found
+    return memory
 
 
 def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
@@ -239,16 +245,16 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
     least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
     most = max(stages, key=_most_bytes)
     refused = next((stage.refused for stage in stages if stage.refused is not None), None)
-    found = _between(least, most, most.why)._replace(refused=refused)
+    memory = _between(least, most, most.why)._replace(refused=refused)
     if len({stage.least_pools_bytes for stage in stages}) > 1:
-        found = found._replace(
-            why=f"{found.why}, by pipeline stage",
+        memory = memory._replace(
+            why=f"{memory.why}, by pipeline stage",
             least_by_stage=tuple(stage.least_pools_bytes for stage in stages),
         )
-    if isinstance(found.most_pools_bytes, Unknown):
-        return found
+    if isinstance(memory.most_pools_bytes, Unknown):
+        return memory
     by_stage = tuple(known(stage.most_pools_bytes) for stage in stages)
-    return found._replace(most_by_stage=by_stage) if len(set(by_stage)) > 1 else found
+    return memory._replace(most_by_stage=by_stage) if len(set(by_stage)) > 1 else memory
 
 
 def _most_bytes(memory: ServerMemory) -> float:
@@ -268,6 +274,7 @@ def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknow
 
 
 def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerMemory:
+    """Return the pools of one pipeline stage as bounds."""
     lead = f"{asked}: " if asked else ""
     if isinstance(pools, HostPools):
         sizes = pools.allocations_bytes
@@ -275,11 +282,12 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerM
     if isinstance(pools, Unknown):
         return _unsized(pools, lead)
     most = pools.most_bytes if isinstance(pools.most_bytes, Unknown) else (pools.most_bytes,)
-    said = f"{lead}{pools.reason}"
-    return ServerMemory((pools.least_bytes,), most, said, missing=pools.missing)
+    message = f"{lead}{pools.reason}"
+    return ServerMemory((pools.least_bytes,), most, message, missing=pools.missing)
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
+    """Return the bounds from the least of one memory to the most of another."""
     if isinstance(most.most_pools_bytes, Unknown):
         why = most.why
     # What only one end is refused for may not come to pass.
@@ -333,19 +341,23 @@ def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
 
 
 def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
-    said = f"--hicache-ratio {request.ratio:g}"
+    """Return a pool of --hicache-ratio times the tokens on the GPU."""
+    message = f"--hicache-ratio {request.ratio:g}"
     if isinstance(tokens, Unknown):
-        return _unsized(tokens, f"{said}: ")
+        return _unsized(tokens, f"{message}: ")
     ends = [
         _bounds(sized, request._replace(device_tokens=count), f"of {count} tokens")
         for count in (tokens.least, tokens.most)
     ]
-    return _between(ends[0], ends[1], f"{said} of {tokens.most} tokens on the GPU; {tokens.reason}")
+    return _between(
+        ends[0], ends[1], f"{message} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    )
 
 
 def _by_default(
     sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown
 ) -> ServerMemory:
+    """Return a pool of the default ratio times the tokens on the GPU."""
     if isinstance(tokens, Unknown):
         return _unsized(tokens, f"{_UNSET}: ")
     least = default_ratio(sized, request, tokens.least)[0]
@@ -377,28 +389,28 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         why = f"{_UNSET}: at most {top.why}; {budgets.reason}"
         return top._replace(least_pools_bytes=(), why=why, pools=())
     least_budget, most_budget = budgets
-    said = (
+    message = (
         f"{_UNSET}: at most {_AUTO_SHARE:.0%} of {format_bytes(most_budget)} of host memory for "
         f"each rank (fraction {fraction:g}, as free now)"
     )
-    own = sized.hardware.drafts.own
+    draft = sized.hardware.drafts.own
     if isinstance(request.geometry, Unknown):
         # All that the host can give would be a bound, and a need that follows from no model.
         return _unsized(request.geometry, f"{_UNSET}: ")
-    missing = next((it for it in (tokens, own) if isinstance(it, Unknown)), None)
+    missing = next((it for it in (tokens, draft) if isinstance(it, Unknown)), None)
     if missing is not None or isinstance(tokens, Unknown):
         # Whatever the GPU holds, the pools share the budget; each may round up by a page.
         page = request.page_tokens * MOST_TOKEN_BYTES
         most = int(most_budget * _AUTO_SHARE) + page
         why = missing.reason if missing is not None else ""
-        return ServerMemory((), (most,), f"{said}; {why}", (), None, most_budget, missing)
+        return ServerMemory((), (most,), f"{message}; {why}", (), None, most_budget, missing)
     ends: list[ServerMemory] = []
     ratios: list[float] = []
     for count, budget, end in ((tokens.least, least_budget, 0), (tokens.most, most_budget, 1)):
         asked = request._replace(device_tokens=count)
         mirrored = mirrored_bytes(asked, count)
         if isinstance(mirrored, Unknown):
-            return _unsized(mirrored, f"{said}; ")
+            return _unsized(mirrored, f"{message}; ")
         ratio = default_ratio(sized, asked, count)[end]
         if count and mirrored:
             ratio = min(ratio, budget * _AUTO_SHARE / mirrored)
@@ -407,7 +419,9 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
             ends.append(ServerMemory((), (), "nothing left"))
         else:
             ends.append(_bounds(sized, asked._replace(ratio=ratio), ""))
-    why = f"{said}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    why = (
+        f"{message}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    )
     return _between(ends[0], ends[1], why)._replace(budget_bytes=most_budget)
 
 

@@ -31,7 +31,7 @@ from preflight.sizing.sizing import Sizing, without_arena
 
 
 class Recommendation(NamedTuple):
-    """One thing to do: a stable id, a sentence, and commands to copy (none where none helps)."""
+    """One thing to do: a stable id, a sentence, and commands to copy (none if none helps)."""
 
     id: str
     text: str
@@ -39,7 +39,7 @@ class Recommendation(NamedTuple):
 
 
 def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
-    """Return what to do, in the order in which it is to be carried out."""
+    """Return the recommendations, in the order in which they are to be carried out."""
     arena = _arena(sizing)
     needs = without_arena(sizing).needs if arena else sizing.verdict.needs
     added = _added_bytes(sizing, needs)
@@ -63,8 +63,8 @@ def _added_bytes(sizing: Sizing, needs: Pages) -> int:
 def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
     """Return the whole pool that this launch needs of one page size, others' pages included."""
     need = pool_needs(sizing.verdict.needs).get(Spot(page_size_bytes, None), 0)
-    _, held = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
-    return need + held
+    _, others = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
+    return need + others
 
 
 def to_set(sizing: Sizing) -> str:
@@ -74,18 +74,19 @@ def to_set(sizing: Sizing) -> str:
         return "nothing: the pools are large enough"
     settings = reserve_settings(targets, sizing.inputs.launch.default_page_bytes)
     if sizing.inputs.available_bytes is not None:
-        said = ", ".join(f"{setting.name}={setting.wanted}" for setting in settings)
-        return f"{said}, on the host whose huge pages --available-hugetlb gives"
-    said = ", ".join(
+        settings_text = ", ".join(f"{setting.name}={setting.wanted}" for setting in settings)
+        return f"{settings_text}, on the host whose huge pages --available-hugetlb gives"
+    settings_text = ", ".join(
         f"{setting.name}={setting.wanted} (now {setting.now or 'unknown'})" for setting in settings
     )
     if sizing.withheld:
         return f"nothing yet: {sizing.withheld}"
     cannot = ", which this host cannot give now: see below" if _why_refused(sizing, targets) else ""
-    return f"{said}{cannot}"
+    return f"{settings_text}{cannot}"
 
 
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
+    """Return the advice to reserve pages, or why they cannot be had; nothing without a need."""
     if not sizing.need_bytes:
         return []
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
@@ -176,7 +177,7 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return what SGLang's own check of memory asks for.
+    """Return the advice on SGLang's own check of memory.
 
     SGLang admits an L2 pool on MemAvailable, which huge pages are not part of.
     """

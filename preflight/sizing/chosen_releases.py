@@ -2,12 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from checks.base.installed import (
-    Installed,
-    installed_mooncake,
-    installed_others,
-    installed_sglang,
-)
+from checks.base.installed import Installed, installed_mooncake, installed_others, installed_sglang
 from checks.base.regex import regex
 from checks.base.written_numbers import is_release
 from checks.releases.mooncake import (
@@ -33,23 +28,23 @@ _USES = regex("sglang|mooncake|dynamo|vllm")
 
 
 def choose_mooncake(
-    given: str | None, installed: Installed | None = None, named: str | None = None
+    asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
     """Return the release to size for: the one given, else the one installed, else the usual one.
 
     installed: what a capture's machine has; None for this one. named: where the launch itself
     gives the version. Raises UsageError for a version that cannot be read.
     """
-    text, origin, notes = given, named or "--mooncake-version", []
+    text, origin, notes = asked, named or "--mooncake-version", []
     assumed = False
-    found: tuple[tuple[str, str], ...] = ()
+    installed_here: tuple[tuple[str, str], ...] = ()
     if text is None:
-        found = installed_mooncake() if installed is None else installed.mooncake
-    if found:
-        distribution, text = found[0]
+        installed_here = installed_mooncake() if installed is None else installed.mooncake
+    if installed_here:
+        distribution, text = installed_here[0]
         origin = f"{distribution}, {installed_where(installed)}"
-        if len({version for _, version in found}) > 1:
-            several = ", ".join(" ".join(pair) for pair in found)
+        if len({version for _, version in installed_here}) > 1:
+            several = ", ".join(" ".join(pair) for pair in installed_here)
             text_ = f"several Mooncakes are installed: {several}"
             notes.append(Note("mooncake-installed-twice", text_))
         try:
@@ -74,18 +69,22 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
     if newer:
         from checks.releases.open_changes import open_changes
 
-        said = f"{program} {text} is newer than {newest}, the newest that was tested for this"
-        said += f" model: taken as that one; it decides {rests}"
-        maybe = "; ".join(f"{one.changes} ({one.pulls[0]})" for one in open_changes(name))
-        return [Note(f"{name}-newer", f"{said}. It may have what upstream had open: {maybe}")]
+        message = f"{program} {text} is newer than {newest}, the newest that was tested for this"
+        message += f" model: taken as that one; it decides {rests}"
+        maybe = "; ".join(
+            f"{open_change.changes} ({open_change.pulls[0]})" for open_change in open_changes(name)
+        )
+        return [Note(f"{name}-newer", f"{message}. It may have what upstream had open: {maybe}")]
     if not is_release(text):
-        said = f"{program} {text} is a build of its own, no release: taken as the release of that"
-        return [Note(f"{name}-own-build", f"{said} number; it decides {rests}")]
+        message = (
+            f"{program} {text} is a build of its own, no release: taken as the release of that"
+        )
+        return [Note(f"{name}-own-build", f"{message} number; it decides {rests}")]
     return []
 
 
 def installed_there(reading: "Reading", root: "Root") -> Installed | None:
-    """Return what the launch would load on this machine, or in a tree of files.
+    """Return the releases that the launch would load on this machine, or in a tree of files.
 
     None leaves it to what is installed beside this program: nobody looks into a container's image.
     """
@@ -115,7 +114,7 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options without what this machine has installed, where all runs in images.
+    """Return the options without this machine's releases, if all runs in images.
 
     In a container it may be the image's own, and counts.
     """
@@ -141,13 +140,13 @@ def _not_told(program: str, installed: Installed | None) -> str:
 
 
 def known_sglang(
-    given: str | None, installed: Installed | None = None, named: str | None = None
+    asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
-    """Return the release that is given, else the one installed; None where one is to be assumed.
+    """Return the release that is given, else the one installed; None if one is to be assumed.
 
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """
-    text = given if given is not None else _installed_sglang(installed)
+    text = asked if asked is not None else _installed_sglang(installed)
     if text is None:
         return None
     from checks.releases.sglang import sglang_release
@@ -155,15 +154,15 @@ def known_sglang(
     try:
         release = sglang_release(text)
     except ValueError as error:
-        if given is not None:
+        if asked is not None:
             raise UsageError(f"--sglang-version {error}") from None
         return None  # a version of which nothing is known here
-    where = installed_where(installed) if given is None else named or "--sglang-version"
+    where = installed_where(installed) if asked is None else named or "--sglang-version"
     return release, Input(text, where)
 
 
 def choose_sglang(
-    given: str | None, installed: Installed | None = None, named: str | None = None
+    asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
     """Return the release to size for: the known one, else the newest; and what to say of it.
 
@@ -171,22 +170,22 @@ def choose_sglang(
     """
     from checks.releases import sglang
 
-    known = known_sglang(given, installed, named)
+    known = known_sglang(asked, installed, named)
     if known is not None:
         release, version = known
         text, newest = str(version.value), sglang.NEWEST_KNOWN
         newer = sglang.newer_than_known(text)
-        said = _taken_for("SGLang", text, newest, newer, sglang.RESTS_ON)
-        return release, version, tuple(said)
+        notes = _taken_for("SGLang", text, newest, newer, sglang.RESTS_ON)
+        return release, version, tuple(notes)
     here = _installed_sglang(installed)
     newest = sglang.NEWEST_KNOWN
-    why, said = _not_told("SGLang", installed), []
+    why, notes = _not_told("SGLang", installed), []
     if here is not None:
         why = f"the installed {here} is not known here"
         text = f"SGLang {here} is no release that is known here: taken as {newest}"
-        said = [Note("sglang-version-unread", f"{text}; on it rest {sglang.RESTS_ON}")]
+        notes = [Note("sglang-version-unread", f"{text}; on it rest {sglang.RESTS_ON}")]
     assumed = Input(newest, f"assumed: {why}", True)
-    return sglang.sglang_release(newest), assumed, tuple(said)
+    return sglang.sglang_release(newest), assumed, tuple(notes)
 
 
 def engines_of(installed: Installed | None) -> dict[str, str]:

@@ -28,17 +28,13 @@ from preflight.programs.memory_records import (
     StoreClient,
     StoreSettings,
 )
-from preflight.programs.store_environment import (
-    DEFAULT_HUGEPAGE_BYTES,
-    Note,
-    read_store_settings,
-)
+from preflight.programs.store_environment import DEFAULT_HUGEPAGE_BYTES, Note, read_store_settings
 from preflight.sizing.chosen_releases import choose_mooncake, known_sglang
 from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingInputs
 
 
 class Flags(NamedTuple):
-    """What the command line says; None where it says nothing. Sizes in bytes.
+    """What the command line says; None if it says nothing. Sizes in bytes.
 
     documented: the documented rule is asked for its answer, so what it answers is not refused.
     """
@@ -60,13 +56,6 @@ class Flags(NamedTuple):
     mooncake_version: str | None = None
     sglang_version: str | None = None
     documented: bool = False
-
-    @property
-    def segment_of_process_bytes(self) -> int:
-        if self.segment_scope == "process":
-            return self.segment_bytes
-        # SGLang 0.5.19 and later (mooncake_store.py): // (tp * pp); each replica anew.
-        return self.segment_bytes // (self.tp_size * self.pp_size)
 
 
 # What is shown of each value, by its name.
@@ -101,7 +90,9 @@ def gather_flags(
     shown["local_buffer_bytes"] = local
     shown["global_segment_bytes"] = Input(flags.segment_bytes, "--global-segment-size")
     shown["segment_scope"] = Input(flags.segment_scope, "--segment-scope, or its default")
-    client = StoreClient(flags.segment_of_process_bytes, buffer, protocol)
+    # SGLang 0.5.19 and later (mooncake_store.py): // (tp * pp); each replica anew.
+    sharers = 1 if flags.segment_scope == "process" else flags.tp_size * flags.pp_size
+    client = StoreClient(flags.segment_bytes // sharers, buffer, protocol)
     pools = (flags.hicache_bytes,) if flags.hicache_bytes else ()
     processes = tuple(
         MappedProcess(f"rank {rank}", settings, pools, (client,), node, id=ProcessId(0, rank))
@@ -134,7 +125,7 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """Return Unknown where K and V of L2 may be registered apart, which may end the server.
+    """Return Unknown if K and V of L2 may be registered apart, which may end the server.
 
     Flags do not tell whether the model's L2 is. ``preflight.rules.memory`` judges it where the
     launch itself is given.
@@ -162,12 +153,13 @@ def _halves_may_overlap(
 
 
 def _ranks(flags: Flags, shown: Shown) -> int:
+    """Return the number of ranks of one host. Raises UsageError if a size is out of range."""
     for name in ("tp_size", "pp_size", "dp_size"):
         size, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
         if size < 1:
             raise UsageError(f"{flag} {size}: must be 1 or more")
-        given = name == "tp_size" or size != 1
-        shown[name] = Input(size, flag if given else Default("default"))
+        written = name == "tp_size" or size != 1
+        shown[name] = Input(size, flag if written else Default("default"))
     ranks = flags.tp_size * flags.pp_size * flags.dp_size
     if ranks > MOST_RANKS:
         raise UsageError(
@@ -187,6 +179,7 @@ def _ranks(flags: Flags, shown: Shown) -> int:
 def _protocol(
     flags: Flags, environment: Mapping[str, str], shown: Shown, notes: list[Note]
 ) -> Protocol:
+    """Return the transport of the flag, of the variable, or SGLang's default."""
     named = environment.get("MOONCAKE_PROTOCOL")
     if flags.protocol:
         protocol, origin = Protocol(flags.protocol), "--protocol"
@@ -208,11 +201,12 @@ def _settings(
     shown: Shown,
     notes: list[Note],
 ) -> StoreSettings:
-    found, noted = read_store_settings(environment, release)
+    """Return Mooncake's settings: of the flags, else of the environment, else the defaults."""
+    of_environment, noted = read_store_settings(environment, release)
     notes += noted
     if flags.use_hugepage is not None:
         hugepages = Input(flags.use_hugepage, "--use-hugepage or --no-use-hugepage")
-    elif found.hugepages:
+    elif of_environment.hugepages:
         hugepages = Input(True, "environment, MC_STORE_USE_HUGEPAGE")
     else:
         hugepages = Input(True, "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it")
@@ -225,11 +219,11 @@ def _settings(
         elif size not in release.page_sizes_bytes:
             size = DEFAULT_HUGEPAGE_BYTES
     else:
-        size, origin = found.hugepage_bytes, "environment, MC_STORE_HUGEPAGE_SIZE"
+        size, origin = of_environment.hugepage_bytes, "environment, MC_STORE_HUGEPAGE_SIZE"
         if "MC_STORE_HUGEPAGE_SIZE" not in environment:
             origin = Default("default of Mooncake")
         shown["hugepage_bytes"] = Input(size, origin)
-    arena = found.arena_bytes
+    arena = of_environment.arena_bytes
     if flags.arena_bytes is not None:
         arena = flags.arena_bytes or None
         shown["arena_pool_bytes"] = Input(flags.arena_bytes, "--arena-pool-size, per rank")
@@ -239,7 +233,11 @@ def _settings(
         origin = "environment, MC_MMAP_ARENA_POOL_SIZE, per rank"
         shown["arena_pool_bytes"] = Input(arena, origin)
     return StoreSettings(
-        hugepages.value is True, size, arena, found.arena_disabled, found.hot_cache
+        hugepages.value is True,
+        size,
+        arena,
+        of_environment.arena_disabled,
+        of_environment.hot_cache,
     )
 
 
@@ -248,6 +246,7 @@ HELPER_PAGE_SIZES = (2 * MIB, 512 * MIB, GIB)
 
 
 def _refuse_page_size(size: int, release: MooncakeRelease) -> None:
+    """Raise UsageError for a page size that this Mooncake does not map."""
     sizes = release.page_sizes_bytes
     if sizes and size not in sizes:
         known = " or ".join(format_page_size(known) for known in sizes)
@@ -260,6 +259,7 @@ def _refuse_page_size(size: int, release: MooncakeRelease) -> None:
 def _placed_ranks(
     flags: Flags, environment: Mapping[str, str], ranks: int, nics: tuple[int, ...], root: Root
 ) -> RankPlacement:
+    """Return the NUMA node of each rank, as given or as SGLang binds them."""
     if flags.rank_nodes is not None:
         return given_ranks(ranks, flags.rank_nodes)
     if flags.segment_scope == "process":

@@ -101,9 +101,9 @@ def gather_launch(
         (server, Versions(hardware[number].geometry, sglang, mooncake, *unsure))
         for number, server in servers.items()
     ]
-    found = findings(processes, versions, mooncake)
+    findings_so_far = findings(processes, versions, mooncake)
     if not version.assumed:
-        found = (*refused_by_release(processes, str(version.value)), *found)
+        findings_so_far = (*refused_by_release(processes, str(version.value)), *findings_so_far)
     memory: dict[int, ServerMemory] = {}
     shares: list[Share] = []
     lost: Unknown | None = None
@@ -113,12 +113,13 @@ def gather_launch(
             lost = share
             break
         shares.append(share)
-    found = with_refusals(found, processes, memory)
+    findings_so_far = with_refusals(findings_so_far, processes, memory)
 
     def gathered(least: SizingInputs | Unknown, most: SizingInputs | Unknown) -> LaunchInputs:
+        """Return the launch's inputs with these two bounds."""
         return LaunchInputs(
             processes,
-            found,
+            findings_so_far,
             least,
             most,
             memory,
@@ -148,6 +149,7 @@ def gather_launch(
 
     @or_unknown
     def inputs(bounds: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
+        """Return the inputs of one or both bounds, as one launch."""
         members = tuple(process for bound in bounds for process in known(bound))
         return SizingInputs(
             _terms(processes, members),
@@ -197,6 +199,7 @@ def _terms(processes: tuple[LaunchProcess, ...], members: tuple[MappedProcess, .
 def _shown_memory(
     processes: tuple[LaunchProcess, ...], memory: Mapping[int, ServerMemory]
 ) -> dict[str, Input]:
+    """Return the L2 size of each server, to be shown beside the inputs."""
     return {
         f"L2 of a rank, {process.command.origin}": Input(_bounds(pools), pools.why)
         for process in processes
@@ -221,7 +224,7 @@ _STORE_DECIDING = ("global_segment_size", "protocol", "device_name", "enable_ssd
 
 
 def _shown_settings(servers: Iterable[SglangServer]) -> dict[str, Input]:
-    """Return what each server's memory follows from, and where that was written."""
+    """Return the settings that each server's memory follows from, with their origins."""
     shown: dict[str, Input] = {}
     for server in servers:
         settings = {name: server.arguments.settings[name] for name in _DECIDING}
@@ -242,6 +245,6 @@ def _bounds(pools: ServerMemory) -> str:
     return f"{least} bytes" if least == most else f"{least} to {most} bytes"
 
 
-def worst(found: tuple[RuleFinding, ...]) -> RuleFinding | None:
+def worst(findings: tuple[RuleFinding, ...]) -> RuleFinding | None:
     """Return the first finding that keeps a process from starting."""
-    return next((finding for finding in found if finding.rule.severity is Severity.FAIL), None)
+    return next((finding for finding in findings if finding.rule.severity is Severity.FAIL), None)

@@ -54,12 +54,12 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def _written(file: Storage, reading: Reading) -> bool:
-    """Tell a file that the launch writes itself: it need not be there yet."""
+    """Return whether the launch writes a file itself: the file need not be there yet."""
     return isinstance(file.path, str) and file.path in reading.files
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return what ``sizing``'s launch needs.
+    """Return the needs of a sized launch, as checks see them.
 
     Where L2 is known between two bounds, the upper one.
     """
@@ -78,11 +78,13 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         looks_up = source.sglang.looks_up_devices
         made = _members(process, mine, source.memory.get(process.number), looks_up)
         limit_bytes = _limit_bytes(process, source)
-        for one in made:
-            one = one._replace(limit_bytes=limit_bytes)
+        for process_needs in made:
+            process_needs = process_needs._replace(limit_bytes=limit_bytes)
             # Where nobody knows on which nodes its NICs sit.
-            lost = unplaced if one.rdma is not None else None
-            members.append(one if lost is None else one._replace(segment_nodes=lost))
+            lost = unplaced if process_needs.rdma is not None else None
+            members.append(
+                process_needs if lost is None else process_needs._replace(segment_nodes=lost)
+            )
         own_folders = process.server is not None and source.sglang.rank_offload_folders
         files += [
             file
@@ -91,7 +93,12 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             if not (source.model_stated and file.kind == "model" and isinstance(file.path, Unknown))
         ]
     for number, more in _taken_over(source, replays).items():
-        members = [_with_regions(one, more) if one.id.command == number else one for one in members]
+        members = [
+            member._replace(regions=more if isinstance(more, Unknown) else (*member.regions, *more))
+            if member.id.command == number and not isinstance(member.regions, Unknown)
+            else member
+            for member in members
+        ]
     launch = shown.inputs.launch if shown is not None else None
     return LaunchNeeds(
         source_name(sizing),
@@ -111,28 +118,22 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
 def _taken_over(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
-    """Return what each ``mooncake_client`` registers for ranks of servers, by its number."""
-    found: dict[int, tuple[Region, ...] | Unknown] = {}
+    """Return the regions that each ``mooncake_client`` registers for ranks, by its number."""
+    regions: dict[int, tuple[Region, ...] | Unknown] = {}
     for number, client in registers_for(source.processes, replays).items():
         memory = source.memory.get(number)
         sizes = () if memory is None else memory.most_pools_bytes
-        before = found.get(client, ())
+        before = regions.get(client, ())
         if isinstance(sizes, Unknown) or isinstance(before, Unknown):
-            found[client] = sizes if isinstance(sizes, Unknown) else before
+            regions[client] = sizes if isinstance(sizes, Unknown) else before
             continue
         theirs = [
             one._replace(registered=True)
             for each in replays.get(number, ())
             for one in handed_over(each)
         ]
-        found[client] = (*before, *all_regions_of(theirs))
-    return found
-
-
-def _with_regions(member: ProcessNeeds, more: tuple[Region, ...] | Unknown) -> ProcessNeeds:
-    if isinstance(member.regions, Unknown):
-        return member
-    return member._replace(regions=more if isinstance(more, Unknown) else (*member.regions, *more))
+        regions[client] = (*before, *all_regions_of(theirs))
+    return regions
 
 
 def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
@@ -148,7 +149,7 @@ def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
 
 
 def source_name(sizing: LaunchSizing) -> str:
-    """Return what a launch is called: its file, or that it is several, or none."""
+    """Return the name of a launch: its file, or that it is several, or ""."""
     shown = sizing.shown
     if shown is not None and shown.inputs.source:
         return shown.inputs.source
@@ -174,6 +175,7 @@ def _members(
     """
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
+    device = None if process.server is None else process.server.value("device")
     base = ProcessNeeds(
         Subject(process.name, "process"),
         _PROGRAMS[process.kind],
@@ -181,7 +183,7 @@ def _members(
         uses_uring=False if offload is None else offload.uring,
         container=container_limits(process.command),
         limits=set_limits(process.command),
-        accelerator=_accelerator(process),
+        accelerator=str(device) if device in _ACCELERATORS else "",
         transport=other_transport(process),
         run_as=process.command.run_as,
         named_nodes=tuple(named_nodes(process.command)),
@@ -242,7 +244,7 @@ def _members(
 
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
-    """Return what the process puts into /dev/shm at least; the server's first rank makes it."""
+    """Return the least bytes that a process puts into /dev/shm; all by the first rank."""
     ranks = None if process.server is None else server_ranks(process.server)
     if rank or ranks is None or isinstance(ranks, Unknown):
         return 0
@@ -250,7 +252,7 @@ def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> i
 
 
 def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
-    """Return where the shares of its segment are bound; () where it is one mapping."""
+    """Return where the shares of its segment are bound; () if it is one mapping."""
     shares = [a for a in replay.allocations if a.what is MemoryKind.SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()
@@ -258,21 +260,17 @@ def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
     """Return the shares of its segment on regular pages: ``mbind`` puts them where it says."""
-    found: dict[int, int] = {}
+    bytes_by_node: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
         regular = share.what is MemoryKind.SEGMENT and share.backing is Backing.REGULAR
         if regular and nodes and share.node is not None:
-            found[share.node] = found.get(share.node, 0) + share.mapped_bytes
-    return found
-
-
-def _accelerator(process: LaunchProcess) -> str:
-    device = None if process.server is None else process.server.value("device")
-    return str(device) if device in _ACCELERATORS else ""
+            bytes_by_node[share.node] = bytes_by_node.get(share.node, 0) + share.mapped_bytes
+    return bytes_by_node
 
 
 def _gpu(process: LaunchProcess, rank: int) -> int | None:
+    """Return the number of a rank's GPU; None if not known, or without a GPU."""
     if process.server is None or process.server.value("device") in ("cpu", *_ACCELERATORS):
         return None
     first, step = process.server.value("base_gpu_id"), process.server.value("gpu_id_step")
@@ -282,7 +280,7 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
-    """Return what a rank takes of its GPU; None for ``rank``: all of the process."""
+    """Return the share of GPU memory that a rank takes; of all ranks if ``rank`` is None."""
     environment = process.command.environment
     words = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in words):
@@ -343,10 +341,10 @@ _HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
 
 
 def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
-    """Return what a process maps and another registers: all of it that a dummy client uses."""
+    """Return the allocations that a process maps and another registers: all of a dummy client."""
     if not any(client.dummy for client in replay.process.clients):
         return ()
-    return tuple(one for one in replay.allocations if one.what in _HANDED)
+    return tuple(allocation for allocation in replay.allocations if allocation.what in _HANDED)
 
 
 def registers_for(
@@ -365,13 +363,15 @@ def registers_for(
         if port.what == "service port"
     }
     only = next(iter(clients.values())) if len(clients) == 1 else None
-    found: dict[int, int] = {}
+    clients_by_process: dict[int, int] = {}
     for process in processes:
-        told = next((one for one in services((process,)) if one.kind == "client"), None)
-        client = None if told is None else clients.get(told.port or 0, only)
+        service_named = next(
+            (service for service in services((process,)) if service.kind == "client"), None
+        )
+        client = None if service_named is None else clients.get(service_named.port or 0, only)
         stores = () if client is None else replays.get(client.number, ())
         if client is not None and any(
-            one.protocol is Protocol.RDMA for each in stores for one in each.process.clients
+            client.protocol is Protocol.RDMA for each in stores for client in each.process.clients
         ):
-            found[process.number] = client.number
-    return found
+            clients_by_process[process.number] = client.number
+    return clients_by_process

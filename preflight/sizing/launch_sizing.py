@@ -34,10 +34,10 @@ from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 
 class LaunchSizing(NamedTuple):
     """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
-    one at the lower. Both are None where a number that decides is not known. unread: what of the
+    one at the lower. Both are None if a number that decides is not known. unread: what of the
     launch is in no number, so that nothing fits for certain. group: which host's part this is of a
     launch for several. whole: the processes of all of them. regular_bytes: the least and the most
-    memory on regular pages, None where that is not known or was not asked. consequence: what
+    memory on regular pages, None if that is not known or was not asked. consequence: what
     follows where it fails."""
 
     reading: Reading
@@ -59,15 +59,15 @@ class LaunchSizing(NamedTuple):
 
     @property
     def not_whole(self) -> tuple[str, ...]:
-        """Return what an answer about this launch leaves out, a line each; nothing of most."""
-        said = () if self.group is None else (self.group.text,)
+        """Return a line on each part that an answer about this launch leaves out."""
+        lines = () if self.group is None else (self.group.text,)
         if self.reading.left_out:
-            said = (*said, f"in no number here: {'; '.join(self.reading.left_out)}")
+            lines = (*lines, f"in no number here: {'; '.join(self.reading.left_out)}")
         if not self.unread:
-            return said
+            return lines
         shown = ", ".join(f"{each.what} ({each.origin})" for each in self.unread[:4])
         more = f", and {len(self.unread) - 4} more" if len(self.unread) > 4 else ""
-        return (*said, f"not read, and in no number here: {shown}{more}")
+        return (*lines, f"not read, and in no number here: {shown}{more}")
 
     def exit_code_by(self, rule: str) -> int:
         """Return the exit code, by our rule or by the documented one."""
@@ -114,29 +114,23 @@ def size_launch(
 def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
-    """Return what SGLang's own check says, where the launch is to run on this host."""
+    """Return the answers of SGLang's own check, if the launch is to run on this host."""
     if options.available_bytes is not None:
         return ()
-    found: list[Admission | Unknown] = []
+    admissions: list[Admission | Unknown] = []
     for process in inputs.processes:
         server, pools = process.server, inputs.memory.get(process.number)
         if server is None:
             continue
         if sizing is None or pools is None:
             if server.hicache:
-                found.append(_of_unknown_sizes(inputs, server))
+                unread = Unknown(f"the pools of {server.command.origin} are not known")
+                bounds = (inputs.most, inputs.least)
+                admissions.append(next((b for b in bounds if isinstance(b, Unknown)), unread))
         # A decode server has a host pool without HiCache: it keeps retracted requests.
         elif server.hicache or pools.pools:
-            found.append(admit(process.number, server, pools, inputs, sizing))
-    return tuple(found)
-
-
-def _of_unknown_sizes(inputs: LaunchInputs, server: SglangServer) -> Unknown:
-    """Return why it is not known whether a server is admitted whose sizes are not known."""
-    for sizes in (inputs.most, inputs.least):
-        if isinstance(sizes, Unknown):
-            return sizes
-    return Unknown(f"the pools of {server.command.origin} are not known")
+            admissions.append(admit(process.number, server, pools, inputs, sizing))
+    return tuple(admissions)
 
 
 def _status(
@@ -145,6 +139,7 @@ def _status(
     most: Sizing | None,
     admissions: tuple[Admission | Unknown, ...],
 ) -> tuple[str, str]:
+    """Return the status of both bounds together, and the reason."""
     refused = worst(inputs.findings)
     if refused is not None:
         return "fails", refused.text
@@ -200,7 +195,7 @@ def admit(
 ) -> Admission:
     """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host.
 
-    Unknown where it cannot be told.
+    Unknown if it cannot be told.
     A server whose L2 is on huge pages is asked for regular memory all the same: the gate does not
     know what backs its pools.
     """
@@ -214,15 +209,15 @@ def admit(
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
     pools = [
-        one
+        allocation
         for process in sizing.asked
         if process.process.id.command == number
-        for one in process.allocations
-        if one.what is MemoryKind.HOST_POOL
+        for allocation in process.allocations
+        if allocation.what is MemoryKind.HOST_POOL
     ]
-    huge = any(one.on_huge_pages for one in pools)
+    huge = any(pool.on_huge_pages for pool in pools)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
-    optional = any(one.on_shortage is OnShortage.FALLS_BACK for one in pools)
+    optional = any(pool.on_shortage is OnShortage.FALLS_BACK for pool in pools)
     may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
     # On huge pages a pool takes nothing more from what is available: the fewest are refused.
     first = last = gate(memory.pools, host, ranks.sharing, release, on_hugepages=huge)
@@ -246,10 +241,10 @@ def _feasible(
 
     # The huge pages that L2 is on.
     size = next(
-        one.page_size_bytes
+        allocation.page_size_bytes
         for process in sizing.asked
-        for one in process.allocations
-        if one.what is MemoryKind.HOST_POOL and one.on_huge_pages
+        for allocation in process.allocations
+        if allocation.what is MemoryKind.HOST_POOL and allocation.on_huge_pages
     )
     pool = sizing.host.hugetlb.pool(size)
     if isinstance(pool, Unknown):

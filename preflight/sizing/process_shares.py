@@ -61,7 +61,7 @@ def share_of(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
-    """Return what ``process`` maps. hardware: of a server. memory: to which a server's is added."""
+    """Return the mappings of ``process``, and add a server's pools to ``memory``."""
     share = _unbound_share(process, hardware, host, memory)
     nodes = bound_nodes(process.command)
     if nodes is None or len(numa_nodes(host.root)) < 2:
@@ -74,7 +74,8 @@ def share_of(
     def bound(members: tuple[MappedProcess, ...]) -> tuple[MappedProcess, ...]:
         # SGLang's own numactl replaces the one in front of it.
         return tuple(
-            one if one.node is not None else one._replace(node=node, among=among) for one in members
+            member if member.node is not None else member._replace(node=node, among=among)
+            for member in members
         )
 
     most = share.most
@@ -121,6 +122,7 @@ def _unbound_share(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
+    """Return the mappings of a server, a consumer or a store, bound to no node yet."""
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:
@@ -152,6 +154,7 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
     mla = geometry if isinstance(geometry, Unknown) else geometry.kind is AttentionKind.MLA
 
     def members(most: bool) -> Iterator[MappedProcess]:
+        """Yield the ranks of a consumer, with the least or the most that they map."""
         # Of a model with MLA fewer workers may have a store client.
         latent = not most if isinstance(mla, Unknown) else mla
         for rank in range(ranks):
@@ -180,6 +183,7 @@ def _server_share(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
+    """Return the mappings of a server's ranks at both bounds."""
     if server.arguments.unread is not None:
         raise UnknownFactError(server.arguments.unread)
     ranks = known(server_ranks(server))
@@ -213,11 +217,12 @@ def _server_share(
     split = tuple(pool.halves for pool in pools.pools for _ in pool.allocations_bytes)
 
     def with_pools(most: bool) -> tuple[MappedProcess, ...]:
+        """Return the ranks with their host pools at one bound."""
         return tuple(
-            one._replace(
+            member._replace(
                 host_pools_bytes=pools.of_stage(ranks.stage(index), most), split_pools=split
             )
-            for index, one in enumerate(members)
+            for index, member in enumerate(members)
         )
 
     most = pools.most_pools_bytes
@@ -235,6 +240,7 @@ def _placed(
     host: SizedHost,
     clients: list[StoreClient | None],
 ) -> RankPlacement:
+    """Return the NUMA node of each rank, as far as numactl lets SGLang bind it."""
     stated = host.options.rank_nodes
     if stated is not None:
         return given_ranks(ranks.here, stated)
@@ -254,7 +260,7 @@ def _placed(
 def _wanted_nodes(
     server: SglangServer, ranks: Ranks, host: SizedHost, clients: list[StoreClient | None]
 ) -> RankPlacement:
-    """Return the nodes to which SGLang binds its ranks where it may run on all CPUs."""
+    """Return the nodes to which SGLang binds its ranks if it may run on all CPUs."""
     named = server.value("numa_node")
     if isinstance(named, list) and len(named) >= ranks.here:
         return RankPlacement(tuple(named[: ranks.here]), "--numa-node")
@@ -265,7 +271,7 @@ def _wanted_nodes(
     first = server.value("base_gpu_id")
     launch_nodes = host.nics.first.nodes
     nodes = () if isinstance(launch_nodes, Unknown) else launch_nodes
-    own = {node for client in clients if client for node in client.nic_nodes or nodes}
-    nics = tuple(sorted(own)) if any(clients) else nodes
+    nic_nodes = {node for client in clients if client for node in client.nic_nodes or nodes}
+    nics = tuple(sorted(nic_nodes)) if any(clients) else nodes
     first = first if isinstance(first, int) else 0
     return place_ranks(ranks.here, nics, host.root, first, host.sglang.probes_numactl)

@@ -42,7 +42,7 @@ _BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
 
 @or_unknown
 def _gpu_kind(root: Root) -> GpuKind | None:
-    """Return what all GPUs of this host are; None where it has none, several kinds or others."""
+    """Return the kind of all GPUs of this host; None without one, or with several kinds."""
     kinds: set[GpuKind | None] = set()
     for gpu in known(read_accelerators(root)):
         maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))
@@ -58,7 +58,7 @@ def _gpu_kind(root: Root) -> GpuKind | None:
 
 @or_unknown
 def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
-    """Return what SGLang would read of this host, where the launch is to run on it."""
+    """Return the memory that SGLang reads of this host, if the launch is to run here."""
     if options.available_bytes is not None:
         why = "another host is sized, whose memory is not known"
         raise UnknownFactError(Unknown(why))
@@ -83,12 +83,12 @@ def server_hardware(
     """Return the hardware that a server is sized for.
 
     gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang. root: of the
-    host that it runs on, None where that is another.
+    host that it runs on, None if that is another.
     """
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
-    found = Hardware(
+    hardware = Hardware(
         geometry,
         gpu_bytes,
         model.weights_bytes,
@@ -98,9 +98,9 @@ def server_hardware(
         least_weights_bytes=model.least_weights_bytes,
     )
     if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
-        return found
+        return hardware
     kind = _gpu_kind(root)
-    return found._replace(gpu=kind) if isinstance(kind, GpuKind) else found
+    return hardware._replace(gpu=kind) if isinstance(kind, GpuKind) else hardware
 
 
 def follows_gpu(server: SglangServer) -> bool:

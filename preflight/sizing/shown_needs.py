@@ -10,12 +10,7 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM
 from checks.rdma.registration import pinned_bytes, registration_of
-from preflight.mooncake.allocations import (
-    REGULAR_PAGE_BYTES,
-    Allocation,
-    Backing,
-    regions_of,
-)
+from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Allocation, Backing, regions_of
 from preflight.mooncake.replay import ProcessReplay, spot_of
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.ports import all_ports
@@ -54,9 +49,7 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
         "registered": _registered(sizing, processes),
         # memfd pools: shared memory that no /dev/shm limit bounds.
         "shared": _sums(
-            sizing,
-            "shared memory (memfd)",
-            lambda a: a.backing is Backing.MEMFD_HUGETLB,
+            sizing, "shared memory (memfd)", lambda a: a.backing is Backing.MEMFD_HUGETLB
         ),
         "ports": [
             _given(port.what, port.owner, port.port, "port", port.origin)
@@ -65,11 +58,14 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
         "files": [need for process in processes for need in _files(process)],
         "disk": [need for process in processes for need in _disk(process)],
         "devices": [need for process in processes for need in _devices(process)],
-        "services": [_service(one) for one in services(processes) if one.kind != "advertised"],
+        "services": [
+            _service(service) for service in services(processes) if service.kind != "advertised"
+        ],
     }
 
 
 def _hugetlb(sizing: Sizing) -> Iterator[Need]:
+    """Yield the pages needed at each spot, with the formula by kind of process."""
     for spot, pages in sizing.verdict.needs.items():
         where = spot.where.removeprefix(" on ") or "any node"
         # Equal processes together: 8 x (14306 L2 host pool + 8 local buffer).
@@ -79,9 +75,9 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
             huge = [a for a in process.allocations if a.on_huge_pages]
             huge = [a for a in huge if a.page_size_bytes == spot.page_size_bytes]
             among = process.process.among
-            found = [a for a in huge if not spot.nodes or spot_of(a, among) == spot]
-            kept += sum(a.pages for a in found)
-            terms = tuple(f"{a.pages} {a.what}" for a in found)
+            here = [a for a in huge if not spot.nodes or spot_of(a, among) == spot]
+            kept += sum(a.pages for a in here)
+            terms = tuple(f"{a.pages} {a.what}" for a in here)
             if terms:
                 groups[terms] = groups.get(terms, 0) + 1
         formula = " + ".join(f"{count} x ({' + '.join(terms)})" for terms, count in groups.items())
@@ -93,38 +89,38 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
 
 
 def _sums(sizing: Sizing, what: str, counts: Callable[[Allocation], bool]) -> list[Need]:
-    """Return what each process maps of one kind."""
+    """Return the memory of one kind that each process maps."""
     needs = []
     for process in sizing.asked:
-        found = [a for a in (*process.allocations, *process.heap) if counts(a)]
-        if found:
-            formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in found)
-            total = sum(a.mapped_bytes for a in found)
+        allocations = [a for a in (*process.allocations, *process.heap) if counts(a)]
+        if allocations:
+            formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in allocations)
+            total = sum(a.mapped_bytes for a in allocations)
             needs.append(Need(what, process.process.name, total, "bytes", formula))
     return needs
 
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
-    """Return what each process registers: its own, and what ranks hand over to it."""
+    """Return the memory that each process registers: its own, and what ranks hand over to it."""
     replays: dict[int, list[ProcessReplay]] = {}
     for one in sizing.asked:
         replays.setdefault(one.process.id.command, []).append(one)
     taken: dict[int, list[Allocation]] = {}
     for number, client in registers_for(processes, replays).items():
         theirs = (one for each in replays.get(number, ()) for one in handed_over(each))
-        taken.setdefault(client, []).extend(one._replace(registered=True) for one in theirs)
+        taken.setdefault(client, []).extend(their._replace(registered=True) for their in theirs)
     needs = []
     for process in sizing.asked:
         handed = handed_over(process)
         mapped = (*process.allocations, *process.heap)
-        own = [one for one in mapped if one.registered and one not in handed]
+        unshared = [one for one in mapped if one.registered and one not in handed]
         more = taken.get(process.process.id.command, [])
-        if not own and not more:
+        if not unshared and not more:
             continue
-        terms = [f"{one.what} {format_bytes(one.bytes)}" for one in own]
+        terms = [f"{one.what} {format_bytes(one.bytes)}" for one in unshared]
         groups = Counter(f"{one.what} {format_bytes(one.bytes)}" for one in more)
         terms += [f"{count} x {text} of its ranks" for text, count in groups.items()]
-        total = sum(map(locked_bytes, (*own, *more)))
+        total = sum(map(locked_bytes, (*unshared, *more)))
         what = "registered with each NIC, and locked once per NIC"
         needs.append(Need(what, process.process.name, total, "bytes", " + ".join(terms)))
     return needs
@@ -148,7 +144,7 @@ def _files(process: LaunchProcess) -> Iterator[Need]:
 
 
 def _disk(process: LaunchProcess) -> Iterator[Need]:
-    """Yield what SSD offload may fill: Mooncake's own limit, 2 TiB unless it is set."""
+    """Yield the disk space that SSD offload may fill: Mooncake's limit, 2 TiB unless set."""
     offload = offload_of(process)
     if offload is not None:
         limit = Input(offload.limit_bytes, offload.limit_origin)
@@ -165,6 +161,7 @@ def _devices(process: LaunchProcess) -> Iterator[Need]:
 
 
 def _service(service: Service) -> Need:
+    """Return the address of a service as a need."""
     what = service.kind.replace("-", " ")
     if isinstance(service.host, Unknown):
         return _given(what, service.owner, service.host, "address", service.origin)

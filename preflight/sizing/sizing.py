@@ -35,7 +35,7 @@ HELPER_EXIT_CODES = {
 
 
 class DocumentedRule(NamedTuple):
-    """The helper's four numbers and its status; ``available_bytes`` None where it knows no pool."""
+    """The helper's four numbers and its status; ``available_bytes`` None if it knows no pool."""
 
     baseline_per_rank_bytes: int
     baseline_total_bytes: int
@@ -186,7 +186,7 @@ def without_arena(sizing: Sizing) -> FitVerdict:
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """Return what is asked for and never used, whatever the pools hold.
+    """Return notes on memory that is asked for and never used.
 
     Ranks alike are told once.
     """
@@ -200,6 +200,7 @@ def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> t
 
 
 def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) -> list[Note]:
+    """Return notes on what one process asks for and Mooncake does not use."""
     notes: list[Note] = []
     settings, allocations = process.process.settings, process.allocations
     created = any(allocation.what is MemoryKind.ARENA for allocation in allocations)

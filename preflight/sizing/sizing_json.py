@@ -27,7 +27,9 @@ def sizing_object(sizing: Sizing, rule: str) -> Json:
         "schema": SCHEMA,
         "rule": rule,
         **fields(sizing.documented if rule == "documented" else sizing, "status", "exit_code"),
-        "inputs": {name: fields(given, "value", "origin") for name, given in shown.items()},
+        "inputs": {
+            name: fields(shown_input, "value", "origin") for name, shown_input in shown.items()
+        },
         "documented": {**plain(sizing.documented), **fields(sizing.documented, "exit_code")},
         "exact": {
             **fields(sizing, "status", "exit_code", "reason", "need_bytes"),
@@ -43,13 +45,13 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
     """Return the object for a launch as it was written: that of its upper bound, and the launch."""
     shown = sizing.shown
     if shown is None:
-        found = error_object(sizing.exit_code, sizing.reason)
+        answer = error_object(sizing.exit_code, sizing.reason)
     else:
-        found = sizing_object(shown, rule)
-        found["exact"] |= fields(sizing, "status", "exit_code", "reason")
+        answer = sizing_object(shown, rule)
+        answer["exact"] |= fields(sizing, "status", "exit_code", "reason")
         if rule == "exact":
-            found |= fields(sizing, "status", "exit_code")
-    found["launch"] = {
+            answer |= fields(sizing, "status", "exit_code")
+    answer["launch"] = {
         "processes": [
             {"kind": process.kind.value, "origin": str(process.command.origin)}
             for process in sizing.inputs.processes
@@ -75,10 +77,11 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
             for note in sizing.reading.notes
         ],
     }
-    return found
+    return answer
 
 
 def _needs(sizing: LaunchSizing) -> Json | None:
+    """Return the needs of the host by kind, or None if the sizes are not known."""
     if sizing.shown is None:
         return None
     from preflight.sizing.shown_needs import host_needs
@@ -90,6 +93,7 @@ def _needs(sizing: LaunchSizing) -> Json | None:
 
 
 def _admission(admission: Admission | Unknown) -> Json:
+    """Return SGLang's own answer about memory for JSON."""
     if isinstance(admission, Unknown):
         text = admission.reason
         return {"origin": None, "admitted": None, "message": text, "hugepages": None}
@@ -111,6 +115,7 @@ def _admission(admission: Admission | Unknown) -> Json:
 
 
 def _finding(finding: RuleFinding) -> Json:
+    """Return a rule's finding for JSON."""
     return {
         "text": finding.text,
         "origin": None if finding.origin is None else str(finding.origin),
@@ -131,6 +136,7 @@ def error_object(exit_code: int, message: str) -> Json:
 
 
 def _pools(sizing: Sizing) -> list[Json]:
+    """Return need and stock of each page size for JSON, in all and by NUMA node."""
     needs = sizing.verdict.needs
     sizes = {spot.page_size_bytes for spot in needs} | {sizing.inputs.settings.hugepage_bytes}
     return [
@@ -153,6 +159,7 @@ def _pools(sizing: Sizing) -> list[Json]:
 
 
 def _counts(sizing: Sizing, spot: Spot) -> Json:
+    """Return the pages needed, taken and available at one spot."""
     have = sizing.stock.get(spot, Unknown("not read"))
     if isinstance(have, Unknown):
         available, why = None, have.reason
@@ -170,9 +177,10 @@ def _counts(sizing: Sizing, spot: Spot) -> Json:
 
 
 def _process(process: ProcessReplay) -> Json:
-    told = "what bytes backing page_size_bytes pages node registered on_shortage".split()
+    """Return a process with its allocations for JSON."""
+    names = "what bytes backing page_size_bytes pages node registered on_shortage".split()
     return {
         **fields(process.process, "name", "node"),
         "arena_used_bytes": process.arena_used_bytes,
-        "allocations": [fields(allocation, *told) for allocation in process.allocations],
+        "allocations": [fields(allocation, *names) for allocation in process.allocations],
     }

@@ -69,13 +69,13 @@ def _reading_text(sizing: LaunchSizing) -> str:
     parts = ["\n".join(["Not read", *lines])] if lines else []
     if sizing.group is not None:
         parts.insert(0, f"Host\n  {sizing.group.text}")
-    told: dict[tuple[str, str], list[Origin]] = {}
+    places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
-            told.setdefault((note.id, note.text), []).append(note.origin)
+            places.setdefault((note.id, note.text), []).append(note.origin)
     notes = [
         f"  {text} ({origins[0]}{_again(len(origins))}) [{identifier}]"
-        for (identifier, text), origins in told.items()
+        for (identifier, text), origins in places.items()
     ]
     if notes:
         parts.append("\n".join(["How it was read", *map(_filled, notes)]))
@@ -161,7 +161,7 @@ def _parts(*parts: str) -> str:
 
 
 def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
-    """Return what the rules found, each with what follows and what to do instead."""
+    """Return the findings of the rules, each with its consequence and its remedy."""
     lines = []
     for finding in findings:
         rule, severity = finding.rule, finding.rule.severity.value
@@ -179,15 +179,17 @@ def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
 
 
 def _admissions(sizing: LaunchSizing) -> str:
-    """Return what SGLang's own check says, server by server."""
+    """Return the answers of SGLang's own check, server by server."""
     lines = []
     for admission in sizing.admissions:
         if isinstance(admission, Unknown):
             lines.append(f"  not known: {admission.reason}")
             continue
-        said = admission.refused or admission.late
+        answer = admission.refused or admission.late
         when = "refuses" if admission.refused else "may refuse its slowest rank"
-        lines.append(f"  {admission.origin}: {f'{when}: {said}' if said else 'admits the L2 pool'}")
+        lines.append(
+            f"  {admission.origin}: {f'{when}: {answer}' if answer else 'admits the L2 pool'}"
+        )
         if admission.pages is not None:
             span, why = admission.pages.span, admission.pages.reason
             lines.append(f"    numbers of huge pages with which it starts: {span}; {why}")
@@ -198,15 +200,18 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
     """Return every need with its formula, and once the shared inputs with their origins."""
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
-    for kind, found in needs.items():
-        for need in found:
+    for kind, needs_of_kind in needs.items():
+        for need in needs_of_kind:
             amount = str(need.value)
             if need.unit == "bytes" and isinstance(need.value, int):
                 amount = f"{format_bytes(need.value)} ({need.value} bytes)"
             lines.append(f"  {kind}: {need.what}, {need.owner}: {amount} = {need.formula}")
             inputs.update(shown if need.given is None else [need.given])
     lines.append("From")
-    lines += [f"  {name} = {given.value} ({given.origin})" for name, given in inputs.items()]
+    lines += [
+        f"  {name} = {shown_input.value} ({shown_input.origin})"
+        for name, shown_input in inputs.items()
+    ]
     return "\n".join(map(_filled, lines))
 
 
@@ -221,7 +226,7 @@ def _headline(sizing: Sizing) -> tuple[str, str, str]:
 
 
 def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
-    """Return the answer, what is short of what, and the one number to set."""
+    """Return the answer: the verdict, the shortage, and the number to set."""
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
     # As check says it, and as it is set: what the nodes of a pool have to hold together.
@@ -262,6 +267,7 @@ def _where(spot: Spot) -> str:
 
 
 def _processes(sizing: Sizing) -> str:
+    """Return a table of the allocations of each process, alike ones together."""
     groups: dict[tuple[Allocation, ...], list[ProcessReplay]] = {}
     for process in sizing.asked:
         groups.setdefault(process.allocations, []).append(process)
@@ -284,10 +290,7 @@ def _processes(sizing: Sizing) -> str:
 
 
 def _table(
-    rows: list[list[str]],
-    heads: list[str],
-    right: Collection[int] = (),
-    firm: Sequence[int] = (),
+    rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
     """Return a table as wide as the terminal.
 
@@ -297,6 +300,7 @@ def _table(
 
 
 def _names(processes: list[ProcessReplay]) -> str:
+    """Return the name of several processes that map alike."""
     first, last = processes[0].process.name, processes[-1].process.name
     if len(processes) == 1:
         return first
@@ -306,6 +310,7 @@ def _names(processes: list[ProcessReplay]) -> str:
 
 
 def _row(allocation: Allocation) -> list[str]:
+    """Return an allocation as a row of the table."""
     in_arena = allocation.backing is Backing.ARENA
     return [
         allocation.what,
@@ -320,6 +325,7 @@ def _row(allocation: Allocation) -> list[str]:
 
 
 def _pools(sizing: Sizing) -> str:
+    """Return a table of the pages needed and available at each spot."""
     needs = sizing.verdict.needs
     spots = sorted({*needs, Spot(sizing.inputs.settings.hugepage_bytes, None)}, key=spot_order)
     rows = []
@@ -343,6 +349,7 @@ def _pools(sizing: Sizing) -> str:
 
 
 def _documented(sizing: Sizing) -> str:
+    """Return the documented rule beside the exact need."""
     rule, ranks = sizing.documented, sizing.inputs.ranks
     rows: list[tuple[str, int, int]] = [
         ("documented: baseline floor", rule.baseline_per_rank_bytes, rule.baseline_total_bytes),
@@ -351,8 +358,8 @@ def _documented(sizing: Sizing) -> str:
     ]
     shown = [[name, format_bytes(rank), format_bytes(total)] for name, rank, total in rows]
     heads = ["huge pages", "per rank", "in all"]
-    told = _wrapped(f"  {compare_rules(sizing)}", 0)
-    return "\n".join([_table(shown, heads, right=(1, 2)), *told])
+    comparison = _wrapped(f"  {compare_rules(sizing)}", 0)
+    return "\n".join([_table(shown, heads, right=(1, 2)), *comparison])
 
 
 def _notes(sizing: Sizing) -> str:
@@ -364,6 +371,7 @@ def _notes(sizing: Sizing) -> str:
 
 
 def _advice(sizing: Sizing) -> str:
+    """Return the numbered recommendations with their commands."""
     lines = []
     for number, item in enumerate(recommend(sizing), start=1):
         text = item.text[:1].upper() + item.text[1:]
@@ -373,15 +381,17 @@ def _advice(sizing: Sizing) -> str:
 
 
 def _inputs(sizing: Sizing) -> str:
+    """Return a table of the inputs and their origins; defaults only if they are sizes."""
     rows = [
-        [name, _shown(name, given.value), given.origin]
-        for name, given in sizing.inputs.shown.items()
-        if not isinstance(given.origin, Default) or "_bytes" in name
+        [name, _shown(name, each.value), each.origin]
+        for name, each in sizing.inputs.shown.items()
+        if not isinstance(each.origin, Default) or "_bytes" in name
     ]
     return _table(rows, ["input", "value", "from"])
 
 
 def _shown(name: str, value: object) -> str:
+    """Return an input's value for a person."""
     if isinstance(value, int) and name.endswith("_bytes"):
         return f"{value} ({format_bytes(value)})"
     if isinstance(value, list):
@@ -402,7 +412,7 @@ def compare_rules(sizing: Sizing) -> str:
     """
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
-    said = f"The documented rule says {documented.status} (exit {documented.exit_code})."
+    message = f"The documented rule says {documented.status} (exit {documented.exit_code})."
     difference = target - need
     reasons = "; ".join(_reasons(sizing))
     because = f": {reasons}" if reasons else ""
@@ -413,10 +423,11 @@ def compare_rules(sizing: Sizing) -> str:
     else:
         text = f"Its target is what the library takes{because}."
     verdicts = _verdicts(sizing)
-    return " ".join(part for part in (said, text, verdicts) if part)
+    return " ".join(part for part in (message, text, verdicts) if part)
 
 
 def _reasons(sizing: Sizing) -> list[str]:
+    """Return the reasons why the documented rule differs from the exact need."""
     terms, settings = sizing.inputs.terms, sizing.inputs.settings
     if not settings.hugepages:
         return ["without MC_STORE_USE_HUGEPAGE the library takes no huge pages"]

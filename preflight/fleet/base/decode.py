@@ -39,18 +39,18 @@ class Unread(Unknown):
 def decoded(kind: Any, value: Any, where: str = "") -> Any:
     """Return ``value``, which stands at ``where``, as a ``kind``. Raises WrongError."""
     scalars, items, record, unknown = _parts(kind)
-    found = type(value)
-    if found in (int, float) and not 0 <= value <= LARGEST_NUMBER:
+    type_of_value = type(value)
+    if type_of_value in (int, float) and not 0 <= value <= LARGEST_NUMBER:
         raise WrongError(f"{where} is {short(value)}")
-    if found in scalars or Any in scalars:
+    if type_of_value in scalars or Any in scalars:
         return value
-    if found is int and float in scalars:
+    if type_of_value is int and float in scalars:
         return float(value)
-    if found is dict and unknown and isinstance(value.get("unknown"), str):
+    if type_of_value is dict and unknown and isinstance(value.get("unknown"), str):
         return Unread(value["unknown"][:LONGEST_TEXT])
-    if found is list and items is not None:
-        return tuple([decoded(items, one, f"{where}[{at}]") for at, one in enumerate(value)])
-    if found is dict and record is not None:
+    if type_of_value is list and items is not None:
+        return tuple([decoded(items, item, f"{where}[{at}]") for at, item in enumerate(value)])
+    if type_of_value is dict and record is not None:
         return record._make([_field(value, where, *field) for field in _fields(record)])
     raise WrongError(f"{where or 'it'} is {short(value)}")
 
@@ -59,15 +59,15 @@ def decoded(kind: Any, value: Any, where: str = "") -> Any:
 def _parts(kind: Any) -> tuple[frozenset[Any], Any, Any, bool]:
     """Return a kind's scalars, the kind of its items, its record, and whether Unknown is one."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    scalars = frozenset(get_origin(one) or one for one in kinds)
-    items = next((get_args(one)[0] for one in kinds if get_origin(one) is tuple), None)
-    record = next((one for one in kinds if hasattr(one, "_fields")), None)
+    scalars = frozenset(get_origin(kind) or kind for kind in kinds)
+    items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple), None)
+    record = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
     return scalars - {tuple, record, Unknown}, items, record, Unknown in kinds
 
 
 @lru_cache(maxsize=64)
 def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
-    """Return of each field its name, its kind, whether it may be missing, and its default."""
+    """Return the name, the kind, whether it may be missing, and the default of each field."""
     defaults = record._field_defaults
     return tuple(
         (name, kind, name in defaults or NoneType in get_args(kind), defaults.get(name))
@@ -76,12 +76,13 @@ def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
 
 
 def _field(value: Json, where: str, name: str, kind: Any, optional: bool, default: Any) -> Any:
-    one = value.get(name)
-    if one is None and optional:
+    """Return one field of a record, decoded, or its default. Raises WrongError."""
+    item = value.get(name)
+    if item is None and optional:
         return default
     if name not in value:
         raise WrongError(f"{where or 'it'} has no {name}")
-    return decoded(kind, one, f"{where}: {name}" if where else name)
+    return decoded(kind, item, f"{where}: {name}" if where else name)
 
 
 def no_constant(name: str) -> NoReturn:

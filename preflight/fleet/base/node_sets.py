@@ -39,6 +39,7 @@ def fold(names: Iterable[str], *, slurm: bool = False) -> str:
 
 @lru_cache(maxsize=64)  # most lists of a fleet's nodes are the same few
 def _folded(names: tuple[str, ...], slurm: bool) -> str:
+    """Return the node set of names; for Slurm no text stands behind a bracket."""
     if not slurm:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
     alone = [name for name in names if not name[-1].isdigit()]
@@ -63,21 +64,22 @@ def expand(text: str) -> list[str]:
 def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
     """Return the nodes of ``sets`` without those of ``excluded``, in their order.
 
-    Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError for what is
-    no node set, a group that is not known, or too many nodes.
+    Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError if a text is
+    no node set, a group is not known, or too many nodes are named.
     """
-    found = NodeSet()
+    node_set = NodeSet()
     for text in sets:
-        found.update(_node_set(text))
+        node_set.update(_node_set(text))
     for text in excluded:
-        found.difference_update(_node_set(text))
-    return _names(found)
+        node_set.difference_update(_node_set(text))
+    return _names(node_set)
 
 
-def _names(found: Any) -> list[str]:
-    if len(found) > MOST_NODES:
-        raise UsageError(f"{len(found)} nodes are named: at most {MOST_NODES} are taken")
-    names = [str(name) for name in found]
+def _names(node_set: Any) -> list[str]:
+    """Return the names of a node set. Raises UsageError for too many or for no name."""
+    if len(node_set) > MOST_NODES:
+        raise UsageError(f"{len(node_set)} nodes are named: at most {MOST_NODES} are taken")
+    names = [str(name) for name in node_set]
     for name in names:
         if not is_name(name):  # ssh would take it for an option
             raise UsageError(f"{name!r} is not the name of a node: write letters, digits, . and -")
@@ -91,7 +93,7 @@ def _node_set(text: str, resolver: Any = None) -> Any:
     if widest > MOST_NODES:
         raise UsageError(f"{shown} names {widest} nodes: at most {MOST_NODES} are taken")
     try:
-        found = NodeSet(text, resolver=resolver)
+        node_set = NodeSet(text, resolver=resolver)
     except (NodeSetException, RangeSetException, GroupResolverError, GroupSourceError) as error:
         if f"@{error}:" in text or str(error) == "<default>":  # it says no more than the source
             raise UsageError(
@@ -101,6 +103,6 @@ def _node_set(text: str, resolver: Any = None) -> Any:
         raise UsageError(
             f"{shown} is not a set of nodes: {error}; write it as gpu[001-064,070],login1"
         ) from None
-    if text.strip() and not found:
+    if text.strip() and not node_set:
         raise UsageError(f"{shown} names no node: `nodeset -ll` lists the groups that there are")
-    return found
+    return node_set

@@ -37,7 +37,7 @@ def cut(text: str, most: int = LONGEST_VALUE) -> str:
 
 
 def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
-    """Return ``have 8 MiB, need 1 GiB``, without what is empty."""
+    """Return ``have 8 MiB, need 1 GiB``; an empty part is left out."""
     pairs = (("have", have), ("need", need))
     return ", ".join(f"{word} {cut(text, most)}" for word, text in pairs if text)
 
@@ -56,17 +56,17 @@ def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str
 
 
 def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:
-    """Return the line that says how many are left out, where some are."""
+    """Return the line that says how many are left out; none if none is."""
     more = len(all_) - shown
     return [f"and {more} more{what}, in --json"] if more > 0 else []
 
 
 def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
     """Return each key, in the order of its first, with all that come with it."""
-    found: dict[Key, list[One]] = {}
-    for key, one in pairs:
-        found.setdefault(key, []).append(one)
-    return found
+    groups: dict[Key, list[One]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def by_size(groups: Mapping[Key, Sequence[One]]) -> tuple[Key | None, list[Key]]:

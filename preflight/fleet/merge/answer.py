@@ -56,7 +56,7 @@ def verdict_said(fleet: Fleet) -> str:
         read.append(f"{plural(away, 'node')} not reached")
     if empty:
         read.append(f"{plural(empty, 'node')} without a report")
-    lost = sum(one.times for one in fleet.unusable)
+    lost = sum(text.times for text in fleet.unusable)
     if lost:
         read.append(f"{lost} not usable")
     if fleet.expected is not None:
@@ -64,29 +64,33 @@ def verdict_said(fleet: Fleet) -> str:
     if not fleet.nodes:
         return f"no node has a report ({', '.join(read)})"
     counts = [(len(fleet.of(status)), status) for status in STATUSES]
-    said = ", ".join(f"{count} {status}" for count, status in counts if count)
-    return f"of {plural(len(fleet.nodes), 'node')} {said} ({', '.join(read)})"
+    counts_text = ", ".join(f"{count} {status}" for count, status in counts if count)
+    return f"of {plural(len(fleet.nodes), 'node')} {counts_text} ({', '.join(read)})"
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
-    """Return for how many nodes one of these findings stands in place of a report."""
-    wanting = (one for one in fleet.findings if one.finding.check in checks)
-    named = {name for one in wanting for name in one.nodes}
+    """Return the number of nodes for which one of these findings stands in place of a report."""
+    wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
+    named = {name for on_nodes in wanting for name in on_nodes.nodes}
     return sum(node.name in named and node.row is not None for node in fleet.nodes)
 
 
-def drift_cells(one: Drift) -> tuple[str, str, str]:
+def drift_cells(drifting: Drift) -> tuple[str, str, str]:
     """Return the fact, the most common value, and the other values with their nodes."""
-    most = "a tie" if one.most is None else f"{cut(one.most.value)} ({len(one.most.nodes)})"
+    most = (
+        "a tie"
+        if drifting.most is None
+        else f"{cut(drifting.most.value)} ({len(drifting.most.nodes)})"
+    )
     others = [
         f"{nodes_text(other.nodes)}: {cut(other.value) or 'empty'}"
-        for other in sorted(one.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
+        for other in sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
     ]
-    if len(one.others) > MOST_VARIANTS:
-        others.append(f"and {len(one.others) - MOST_VARIANTS} more values")
-    if one.unread:
-        others.append(f"{nodes_text(one.unread)}: not read")
-    return clean(one.fact), most, "; ".join(others)
+    if len(drifting.others) > MOST_VARIANTS:
+        others.append(f"and {len(drifting.others) - MOST_VARIANTS} more values")
+    if drifting.unread:
+        others.append(f"{nodes_text(drifting.unread)}: not read")
+    return clean(drifting.fact), most, "; ".join(others)
 
 
 def pool_text(fleet: Fleet) -> str:
@@ -115,11 +119,16 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
-        few = [one for one in fleet.findings if not _common(fleet, one)]
-        many = [one for one in fleet.findings if _common(fleet, one)]
+        few = [finding for finding in fleet.findings if not _common(fleet, finding)]
+        many = [finding for finding in fleet.findings if _common(fleet, finding)]
         few_head = "Findings on few nodes" if many else "Findings"
-        waived = [(one.finding, nodes_text(one.nodes)) for one in fleet.waived[:MOST_ROWS]]
-        ignored = [f"{clean(one.check)} on {on}: {cut(one.ignored or '')}" for one, on in waived]
+        waived = [
+            (on_nodes.finding, nodes_text(on_nodes.nodes)) for on_nodes in fleet.waived[:MOST_ROWS]
+        ]
+        ignored = [
+            f"{clean(on_nodes.check)} on {on}: {cut(on_nodes.ignored or '')}"
+            for on_nodes, on in waived
+        ]
         parts += [
             _statuses(fleet, paint),
             _findings(few_head, few, paint, width),
@@ -143,25 +152,30 @@ def _statuses(fleet: Fleet, paint: Paint) -> str:
     )
 
 
-def _common(fleet: Fleet, one: OnNodes) -> bool:
-    return 2 * len(one.nodes) > len(fleet.nodes) > 1
+def _common(fleet: Fleet, on_nodes: OnNodes) -> bool:
+    return 2 * len(on_nodes.nodes) > len(fleet.nodes) > 1
 
 
 def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:
+    """Return findings under a head, the first of each check; the rest as a count."""
     lines: list[str] = []
     more: list[OnNodes] = []
     shown: dict[tuple[str, str], int] = {}
-    for one in wanting:
-        key = (one.finding.check, one.finding.status)
-        most = MOST_OF_ABSENCE if one.finding.check in ABSENCE else MOST_OF_ONE_CHECK
+    for on_nodes in wanting:
+        key = (on_nodes.finding.check, on_nodes.finding.status)
+        most = MOST_OF_ABSENCE if on_nodes.finding.check in ABSENCE else MOST_OF_ONE_CHECK
         if shown.get(key, 0) >= most or sum(shown.values()) >= MOST_ROWS:
-            more.append(one)
+            more.append(on_nodes)
             continue
         shown[key] = shown.get(key, 0) + 1
-        lines.append(_finding(one, paint, width))
-    alike = grouped(((one.finding.check, one.finding.status), one) for one in more)
+        lines.append(_finding(on_nodes, paint, width))
+    alike = grouped(
+        ((on_nodes.finding.check, on_nodes.finding.status), on_nodes) for on_nodes in more
+    )
     for (check, status), others in alike.items():
-        text = f"  {status}: {clean(check)}{_on([name for one in others for name in one.nodes])}"
+        text = (
+            f"  {status}: {clean(check)}{_on([name for other in others for name in other.nodes])}"
+        )
         lines.append(filled(f"{text}: {len(others)} more, which --json has", width, 2))
     return "\n".join([head, *lines] if lines else [])
 
@@ -170,13 +184,13 @@ def _on(names: Sequence[str]) -> str:
     return f" on {nodes_text(in_order(names))}" if names else ""
 
 
-def _finding(one: OnNodes, paint: Paint, width: int) -> str:
+def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
     """Return ``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
-    finding = one.finding
+    finding = on_nodes.finding
     about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
-    said = f"{clean(finding.check)}{_on(one.nodes)}{about}"
+    message = f"{clean(finding.check)}{_on(on_nodes.nodes)}{about}"
     painted = paint(finding.status, COLOURS[finding.status])
-    lines = [headed(finding.status, said, width, painted, "  ")]
+    lines = [headed(finding.status, message, width, painted, "  ")]
     for text in (have_and_need(finding.have, finding.need), cut(finding.text, 300)):
         if text:
             lines.append(filled(f"      {text}", width, 0))
@@ -184,9 +198,10 @@ def _finding(one: OnNodes, paint: Paint, width: int) -> str:
 
 
 def _drift(fleet: Fleet, width: int) -> str:
+    """Return the table of the facts that are not the same everywhere."""
     if not fleet.drift:
         return ""
-    rows = [drift_cells(one) for one in fleet.drift[:MOST_ROWS]]
+    rows = [drift_cells(drifting) for drifting in fleet.drift[:MOST_ROWS]]
     first = max(23, min(36, max(len(row[0]) for row in rows)))
     second = min(28, max(12, *(len(row[1]) for row in rows)))
     heads = ["not the same everywhere", "most nodes", "the others"]
@@ -195,10 +210,12 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _unusable(fleet: Fleet, width: int) -> str:
+    """Return the reports that are not used, with the reason, and those that are there twice."""
     lines = []
-    for one in fleet.unusable[:MOST_ROWS]:
-        more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
-        text = f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
+    for unusable in fleet.unusable[:MOST_ROWS]:
+        text = f"  {clean(unusable.where)}: {unusable.trouble.value}: {cut(unusable.reason, 160)}"
+        if unusable.times > 1:
+            text += f" (and {plural(unusable.times - 1, 'line')} like it)"
         lines.append(filled(text, width, 2))
     lines += rest_of(MOST_ROWS, fleet.unusable)
     repeats = sum(fleet.repeats.values())
@@ -212,16 +229,18 @@ def _unusable(fleet: Fleet, width: int) -> str:
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
     """Return the checks that pass, by the nodes on which they do."""
     checks: dict[str, set[str]] = {}
-    for one in fleet.passed:
-        checks.setdefault(one.finding.check, set()).update(one.nodes)
+    for on_nodes in fleet.passed:
+        checks.setdefault(on_nodes.finding.check, set()).update(on_nodes.nodes)
     if not checks:
         return ""
     if verbosity <= 0:
         return f"pass: {plural(len(checks), 'check')} (which, and where: -v)"
     groups = grouped((tuple(in_order(names)), check) for check, names in checks.items())
     return "\n".join(
-        filled(f"pass on {nodes_text(names)}: {', '.join(map(clean, sorted(held)))}", width)
-        for names, held in sorted(groups.items(), key=lambda item: len(item[0]))
+        filled(
+            f"pass on {nodes_text(names)}: {', '.join(map(clean, sorted(checks_passed)))}", width
+        )
+        for names, checks_passed in sorted(groups.items(), key=lambda item: len(item[0]))
     )
 
 
@@ -234,25 +253,25 @@ def fleet_object(fleet: Fleet) -> Json:
         "reports": {
             "read": fleet.reports,
             "not_reached": lacking(fleet, NOT_REACHED),
-            "not_usable": sum(one.times for one in fleet.unusable),
+            "not_usable": sum(item.times for item in fleet.unusable),
             "repeated": sum(fleet.repeats.values()),
         },
         "by_status": {status: nodes_object(fleet.of(status)) for status in STATUSES},
         "passing": nodes_object(fleet.of(*PASSING)),
         "failing": nodes_object(fleet.of(*FAILING)),
         "findings": [
-            {**one.as_object(), "ignored": one.finding.ignored, "of_fleet": one.of_fleet}
-            for one in (*fleet.findings, *fleet.waived, *fleet.passed)
+            {**item.as_object(), "ignored": item.finding.ignored, "of_fleet": item.of_fleet}
+            for item in (*fleet.findings, *fleet.waived, *fleet.passed)
         ],
         "drift": [
             {
-                "fact": one.fact,
-                "facts": list(one.facts),
-                "most": None if one.most is None else _variant(one.most),
-                "others": [_variant(other) for other in one.others],
-                "unread": nodes_object(one.unread),
+                "fact": item.fact,
+                "facts": list(item.facts),
+                "most": None if item.most is None else _variant(item.most),
+                "others": [_variant(other) for other in item.others],
+                "unread": nodes_object(item.unread),
             }
-            for one in fleet.drift
+            for item in fleet.drift
         ],
         "pool": None
         if pool is None
@@ -272,5 +291,5 @@ def fleet_object(fleet: Fleet) -> Json:
     }
 
 
-def _variant(one: Variant) -> Json:
-    return {"value": one.value, "nodes": nodes_object(one.nodes)}
+def _variant(variant: Variant) -> Json:
+    return {"value": variant.value, "nodes": nodes_object(variant.nodes)}

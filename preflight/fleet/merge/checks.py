@@ -33,7 +33,7 @@ Launches = Mapping[str, NodeLaunch]
 
 
 class ServiceAddress(NamedTuple):
-    """An address as the fleet knows it. node: whose it is, "" where that cannot be told."""
+    """An address as the fleet knows it. node: whose it is, "" if that cannot be told."""
 
     host: str
     port: str
@@ -49,12 +49,12 @@ class Owners:
     """Which node a host name or an address belongs to, as far as the reports tell."""
 
     def __init__(self, rows: Rows) -> None:
+        """Take each node's names and addresses; one that two nodes have leads to neither."""
         self._nodes: dict[str, str] = {}
         for node, row in rows.items():
-            addresses = [one for rail in row.known_rails for one in rail.known_addresses]
-            own = {row.node, row.host, *(one.partition("/")[0] for one in addresses)}
-            for name in own - {""}:
-                # What two nodes go by leads to neither.
+            addresses = (each for rail in row.known_rails for each in rail.known_addresses)
+            names = {row.node, row.host, *(address.partition("/")[0] for address in addresses)}
+            for name in names - {""}:
                 known = self._nodes.get(name.lower(), node) == node
                 self._nodes[name.lower()] = node if known else ""
 
@@ -64,7 +64,7 @@ class Owners:
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Return (host in small letters, port); a master's default port where none is written."""
+    """Return (host in small letters, port); without a port that of a master."""
     from preflight.processes import ports
 
     split = ports.split_address(address)
@@ -83,8 +83,8 @@ def fleet_findings(
     owners = Owners(rows)
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
     for kind, (check, what, follows) in _SERVICES.items():
-        said = {name: launch.addresses_of(kind) for name, launch in launches.items()}
-        yield from _one_address(check, what, said, follows, owners)
+        addresses = {name: launch.addresses_of(kind) for name, launch in launches.items()}
+        yield from _one_address(check, what, addresses, follows, owners)
     yield from _advertised(rows, launches)
     yield from _versions(launches, facts, owners)
     yield from _protocols(launches)
@@ -99,14 +99,16 @@ def _one_address(
     check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
     """Judge one service that all nodes have to name alike. named: node -> its addresses."""
-    found = {node: tuple(sorted(map(owners.of, each))) for node, each in named.items() if each}
+    processes = {node: tuple(sorted(map(owners.of, each))) for node, each in named.items() if each}
     written = {node: ", ".join(each) for node, each in named.items()}
-    if len(found) < 2:
+    if len(processes) < 2:
         return
-    loopback = {node for node, each in found.items() if any(loops(one.host) for one in each)}
+    loopback = {
+        node for node, each in processes.items() if any(loops(address.host) for address in each)
+    }
     # A node may call itself localhost where the others call it by its name.
-    rest = [one for node, each in found.items() if node not in loopback for one in each]
-    local = loopback - {one.node for one in rest} if len(loopback) == 1 else loopback
+    rest = [address for node, each in processes.items() if node not in loopback for address in each]
+    local = loopback - {address.node for address in rest} if len(loopback) == 1 else loopback
     if local:
         have = "; ".join(sorted({written[node] for node in local})[:3])
         text = f"each of them looks for the {what} on itself, so {follows}"
@@ -114,8 +116,8 @@ def _one_address(
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
         yield OnNodes(FleetFinding(check, "fail", "launch", have, need, text), in_order(local))
-    away = [(node, each) for node, each in found.items() if node not in loopback]
-    groups = grouped((tuple(one.process for one in each), node) for node, each in away)
+    away = [(node, each) for node, each in processes.items() if node not in loopback]
+    groups = grouped((tuple(address.process for address in each), node) for node, each in away)
     if len(groups) < 2:
         return
     right, others = by_size(groups)
@@ -124,7 +126,7 @@ def _one_address(
         nodes = groups[key]
         if nodes is most:
             continue
-        some, others_of = found[most[0]], found[nodes[0]]
+        some, others_of = processes[most[0]], processes[nodes[0]]
         # Names can be aliases of one host.
         certain = len(some) != len(others_of) or any(
             a.port != b.port or (a.node and b.node and a.node != b.node)
@@ -152,6 +154,7 @@ def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
 
 
 def _protocols(launches: Launches) -> Iterator[OnNodes]:
+    """Judge launches of one fleet that move segments over several protocols."""
     protocols = [(launch.share.protocol, name) for name, launch in launches.items()]
     groups = grouped((value, name) for value, name in protocols if isinstance(value, str) and value)
     if len(groups) < 2:
@@ -237,6 +240,7 @@ _RELEASES = {
 
 
 def _same_machine(rows: Rows) -> Iterator[OnNodes]:
+    """Judge one machine that reports under several names."""
     for boot, names in grouped((row.boot, name) for name, row in rows.items() if row.boot).items():
         if len(names) > 1:
             text = "one machine under several names: its memory and its NICs are counted for each"
@@ -245,6 +249,7 @@ def _same_machine(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _ages(rows: Rows) -> Iterator[OnNodes]:
+    """Judge reports that are more than a day older than the newest."""
     made = {name: row.made_unix_seconds for name, row in rows.items() if row.made_unix_seconds > 0}
     newest = max(made.values(), default=0)
     old = [name for name, seconds in made.items() if seconds < newest - MOST_AGE_SECONDS]

@@ -30,10 +30,10 @@ class Shown(NamedTuple):
     list_format: str = "nodeset"
 
 
-def run_merge(found: Iterable[FoundReport | Unusable], shown: Shown, expect: str | None) -> int:
+def run_merge(texts: Iterable[FoundReport | Unusable], shown: Shown, expect: str | None) -> int:
     """Print the answer for ``expect``, or for whoever reports; returns the exit code."""
     expected = None if expect is None else expand(expect)
-    return show_fleet(merged(read_reports(found), expected), shown)
+    return show_fleet(merged(read_reports(texts), expected), shown)
 
 
 def show_fleet(fleet: Fleet, shown: Shown) -> int:
@@ -45,6 +45,7 @@ def show_fleet(fleet: Fleet, shown: Shown) -> int:
 
 
 def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
+    """Print the fleet in one format."""
     if format_ == "html":
         from preflight.fleet.merge.to_html import fleet_page
 
@@ -57,8 +58,8 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
         from preflight.base.envelope import envelope
         from preflight.fleet.merge.answer import fleet_object, verdict_text
 
-        said, word = fleet_object(fleet), fleet.verdict
-        say_json(envelope("fleet", fleet.exit_code, said, word=word, reason=verdict_text(fleet)))
+        answer, word = fleet_object(fleet), fleet.verdict
+        say_json(envelope("fleet", fleet.exit_code, answer, word=word, reason=verdict_text(fleet)))
     else:
         from preflight.fleet.merge.answer import fleet_text
 
@@ -76,6 +77,8 @@ def prepare(shown: Shown) -> None:
 
 
 def _try_folder(option: str, folder: str, make: bool) -> None:
+    """Raise UsageError if a folder cannot be written to; ``make``: make it first."""
+
     def look() -> None:
         if make:
             os.makedirs(folder, exist_ok=True)

@@ -30,7 +30,7 @@ class Variant(NamedTuple):
 class Drift(NamedTuple):
     """One fact, or several that differ alike, that is not the same everywhere.
 
-    most: None where no value is on more nodes than each other: then ``others`` has all of them.
+    most: None if no value is on more nodes than each other: then ``others`` has all of them.
     unread: nodes that could not read it.
     """
 
@@ -43,13 +43,13 @@ class Drift(NamedTuple):
 
 def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
     """Return each thing, with the nodes that hold it, in the order of the rows."""
-    found: dict[One, list[str]] = {}
+    holders: dict[One, list[str]] = {}
     # Most nodes of a fleet hold the same: those are looked at once.
     for things, names in grouped((things, name) for name, things in rows.items()).items():
-        for one in things:
-            found.setdefault(one, []).extend(names)
+        for thing in things:
+            holders.setdefault(thing, []).extend(names)
     places = {name: at for at, name in enumerate(rows)}
-    return {one: sorted(names, key=places.__getitem__) for one, names in found.items()}
+    return {thing: sorted(names, key=places.__getitem__) for thing, names in holders.items()}
 
 
 def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
@@ -67,13 +67,14 @@ def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
     """Return each fact that differs among ``rows``, what the fewest nodes differ in first."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
-    def place(found: Drift) -> tuple[int, str]:
-        return sum(len(other.nodes) for other in found.others), found.fact
+    def place(fact: Drift) -> tuple[int, str]:
+        return sum(len(other.nodes) for other in fact.others), fact.fact
 
     return tuple(sorted(_folded(_each(facts, unread, rows)), key=place))
 
 
 def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
+    """Yield each fact that differs, with its values, the most common first."""
     lacking = _lacking(facts.get(DEVICES, {}))
     # Where a whole topic was not read, a fact that is missing is not known to be.
     vague = {name for fact, names in unknown.items() if fact not in facts for name in names}
@@ -86,7 +87,7 @@ def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Ite
         missing -= unread
         if device is not None:  # that the device is missing is said once
             missing -= lacking.get(device[1], set())
-        variants = [Variant(*one) for one in values.items()]
+        variants = [Variant(*item) for item in values.items()]
         if missing:
             variants.append(Variant(ABSENT, [name for name in rows if name in missing]))
         variants.sort(key=lambda variant: (-len(variant.nodes), variant.value))
@@ -99,20 +100,20 @@ def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Ite
 
 def _lacking(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
     """Return RDMA device -> the nodes that are known not to have it."""
-    every = {device for held in devices for device in held.split()}
+    every = {device for device_list in devices for device in device_list.split()}
     lacking: dict[str, set[str]] = {device: set() for device in every}
-    for held, names in devices.items():
-        for device in every.difference(held.split()):
+    for device_list, names in devices.items():
+        for device in every.difference(device_list.split()):
             lacking[device].update(names)
     return lacking
 
 
-def _folded(found: Iterable[Drift]) -> Iterator[Drift]:
+def _folded(drifts: Iterable[Drift]) -> Iterator[Drift]:
     """Yield facts of several devices that differ alike as one: ``mlx5_0-7.firmware``."""
     from preflight.check.report import fold
 
     signs = re.compile(r"\d+")
-    alike = ((repr(x._replace(fact=signs.sub("0", x.fact), facts=())), x) for x in found)
+    alike = ((repr(x._replace(fact=signs.sub("0", x.fact), facts=())), x) for x in drifts)
     for group in grouped(alike).values():
-        facts = tuple(one.fact for one in group)
+        facts = tuple(drifting.fact for drifting in group)
         yield group[0]._replace(fact=fold(facts), facts=facts)

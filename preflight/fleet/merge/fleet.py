@@ -77,36 +77,41 @@ class Fleet(NamedTuple):
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     """Return the fleet of the ``expected`` nodes, or of whoever reports if that is None."""
-    given = reports.rows
-    found = settled(given)
+    rows_read = reports.rows
+    nodes_settled = settled(rows_read)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
-    patterns = {_pattern(name) for name in found.rows} if expected is None else set()
-    lost = [one.node for one in reports.unusable if one.node and _pattern(one.node) in patterns]
-    names = in_order([*found.rows, *(expected or ()), *lost])
-    rows = {name: found.rows[name] for name in names if name in found.rows}
+    patterns = {_pattern(name) for name in nodes_settled.rows} if expected is None else set()
+    lost = [text.node for text in reports.unusable if text.node and _pattern(text.node) in patterns]
+    names = in_order([*nodes_settled.rows, *(expected or ()), *lost])
+    rows = {name: nodes_settled.rows[name] for name in names if name in nodes_settled.rows}
     whole = {name: row for name, row in rows.items() if row.whole}
     facts = gathered(whole)
-    absences = _absences(names, found, reports.unusable, expected)
-    of_fleet = [*absences, *found.doubts, *fleet_findings(whole, facts)]
+    absences = _absences(names, nodes_settled, reports.unusable, expected)
+    of_fleet = [*absences, *nodes_settled.doubts, *fleet_findings(whole, facts)]
     # Of what a finding is about already, no drift is told.
-    versions = any(one.finding.check == "fleet.mooncake-version" for one in of_fleet)
-    told = {name: values for name, values in facts.items() if name != "wheel.mooncake" * versions}
-    drifts = drift(told, whole)
+    versions = any(item.finding.check == "fleet.mooncake-version" for item in of_fleet)
+    compared = {
+        name: values for name, values in facts.items() if name != "wheel.mooncake" * versions
+    }
+    drifts = drift(compared, whole)
     wanting, waived, passed = _findings(rows, of_fleet, len(names))
     return Fleet(
         _verdict(rows, wanting, bool(drifts)),
         tuple(_nodes(names, rows, wanting, drifts)),
         None if expected is None else len(expected),
         # A report may stand in place of one that the node did not give.
-        sum(not {*NOT_REACHED, *NO_REPORT} & {one.check for one in row.findings} for row in given),
+        sum(
+            not {*NOT_REACHED, *NO_REPORT} & {finding.check for finding in row.findings}
+            for row in rows_read
+        ),
         tuple(wanting),
         tuple(waived),
         tuple(passed),
         drifts,
         _pool(whole),
         tuple(reports.unusable),
-        found.repeats,
+        nodes_settled.repeats,
     )
 
 
@@ -116,16 +121,17 @@ def _pattern(name: str) -> str:
 
 def _absences(
     names: Sequence[str],
-    found: Settled,
+    nodes_settled: Settled,
     unusable: Sequence[Unusable],
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
+    """Yield the findings on nodes without a report, unexpected nodes and unusable texts."""
     words = {Trouble.UNREADABLE: "unreadable"}
     broken = {
-        one.node: f"no report but one that is {words.get(one.trouble, one.trouble.value)}"
-        for one in unusable
+        report.node: f"no report but one that is {words.get(report.trouble, report.trouble.value)}"
+        for report in unusable
     }
-    absent = [name for name in names if name not in found.rows]
+    absent = [name for name in names if name not in nodes_settled.rows]
     reasons = grouped((broken.get(name, "no report"), name) for name in absent)
     for reason, nodes in reasons.items():
         text = "nothing is known of it: start nothing on it"
@@ -137,14 +143,14 @@ def _absences(
         finding = FleetFinding("fleet.unexpected", "warn", "node", "a report", "none", text)
         yield OnNodes(finding, more)
     # A text that is nobody's report could be that of a node which is missing.
-    complete = expected is not None and all(name in found.rows for name in expected)
-    strays = [one for one in unusable if one.node not in names]
+    complete = expected is not None and all(name in nodes_settled.rows for name in expected)
+    strays = [report for report in unusable if report.node not in names]
     if strays:
         status = "warn" if complete else "unknown"
         text = "one of them can be the report of a node that is missing here"
         if complete:
             text = "every node that is expected has a report: none of them is missing"
-        have = f"{sum(one.times for one in strays)} that cannot be used"
+        have = f"{sum(stray.times for stray in strays)} that cannot be used"
         yield OnNodes(FleetFinding("fleet.unusable", status, "reports", have, "", text), [])
 
 
@@ -157,8 +163,8 @@ def _findings(
         kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
         kinds[kind].append(OnNodes(finding, names))
 
-    def place(one: OnNodes) -> tuple[object, ...]:
-        finding, count = one.finding, len(one.nodes)
+    def place(item: OnNodes) -> tuple[object, ...]:
+        finding, count = item.finding, len(item.nodes)
         rank = STATUSES.index(finding.status)
         return 2 * count > nodes, rank, count, finding.check, *map(str, finding)
 
@@ -169,29 +175,30 @@ def _findings(
 def _nodes(
     names: Sequence[str], rows: Rows, wanting: Iterable[OnNodes], drifts: Iterable[Drift]
 ) -> Iterable[FleetNode]:
-    told = {name: {rows[name].status if name in rows else "unknown"} for name in names}
-    for one in wanting:
-        for name in one.nodes if one.of_fleet else ():
-            told[name].add(one.finding.status)
+    """Return each node with the worst status of its report and of the fleet's findings."""
+    statuses = {name: {rows[name].status if name in rows else "unknown"} for name in names}
+    for on_nodes in wanting:
+        for name in on_nodes.nodes if on_nodes.of_fleet else ():
+            statuses[name].add(on_nodes.finding.status)
     for fact in drifts:
         for other in fact.others if fact.most else ():
             for name in other.nodes:
-                told[name].add("warn")
-    return (FleetNode(name, worst(told[name]), rows.get(name)) for name in names)
+                statuses[name].add("warn")
+    return (FleetNode(name, worst(statuses[name]), rows.get(name)) for name in names)
 
 
 def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
-    """Return the worst status there is; unknown without any report."""
+    """Return the worst status of all; unknown without any report."""
     if not rows:
         return "unknown"
-    told = {row.status for row in rows.values()} | {one.finding.status for one in wanting}
-    return worst(told | {"warn"} if drifts else told)
+    statuses = {row.status for row in rows.values()} | {item.finding.status for item in wanting}
+    return worst(statuses | {"warn"} if drifts else statuses)
 
 
 def _pool(rows: Rows) -> SegmentPool | None:
-    """Return the pool that the launches' stores make; None where no launch has a store."""
+    """Return the pool that the launches' stores make; None if no launch has a store."""
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
-    sizes = {name: one.share.segment_bytes for name, one in launches.items()}
+    sizes = {name: launch.share.segment_bytes for name, launch in launches.items()}
     unread = [name for name, size in sizes.items() if isinstance(size, Unknown)]
     shares = grouped(
         (size, name)

@@ -16,8 +16,8 @@ Rows = list[Sequence[Cell]]
 
 def fleet_page(fleet: Fleet) -> str:
     """Return the whole HTML document."""
-    drift: Rows = [drift_cells(one) for one in fleet.drift]
-    unusable: Rows = [(one.where, one.trouble.value, one.reason) for one in fleet.unusable]
+    drift: Rows = [drift_cells(item) for item in fleet.drift]
+    unusable: Rows = [(item.where, item.trouble.value, item.reason) for item in fleet.unusable]
     body = join(
         [
             element("h1", "Fleet"),
@@ -42,23 +42,27 @@ def _section(head: str, columns: Sequence[str], rows: Rows) -> list[Html]:
     return [element("h2", head), shown] if rows else []
 
 
-def _findings(found: Iterable[OnNodes]) -> Rows:
+def _findings(rows: Iterable[OnNodes]) -> Rows:
+    """Return each finding as a row of the page's table."""
     return [
         (
-            one.finding.check,
-            status_badge("ignored" if one.finding.ignored is not None else one.finding.status),
-            Keyed(fold(one.nodes), len(one.nodes)),
-            one.finding.subject,
-            one.finding.have,
-            one.finding.need,
-            one.finding.text,
+            item.finding.check,
+            status_badge("ignored" if item.finding.ignored is not None else item.finding.status),
+            Keyed(fold(item.nodes), len(item.nodes)),
+            item.finding.subject,
+            item.finding.have,
+            item.finding.need,
+            item.finding.text,
         )
-        for one in found
+        for item in rows
     ]
 
 
 def _nodes(fleet: Fleet) -> Rows:
-    checks = grouped((name, one.finding.check) for one in fleet.findings for name in one.nodes)
+    """Return each node as a row of the page's table, the worst first."""
+    checks = grouped(
+        (name, finding.finding.check) for finding in fleet.findings for name in finding.nodes
+    )
     return [
         (node.name, status_badge(node.status), ", ".join(dict.fromkeys(checks.get(node.name, []))))
         for node in sorted(fleet.nodes, key=lambda node: STATUSES.index(node.status))

@@ -43,11 +43,11 @@ def run_fleet_check(
         progress.show(f"{len(rows)} of {len(nodes)} nodes answered")
 
     def take(reply: NodeReply) -> None:
-        found = answer_of(reply, where.timeout_seconds, reader)
-        rows[reply.node] = found.row
-        if found.document is not None:
+        answer = answer_of(reply, where.timeout_seconds, reader)
+        rows[reply.node] = answer.row
+        if answer.document is not None:
             # At once: what is there stays there, whatever becomes of this process.
-            keep(reply.node, json.dumps(_named(found.document, reply.node)), shown)
+            keep(reply.node, json.dumps(_under_name(answer.document, reply.node)), shown)
 
     def question(carried: bool) -> Question:
         return program.question(words, record or b"", carried, joined=True)
@@ -65,7 +65,9 @@ def run_fleet_check(
     code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
     if not stopped:
         return code
-    missing = sum(any(one.check == INTERRUPTED for one in row.findings) for row in rows.values())
+    missing = sum(
+        any(finding.check == INTERRUPTED for finding in row.findings) for row in rows.values()
+    )
     text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
     say(text, err=True)
     return 128 + stopped
@@ -86,18 +88,19 @@ def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str,
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
     selection = selection_of(chosen)
-    for one in selection.over:
-        said = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
-        say(f"mooncake-preflight: {said}", err=True)
+    for waiver in selection.over:
+        over = f"{waiver.check}: over since {waiver.until}"
+        message = f"--waivers: {over}: it counts again on every node"
+        say(f"mooncake-preflight: {message}", err=True)
     words = ["check", "--json", f"--timeout={seconds:g}"]
-    words += [f"--only={one}" for one in selection.only]
-    words += [f"--skip={one}" for one in selection.skip]
+    words += [f"--only={check}" for check in selection.only]
+    words += [f"--skip={check}" for check in selection.skip]
     words += [f"--ignore={check}={reason}" for check, reason in selection.ignore.items()]
     return (*words, *(["-"] if with_launch else []))
 
 
-def _named(document: Json, node: str) -> Json:
-    """Return a report under the name that its node was asked by."""
+def _under_name(document: Json, node: str) -> Json:
+    """Return a report under the name by which its node was asked."""
     answer = document.get("answer") or {}
     machine = {**(answer.get("machine") or {}), "name": node}
     return {**document, "answer": {**answer, "machine": machine}}

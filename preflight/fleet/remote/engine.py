@@ -82,7 +82,7 @@ def ask(
     """Ask each node its question.
 
     Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
-    node once, as it ends. ``tick`` is called some times a second. Raises UsageError where nothing
+    node once, as it ends. ``tick`` is called some times a second. Raises UsageError if nothing
     can be started, and RunInterruptedError once all local processes are gone, after ``answered``
     was told of the rest.
     """
@@ -225,6 +225,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
     def __init__(
         self, questions: Mapping[str, Question], answered: Callable[[NodeReply], None]
     ) -> None:
+        """Begin with no line of any node."""
         super().__init__()
         self._questions, self._answered = questions, answered
         self._lines: dict[str, list[bytes]] = {node: [] for node in questions}
@@ -244,6 +245,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
         return self
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        """Keep a line that a node printed, up to a limit."""
         name = str(node)
         if name not in self._lines:
             return  # a gateway of the tree

@@ -101,7 +101,7 @@ class Program(NamedTuple):
     def question(
         self, words: Sequence[str], content: bytes, carried: bool, joined: bool = False
     ) -> Question:
-        """Return what runs the program with its input; ``joined``: it prints one line, at last."""
+        """Return the line that runs the program with its input; ``joined``: one line comes back."""
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"
@@ -111,8 +111,8 @@ class Program(NamedTuple):
         return Question(line, content, carried)
 
     def _words(self, words: Sequence[str], carried: bool) -> tuple[str, ...]:
-        own = (self.python, "-c", _READ_IT) if carried else self.command
-        return (*own, *words)
+        program = (self.python, "-c", _READ_IT) if carried else self.command
+        return (*program, *words)
 
 
 class SshNodes(NamedTuple):
@@ -134,12 +134,12 @@ class SshNodes(NamedTuple):
 def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
     """Return the words of an option, a command line. Raises UsageError; ``give`` says its form."""
     try:
-        found = tuple(shlex.split(text))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"{option} {text!r}: {error}") from None
-    if not found:
+    if not words:
         raise UsageError(f"{option} is empty: give {give}")
-    return found
+    return words
 
 
 @cache
@@ -156,6 +156,7 @@ def zipapp() -> bytes:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the archive: its start, this program and what it needs."""
     yield "__main__.py", _MAIN.encode()
     for name in (*OWN, *OTHERS):
         for path, inside in _parts(name):
@@ -178,7 +179,7 @@ def _parts(name: str) -> Iterator[tuple[str, str]]:
     # Not by the name of its first file: that of a compiled package is C, beside the same in Python.
     (top, *_) = spec.submodule_search_locations
     for folder, folders, files in os.walk(top):
-        folders[:] = sorted(one for one in folders if one != "__pycache__")
+        folders[:] = sorted(folder for folder in folders if folder != "__pycache__")
         for file in sorted(files):
             if os.path.splitext(file)[1] in _SUFFIXES or file.endswith(_ANY_PYTHON):
                 path = os.path.join(folder, file)

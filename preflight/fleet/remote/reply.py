@@ -38,7 +38,7 @@ _END = re.compile(rf"{SAYS} end ([0-9]+)\s*\Z".encode())
 
 class NodeReply(NamedTuple):
     """lines: what stood on standard output. error: the end of standard error. code: ssh's exit
-    code, None where it had none: it was stopped (``timed_out``, or an interruption). carried: the
+    code, None if it had none: it was stopped (``timed_out``, or an interruption). carried: the
     program was taken along."""
 
     node: str
@@ -50,32 +50,36 @@ class NodeReply(NamedTuple):
 
     @property
     def started(self) -> bytes | None:
-        """What the node said before the program: the connection's addresses; None if nothing."""
-        said = [line for line in self.lines if line.startswith(_STARTED)]
-        return said[0].removeprefix(_STARTED).strip() if said else None
+        """Return the line that the node printed before the program: the connection's addresses."""
+        lines = [line for line in self.lines if line.startswith(_STARTED)]
+        return lines[0].removeprefix(_STARTED).strip() if lines else None
 
     @property
     def end(self) -> int | None:
-        """The exit code of the program; None where it never ended."""
-        ends = [match for line in self.lines if (match := _END.search(line)) is not None]
-        return int(ends[-1][1]) if ends and self.started is not None else None
+        """Return the exit code of the program; None if it never ended."""
+        endings = [match for line in self.lines if (match := _END.search(line)) is not None]
+        return int(endings[-1][1]) if endings and self.started is not None else None
 
     @property
     def last_error(self) -> str:
         """``: `` and the last line of standard error that says something; "" without one."""
-        said = [line for line in map(_clean, self.error) if line]
-        return f": {said[-1]}" if said else ""
+        lines = [line for line in map(_clean, self.error) if line]
+        return f": {lines[-1]}" if lines else ""
 
     @property
     def reports(self) -> list[FoundReport | Unusable]:
-        """What of the lines is an answer of check, or begins as one."""
-        found = reports_in(self.node, b"\n".join(self.lines))
+        """Return the answers of check among the lines, broken ones included."""
+        reports = reports_in(self.node, b"\n".join(self.lines))
         none = (Trouble.EMPTY, Trouble.FOREIGN)
-        return [one for one in found if isinstance(one, FoundReport) or one.trouble not in none]
+        return [
+            report
+            for report in reports
+            if isinstance(report, FoundReport) or report.trouble not in none
+        ]
 
 
 class NodeAnswer(NamedTuple):
-    """What is known of a node. document: its report as it came, None where it gave none."""
+    """What is known of a node. document: its report as it came, None if it gave none."""
 
     row: NodeRow
     document: Json | None = None
@@ -87,12 +91,12 @@ def lacks_tool(reply: NodeReply) -> bool:
 
 
 def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
-    """Return a node's report under the name it was asked by, or why there is none; never raises."""
-    node, found = reply.node, reply.reports if reply.end is not None else []
-    told = [one for one in found if isinstance(one, FoundReport)] or found
-    if not told:
+    """Return a node's report under the name it was asked by, or why it has none. Never raises."""
+    node, reports = reply.node, reply.reports if reply.end is not None else []
+    usable = [report for report in reports if isinstance(report, FoundReport)] or reports
+    if not usable:
         return NodeAnswer(absent(node, *why_none(reply, timeout_seconds)))
-    last = told[-1]
+    last = usable[-1]
     row = last if isinstance(last, Unusable) else reader.read(last, node)
     if isinstance(row, Unusable):
         return NodeAnswer(absent(node, REPORT, f"its report is {row.trouble.value}: {row.reason}"))
@@ -116,7 +120,7 @@ def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
     if reply.started is None:
         return _not_reached(reply)
     if end is None:
-        inside = any(isinstance(one, Unusable) for one in reply.reports)
+        inside = any(isinstance(report, Unusable) for report in reply.reports)
         what = "in the middle of its report" if inside else f"before its report came{error}"
         return REPORT, f"the connection ended {what}"
     if end == NOT_FOUND and reply.carried:
@@ -129,15 +133,16 @@ def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
 
 
 def _not_reached(reply: NodeReply) -> tuple[str, str]:
+    """Return the finding of a node on which nothing was started, and the reason."""
     error = reply.last_error
     if reply.code == GATEWAY_FAILED and not reply.lines:
         return SSH, f"the gateway of ClusterShell's tree that leads to it gave up{error}"
     if reply.code == SSH_FAILED:
-        said = [line for line in map(_clean, reply.error) if line]  # of a timeout two lines
-        return SSH, "; ".join(said[-2:]).removeprefix("ssh: ") or "ssh gave no reason"
+        lines = [line for line in map(_clean, reply.error) if line]  # of a timeout two lines
+        return SSH, "; ".join(lines[-2:]).removeprefix("ssh: ") or "ssh gave no reason"
     # A shell that lets nobody in says so on either (nologin: on standard output).
-    own = error or reply._replace(error=reply.lines).last_error
-    return REPORT, f"the login shell ended with exit code {reply.code}{own}"
+    words = error or reply._replace(error=reply.lines).last_error
+    return REPORT, f"the login shell ended with exit code {reply.code}{words}"
 
 
 def _clean(line: bytes) -> str:

@@ -96,16 +96,17 @@ class ReportReader:
         self._kept: dict[Any, Any] = {}
 
     def read(self, report: FoundReport, node: str = "") -> NodeRow | Unusable:
-        """Return what a report says. node: the name by which it was asked for, "" for its own."""
+        """Return the row of a report. node: the name it was asked for by, "" for its own."""
         try:
             return self._row(report, node)
         except WrongError as error:
             reason, trouble, *_ = (*error.args, Trouble.WRONG)
             clean = str(reason).encode("utf-8", "backslashreplace").decode()
-            named = node or _told_name(report.document) or _alone(report)
+            named = node or _stated_name(report.document) or _alone(report)
             return Unusable(report.source, report.line, trouble, clean, named)
 
     def _row(self, report: FoundReport, asked: str) -> NodeRow:
+        """Return the row of a report. Raises WrongError if it is not as its schema says."""
         document = report.document
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):
@@ -113,25 +114,25 @@ class ReportReader:
         if "answer" not in document:  # as the first version had it
             reason = f"{short(schema)}; without the answer of this program's own version"
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
-        found: _Check = decoded(_Check, document)
-        answer = found.answer or _Answer()
+        check: _Check = decoded(_Check, document)
+        answer = check.answer or _Answer()
         machine = answer.machine
         node = asked or (machine.name if machine is not None else "") or _alone(report)
         if not is_name(node):
             reason = f"it is of {short(node)}, which names no host" if node else "it names no node"
             raise NoReportError(f"{reason}: give it a file NODE.json of its own", Trouble.NO_NAME)
         unnamed = _unnamed(node, *(() if machine is None else (machine.name, machine.host)))
-        each = [one for one in enumerate(found.findings) if one[1].status != "skip"]
-        findings = [self._finding(one, at, unnamed) for at, one in each]
-        status = found.status
+        each = [finding for finding in enumerate(check.findings) if finding[1].status != "skip"]
+        findings = [self._finding(*item, unnamed) for item in each]
+        status = check.status
         if status == "error":  # there is no more to it
-            findings.append(_no_verdict(unnamed(found.reason or "it gives no reason")))
+            findings.append(_no_verdict(unnamed(check.reason or "it gives no reason")))
             status = "unknown"
-        elif status == "pass" and not any(one.status == "pass" for one in findings):
+        elif status == "pass" and not any(finding.status == "pass" for finding in findings):
             findings.append(_no_verdict("it passes, and names no check that did"))
         elif status not in STATUSES:
             raise WrongError(f"status is {short(status)}, which is no verdict")
-        counting = {one.status for one in findings if one.ignored is None}
+        counting = {finding.status for finding in findings if finding.ignored is None}
         row = NodeRow(
             node,
             text_place(report.source, report.line),
@@ -139,11 +140,12 @@ class ReportReader:
             worst({status, *counting}),  # whatever the report says of itself
             findings=self._keep(tuple(dict.fromkeys(findings))),
         )
-        return row if machine is None else self._with_machine(row, found.version, answer, machine)
+        return row if machine is None else self._with_machine(row, check.version, answer, machine)
 
     def _with_machine(
         self, row: NodeRow, version: str, answer: _Answer, machine: _Machine
     ) -> NodeRow:
+        """Return the row with the facts of the node's machine and launch."""
         facts = {**machine.facts, "mooncake-preflight": version}
         launch = None if machine.share is None else NodeLaunch(machine.share, answer.services)
         unread = tuple(_written(name) for name, value in facts.items() if type(value) is dict)
@@ -152,7 +154,7 @@ class ReportReader:
             host=self._keep(machine.host),
             boot=self._keep(machine.boot),
             facts=self._keep(
-                tuple(self._fact(*one) for one in facts.items() if type(one[1]) is not dict)
+                tuple(self._fact(*item) for item in facts.items() if type(item[1]) is not dict)
             ),
             unread=self._keep(unread),
             rails=machine.rails,
@@ -160,26 +162,28 @@ class ReportReader:
             whole=True,
         )
 
-    def _finding(self, one: _Finding, at: int, unnamed: Unnamed) -> FleetFinding:
+    def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
+        """Return one finding without its node; equal findings are kept once."""
         from preflight.check.report import fold
 
-        if not one.subjects:
+        if not finding.subjects:
             raise WrongError(f"findings[{at}]: subjects is empty")
-        if one.status not in STATUSES:
-            raise WrongError(f"findings[{at}]: status is {short(one.status)}")
-        subject = fold([unnamed(subject.name) for subject in one.subjects])
-        have, need = ("" if it is None else unnamed(it.text) for it in (one.have, one.need))
-        said = (subject, have, need, unnamed(one.text), one.ignored)
-        if one.status == "pass":
-            said = (subject[:LONGEST_PASS], have[:LONGEST_PASS], "", "", None)
-        found = FleetFinding(one.check, one.status, *said)
-        kept = self._kept.get(found)
+        if finding.status not in STATUSES:
+            raise WrongError(f"findings[{at}]: status is {short(finding.status)}")
+        subject = fold([unnamed(subject.name) for subject in finding.subjects])
+        have, need = ("" if it is None else unnamed(it.text) for it in (finding.have, finding.need))
+        parts = (subject, have, need, unnamed(finding.text), finding.ignored)
+        if finding.status == "pass":
+            parts = (subject[:LONGEST_PASS], have[:LONGEST_PASS], "", "", None)
+        fleet_finding = FleetFinding(finding.check, finding.status, *parts)
+        kept = self._kept.get(fleet_finding)
         if kept is None:
-            clean = [None if text is None else _written(text) for text in found]
-            kept = self._kept[found] = self._keep(FleetFinding._make(clean))
+            clean = [None if text is None else _written(text) for text in fleet_finding]
+            kept = self._kept[fleet_finding] = self._keep(FleetFinding._make(clean))
         return kept  # type: ignore[no-any-return]
 
     def _fact(self, name: str, value: Any) -> Fact:
+        """Return one fact of a machine. Raises WrongError if its value is no text or number."""
         if not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
         if type(value) is int and abs(value) > LARGEST_NUMBER:
@@ -198,31 +202,31 @@ class Reports(NamedTuple):
     unusable: Sequence[Unusable]
 
 
-def read_reports(found: Iterable[FoundReport | Unusable]) -> Reports:
-    """Read every report, one at a time; what is none is counted by its source."""
+def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
+    """Read every report, one at a time; other texts are counted by their source."""
     reading = ReportReader()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}
-    for report in found:
-        one = report if isinstance(report, Unusable) else reading.read(report)
-        if isinstance(one, NodeRow):
-            rows.append(one)
+    for report in texts:
+        row = report if isinstance(report, Unusable) else reading.read(report)
+        if isinstance(row, NodeRow):
+            rows.append(row)
             continue
         # Ten thousand lines of a log are one thing to be told.
-        key = (one.source, one.trouble, one.node)
-        first = unusable.setdefault(key, one)
-        if first is not one:
+        key = (row.source, row.trouble, row.node)
+        first = unusable.setdefault(key, row)
+        if first is not row:
             unusable[key] = first._replace(times=first.times + 1)
     return Reports(rows, tuple(unusable.values()))
 
 
 def _unnamed(*names: str) -> Unnamed:
     """Return a function that writes ``ITSELF`` in place of a node's names."""
-    own = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
-    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, own))})(?![\w-]|\.\w)")
+    names_known = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
+    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names_known))})(?![\w-]|\.\w)")
 
     def unnamed(text: str) -> str:
-        return pattern.sub(ITSELF, text) if any(name in text for name in own) else text
+        return pattern.sub(ITSELF, text) if any(name in text for name in names_known) else text
 
     return unnamed
 
@@ -252,14 +256,14 @@ def _no_verdict(text: str) -> FleetFinding:
     return FleetFinding("fleet.no-verdict", "unknown", "node", text=_written(text))
 
 
-def _told_name(document: Json) -> str:
-    """Return the name that a report which cannot be used gives its machine; "" for none."""
-    found: Any = document
+def _stated_name(document: Json) -> str:
+    """Return the name that an unusable report gives its machine, or ""."""
+    value: Any = document
     for key in ("answer", "machine", "name"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) and is_name(found) else ""
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) and is_name(value) else ""
 
 
 def _alone(report: FoundReport) -> str:
-    """Return the node that a file is named after; "" where it holds more than the one report."""
+    """Return the node that a file is named after; "" if it holds more than one report."""
     return "" if report.line else name_of(report.source)

@@ -27,8 +27,8 @@ TOOL, PYTHON, REPORT = NO_REPORT = ("fleet.tool", "fleet.python", "fleet.report"
 
 
 def worst(statuses: Collection[str], none: str = "unknown") -> str:
-    """Return the worst of ``statuses``; ``none`` where there is none."""
-    return next((one for one in STATUSES if one in statuses), none)
+    """Return the worst of ``statuses``; ``none`` if there is no status."""
+    return next((status for status in STATUSES if status in statuses), none)
 
 
 class Trouble(Enum):
@@ -49,7 +49,7 @@ class Trouble(Enum):
 class Unusable(NamedTuple):
     """One report, or several alike in one source. line: of the first, 0 for a whole file.
 
-    node: the node that it is about, "" where it does not say and its file has no node's name.
+    node: the node that it is about, "" if it does not say and its file has no node's name.
     """
 
     source: str
@@ -93,8 +93,8 @@ class OnNodes(NamedTuple):
         return self.finding.check.startswith("fleet.")
 
     def as_object(self) -> Json:
-        one = self.finding
-        return finding_object(one, text=one.text, nodes=nodes_object(self.nodes))
+        finding = self.finding
+        return finding_object(finding, text=finding.text, nodes=nodes_object(self.nodes))
 
 
 def nodes_object(names: Sequence[str]) -> Json:
@@ -119,7 +119,7 @@ class ServiceOf(NamedTuple):
 
     @property
     def address(self) -> str:
-        """``host:port``, an IPv6 address in brackets; "" where it is not known."""
+        """``host:port``, an IPv6 address in brackets; "" if it is not known."""
         if not isinstance(self.host, str):
             return ""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -134,14 +134,18 @@ class NodeLaunch(NamedTuple):
 
     def addresses_of(self, kind: str) -> tuple[str, ...]:
         """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
-        kinds = {one.kind for one in self.services if one.kind.startswith(f"{kind}-")}
+        kinds = {service.kind for service in self.services if service.kind.startswith(f"{kind}-")}
         wanted = {kind} if kind == "master" else kinds
-        found = {one.address for one in self.services if one.kind in wanted and one.address}
-        return tuple(sorted(found))
+        addresses = {
+            service.address
+            for service in self.services
+            if service.kind in wanted and service.address
+        }
+        return tuple(sorted(addresses))
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""
-        hosts = [one.host for one in self.services if one.kind == kind]
+        hosts = [service.host for service in self.services if service.kind == kind]
         return tuple(host.lower() for host in hosts if isinstance(host, str))
 
 
@@ -149,7 +153,7 @@ class NodeRow(NamedTuple):
     """One report, or what stands for a node without one. unread: facts that could not be read.
 
     origin: file, and line where there are several in one. whole: it tells of its machine; without,
-    nothing but its findings is known. boot: "" where it is not known: two names with one boot id
+    nothing but its findings is known. boot: "" if it is not known: two names with one boot id
     are one machine. made_unix_seconds: by the node's own clock; 0 where nothing was read.
     """
 
@@ -176,7 +180,7 @@ class NodeRow(NamedTuple):
         return tuple(rail for rail in self.known_rails if rail.used is not False)
 
     def asked(self, name: str) -> Any:
-        """Return what the launch's share has under a name; None without a launch, or unknown."""
+        """Return a value of the launch's share; None without a launch, or if unknown."""
         value = None if self.launch is None else getattr(self.launch.share, name)
         return None if isinstance(value, Unknown) else value
 
@@ -200,8 +204,8 @@ class Settled(NamedTuple):
 
 
 def settled(rows: Sequence[NodeRow]) -> Settled:
-    """Return one row per node: the newest, or the worst where it is not known which that is."""
-    found = Settled({}, {}, [])
+    """Return one row per node: the newest, or the worst if it is not known which is newest."""
+    result = Settled({}, {}, [])
     for node, group in grouped((row.node, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
         for row in sorted(group, key=lambda row: (-row.made_unix_seconds, row.origin)):
@@ -209,17 +213,17 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
             key = key._replace(facts=frozenset(row.facts), unread=frozenset(row.unread))
             different.setdefault(key, row)
         if len(different) < len(group):
-            found.repeats[node] = len(group) - len(different)
+            result.repeats[node] = len(group) - len(different)
         newest_first = list(different.values())
-        found.rows[node] = newest_first[0]
+        result.rows[node] = newest_first[0]
         if len(newest_first) > 1:
-            found.rows[node], doubt = _chosen(newest_first)
-            found.doubts.append(OnNodes(doubt, [node]))
-    return found
+            result.rows[node], doubt = _chosen(newest_first)
+            result.doubts.append(OnNodes(doubt, [node]))
+    return result
 
 
 def _chosen(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
-    """Return one of the reports that say different things, newest first, and what is said of it."""
+    """Return one of several different reports, newest first, and the finding about them."""
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
     finding = FleetFinding("fleet.several-reports", "warn", "report", have, "one report")

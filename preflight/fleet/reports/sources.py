@@ -87,9 +87,9 @@ def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
         folder, folders, files = step
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(name for name in files if not name.startswith(".")):
-            for found in _of_file(os.path.join(folder, name), regular=True):
+            for report in _of_file(os.path.join(folder, name), regular=True):
                 seen = True
-                yield found
+                yield report
     if not seen and not failed:
         yield Unusable(path, 0, Trouble.EMPTY, "no file in this folder")
     yield from failed
@@ -123,7 +123,7 @@ def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusabl
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
-    """Yield the stream's reports; where it broke off, the last one says why."""
+    """Yield the stream's reports; if reading failed, the last one says why."""
     import gzip
     import io
     import zlib
@@ -144,9 +144,13 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
     if content.tell() > LARGEST_TEXT_BYTES:
         more = f"more than {LARGEST_TEXT_BYTES >> 20} MiB: give several files"
         failed = Unusable(source, 0, Trouble.TOO_LARGE, more)
-    found = list(reports_in(source, content.getvalue()))
+    reports = list(reports_in(source, content.getvalue()))
     empty = [Trouble.EMPTY] if failed is not None else []
-    yield from (one for one in found if not (isinstance(one, Unusable) and one.trouble in empty))
+    yield from (
+        report
+        for report in reports
+        if not (isinstance(report, Unusable) and report.trouble in empty)
+    )
     if failed is not None:
         yield failed
 
@@ -154,12 +158,12 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
 def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
     """Yield each report in ``content``; one Unusable where there is none in it."""
     text = content.decode("utf-8-sig", "replace")
-    found = False
+    any_report = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
         at, line, counted = 0, 1, 0
         begin, end = len(task) - len(task.lstrip()), len(task.rstrip())
         while (start := _START.search(task, at)) is not None:
-            found = True
+            any_report = True
             line += task.count("\n", counted, start.start())
             counted = start.start()
             try:
@@ -169,17 +173,17 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
                 at = len(task) if nearest is None else nearest.start()
                 alone = nearest is None and start.start() == begin
                 broken = _broken(source, line, task[start.start() : at], error)
-                named = broken.node or (name_of(source) if alone else "")
-                yield broken._replace(line=0 if alone else line, node=named)
+                node = broken.node or (name_of(source) if alone else "")
+                yield broken._replace(line=0 if alone else line, node=node)
             else:
                 alone = start.start() == begin and at >= end
                 yield FoundReport(source, 0 if alone and task is text else line, document)
-    if not found:
+    if not any_report:
         yield _foreign(source, text.strip())
 
 
 def _tasks(text: str) -> list[str]:
-    """Return what each task of ``srun --label`` printed, its pieces joined."""
+    """Return the output of each task of ``srun --label``, its pieces joined."""
     pieces: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if (match := _LABEL.fullmatch(line)) is not None:
@@ -188,7 +192,7 @@ def _tasks(text: str) -> list[str]:
 
 
 def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
-    """Return what is said of an object that begins as a report and is none."""
+    """Return an object that begins as a report and is none, with the reason."""
     if isinstance(error, RecursionError):
         return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
     named = _NAME.search(text)
@@ -200,6 +204,7 @@ def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
 
 
 def _foreign(source: str, text: str) -> Unusable:
+    """Return a text without any report, with how it begins."""
     if not text:
         return Unusable(source, 0, Trouble.EMPTY, "nothing in it")
     if "\0" in text or "\ufffd" in text[:4096]:
@@ -209,7 +214,7 @@ def _foreign(source: str, text: str) -> Unusable:
 
 
 def name_of(source: str) -> str:
-    """Return the node of a file's name: ``reports/gpu001.json.gz`` is of gpu001; "" for none."""
+    """Return the node of a file's name: ``reports/gpu001.json.gz`` is of gpu001; "" if none."""
     name = _ENDINGS.sub("", os.path.basename(source))
     return name if is_name(name) else ""
 

@@ -24,7 +24,7 @@ class ArtefactNames(NamedTuple):
 
 
 class Rendering(NamedTuple):
-    """text: the artefact alone, "" where the plan has nothing for it. notes: sentences about it."""
+    """text: the artefact alone, "" if the plan has nothing for it. notes: sentences about it."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -69,19 +69,19 @@ FORMATS: dict[str, PlanFormat] = {
 def render(plan: Plan, name: str, names: ArtefactNames) -> Rendering:
     """Return the plan in a dialect; ask ``missing`` and ``refused`` first."""
     module, _, function = FORMATS[name].where.rpartition(".")
-    found = import_module(f"{__name__}.{module}")
-    rendering: Rendering = getattr(found, function)(plan, names)
+    dialect = import_module(f"{__name__}.{module}")
+    rendering: Rendering = getattr(dialect, function)(plan, names)
     return rendering
 
 
 def missing(plan: Plan, name: str) -> tuple[str, ...]:
-    """Return what the dialect cannot do without and the plan does not know."""
+    """Return the gaps of the plan that the dialect cannot do without."""
     form = FORMATS[name]
     gaps = tuple(f"{gap.topic}: {gap.reason}" for gap in plan.gaps if gap.topic in form.topics)
     if form.takes_pages != "now" or not plan.grows:
         return gaps
-    said = {gap.reason for gap in plan.gaps if gap.topic in form.topics}
-    return (*gaps, *(one for one in plan.undecided if one not in said))
+    reasons = {gap.reason for gap in plan.gaps if gap.topic in form.topics}
+    return (*gaps, *(why for why in plan.undecided if why not in reasons))
 
 
 def refused(plan: Plan, name: str) -> tuple[str, ...]:
@@ -93,5 +93,5 @@ def refused(plan: Plan, name: str) -> tuple[str, ...]:
 
 
 def service_name(plan: Plan, names: ArtefactNames) -> str:
-    """Return what a patch is merged into: as named, as the launch calls it, or a default."""
+    """Return the service that a patch is merged into: as named, as in the launch, or a default."""
     return names.service or plan.workload.container or DEFAULT_SERVICE

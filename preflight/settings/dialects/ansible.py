@@ -42,6 +42,7 @@ def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the tasks of a playbook, and notes on what it does not do."""
     values, notes = sysctl_values(plan)
     tasks = []
     for name, value in values.items():
@@ -67,6 +68,7 @@ def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _file(path: str, content: str) -> list[dict[str, Any]]:
+    """Return the tasks that write a file and make its folder."""
     folder = path.rpartition("/")[0]
     return [
         _task(f"Make {folder}", "ansible.builtin.file", path=folder, state="directory"),

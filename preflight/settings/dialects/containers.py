@@ -51,8 +51,8 @@ def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
 def _devices(plan: Plan) -> tuple[list[str], list[str]]:
     """Return the device files that can be named, and notes: behind a colon stands another path."""
     names = [setting.name for setting in plan.of(Kind.DEVICE)]
-    said = "is left out: docker takes what is behind its colon for a place in the container"
-    notes = [f"the device {visible(name)} {said}" for name in names if ":" in name]
+    message = "is left out: docker takes what is behind its colon for a place in the container"
+    notes = [f"the device {visible(name)} {message}" for name in names if ":" in name]
     return [name for name in names if ":" not in name], notes
 
 
@@ -72,17 +72,17 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
         service["network_mode"] = "host"
     for option, value in _shared_memory(plan):
         service["ipc" if option == "--ipc" else "shm_size"] = value
-    found, left = container_limits(plan)
-    limits = {name: -1 if value == "unlimited" else int(value) for name, value in found.items()}
-    if limits:
-        service["ulimits"] = {name: {"soft": n, "hard": n} for name, n in limits.items()}
+    limits, left = container_limits(plan)
+    numbers = {name: -1 if value == "unlimited" else int(value) for name, value in limits.items()}
+    if numbers:
+        service["ulimits"] = {name: {"soft": n, "hard": n} for name, n in numbers.items()}
     devices, unnamed = _devices(plan)
     lists = {
         "cap_add": [setting.name for setting in plan.of(Kind.CAPABILITY)],
         "security_opt": [f"{s.name}:{s.wanted}".rstrip(":") for s in plan.of(Kind.SECURITY)],
         "devices": [f"{name}:{name}" for name in devices],
     }
-    service |= {key: [*map(_literal, found)] for key, found in lists.items() if found}
+    service |= {key: [*map(_literal, values)] for key, values in lists.items() if values}
     kept, removed, notes = variables(plan)
     notes += [*left, *unnamed]
     if kept:
@@ -98,8 +98,8 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
         notes.append("names of other services are not found there: write addresses in their place")
     services = {service_name(plan, names): service}
     text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
-    own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
-    first = header(plan.source, f"docker compose -f {quote(own)} -f FILE up")
+    file = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
+    first = header(plan.source, f"docker compose -f {quote(file)} -f FILE up")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
 
 

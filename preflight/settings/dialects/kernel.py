@@ -31,7 +31,7 @@ _USERS = "kubelet.service containerd.service docker.service slurmd.service"
 
 
 def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return what sysctl can say: plain settings, and the default pool as a whole, not by node."""
+    """Return the drop-in of sysctl.d: plain settings, and the default pool as a whole."""
     values, notes = sysctl_values(plan)
     if not values:
         return Rendering("", tuple(notes))
@@ -45,7 +45,7 @@ def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
-    """Return what a file of sysctl.d is to set, and what to know about it."""
+    """Return the values of a file of sysctl.d by name, and notes on them."""
     pages, notes = _default_pool(plan)
     values: dict[str, str] = {}
     if pages is not None:
@@ -67,7 +67,7 @@ def needs_unit(plan: Plan) -> bool:
 
 
 def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
-    """Return pages of the whole default pool, None where sysctl cannot set it, and what to know."""
+    """Return pages of the whole default pool, None if sysctl cannot set it, and what to know."""
     mine = [target for target in plan.pools if target.page_bytes == plan.default_page_bytes]
     notes = [
         f"{target.name}: sysctl sets the default page size alone; --format sysfs or cmdline "
@@ -92,7 +92,7 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
     size = plan.default_page_bytes
     later = [pages_after_boot(writers, size, size) for writers in (plan.writers, ours)]
     pages = sum(target.kept_pages for target in mine)
-    return max(pages, *(found[0] for found in later if found is not None), 0), notes
+    return max(pages, *(booted[0] for booted in later if booted is not None), 0), notes
 
 
 def overruled(plan: Plan) -> list[str]:
@@ -141,16 +141,16 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
     """Return the pools, with what our unit sets today for another launch or larger."""
-    found = {(target.page_bytes, target.node): target for target in plan.pools}
+    pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
         if writer.source != UNIT_FILE or size is None or pages is None:
             continue
         earlier = PoolTarget(size, writer.node, pages, None)
-        target = found.setdefault((size, writer.node), earlier)
+        target = pools.setdefault((size, writer.node), earlier)
         if target.pages < pages:
-            found[size, writer.node] = earlier
-    return list(found.values())
+            pools[size, writer.node] = earlier
+    return list(pools.values())
 
 
 def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
@@ -162,32 +162,32 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
         # What the plan was made with; a kernel with another default reads the sizes differently.
         words.append(f"default_hugepagesz={kernel_size(plan.default_page_bytes)}")
     notes = []
-    own = tuple(writer for writer in plan.writers if writer.source == COMMAND_LINE)
+    at_boot = tuple(writer for writer in plan.writers if writer.source == COMMAND_LINE)
     wanted = {target.page_bytes for target in plan.pools}
     # The words replace those that are there, so what others have asked for is said again.
-    kept = {writer.page_size_bytes or plan.default_page_bytes for writer in own}
+    kept = {writer.page_size_bytes or plan.default_page_bytes for writer in at_boot}
     for size in sorted({*wanted, *(size for size in kept if isinstance(size, int))}, reverse=True):
-        words += [f"hugepagesz={kernel_size(size)}", f"hugepages={_counts(plan, size, own)}"]
+        words += [f"hugepagesz={kernel_size(size)}", f"hugepages={_counts(plan, size, at_boot)}"]
     if any(target.node is not None for target in plan.pools):
         old = not isinstance(plan.kernel, Unknown) and plan.kernel < _NODES_AT_BOOT
         if old or isinstance(plan.kernel, Unknown):
             notes.append("kernels before 5.16 do not read hugepages=NODE:PAGES: use --format sysfs")
-    if own:
+    if at_boot:
         notes.append("they replace the hugepages words that the command line has now")
     notes.append("add them to the boot loader's line (GRUB_CMDLINE_LINUX, grubby), then reboot")
     return Rendering(" ".join(words), tuple(notes))
 
 
-def _counts(plan: Plan, size: int, own: tuple[PoolWriter, ...]) -> str:
+def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
     """Return the pages of one size, by node where anybody wants them so, and never fewer."""
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
-    later = pages_after_boot(own, size, plan.default_page_bytes)
+    later = pages_after_boot(at_boot, size, plan.default_page_bytes)
     nodes = sorted({node for node in mine if node is not None})
     if not nodes:
         return str(max(sum(mine.values()), 0 if later is None else later[0]))
     every = tuple(sorted({*plan.pool_nodes, *nodes}))
-    booted = shares_after_boot(own, size, plan.default_page_bytes, every)
+    booted = shares_after_boot(at_boot, size, plan.default_page_bytes, every)
     shares = {**dict.fromkeys(every, 0), **booted}
     counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
     return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)

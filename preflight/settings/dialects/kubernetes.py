@@ -76,22 +76,22 @@ def _of(plan: Plan) -> str:
 
 def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
     """Return requests and limits alike: Kubernetes takes huge pages in no other way."""
-    found: dict[str, str] = {}
+    resources: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
     for setting in plan.of(Kind.MEMORY):
         # What is written to an emptyDir in memory counts as the container's; a limit that the pod
         # has and that is enough has it counted in.
-        own = setting.now == setting.wanted
-        found["memory"] = _quantity(int(setting.wanted) + (0 if own else shm))
+        counted_in = setting.now == setting.wanted
+        resources["memory"] = _quantity(int(setting.wanted) + (0 if counted_in else shm))
     for setting in plan.of(Kind.HUGEPAGES):
-        found[f"hugepages-{setting.name}"] = _quantity(int(setting.wanted))
+        resources[f"hugepages-{setting.name}"] = _quantity(int(setting.wanted))
     gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None and not plan.workload.has_gpus:
-        found["nvidia.com/gpu"] = gpus
+        resources["nvidia.com/gpu"] = gpus
     # One that has a resource of another name would ask for both, and never be scheduled.
     if _asks_for_rdma(plan):
-        found[names.rdma_resource] = "1"
-    return found
+        resources[names.rdma_resource] = "1"
+    return resources
 
 
 def _asks_for_rdma(plan: Plan) -> bool:
@@ -106,17 +106,19 @@ def _quantity(size_bytes: int) -> str:
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return the capabilities and the seccomp profile; a list replaces the manifest's."""
+    context: dict[str, Any] = {}
     added = [setting.name for setting in plan.of(Kind.CAPABILITY)]
     if added:  # the list replaces the manifest's own
-        own = (name for name in plan.workload.capabilities if name not in added)
-        found["capabilities"] = {"add": [*added, *own]}
+        kept = (name for name in plan.workload.capabilities if name not in added)
+        context["capabilities"] = {"add": [*added, *kept]}
     if any(s.name == "seccomp" and s.wanted == "unconfined" for s in plan.of(Kind.SECURITY)):
-        found["seccompProfile"] = {"type": "Unconfined"}
-    return found
+        context["seccompProfile"] = {"type": "Unconfined"}
+    return context
 
 
 def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
+    """Return the notes on what a patch does not set."""
     notes = []
     kind = plan.workload.kind
     if kind and kind not in _POD_PATHS:

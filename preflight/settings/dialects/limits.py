@@ -27,32 +27,34 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return what logins and units are to have; no number if a container's limit is unknown."""
-    own = [one for one in plan.of(Kind.ULIMIT) if not one.setting.unit]
-    known = [one.setting.now or not one.setting.described_by for one in own]
-    pairs = zip(own, known, strict=True)
-    return {one.name: one.wanted for one, sure in pairs if sure or one.wanted == "unlimited"}
+    """Return the limits of logins and units; no number if a container's limit is unknown."""
+    planned = {p.name: p for p in plan.of(Kind.ULIMIT) if not p.setting.unit}
+    return {
+        name: limit.wanted
+        for name, limit in planned.items()
+        if limit.now or not limit.setting.described_by or limit.wanted == "unlimited"
+    }
 
 
 def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
-    """Return what an engine takes with --ulimit, and a note on each limit that it does not."""
-    found = ulimits(plan)
+    """Return the limits that an engine takes with --ulimit, and a note on each other limit."""
+    limits = ulimits(plan)
     notes = [
         f"no container engine knows --ulimit {name}: a container inherits it from its "
         "daemon (plan --format systemd writes it for the daemon's unit)"
         for name in NOT_OF_A_CONTAINER
-        if name in found
+        if name in limits
     ]
-    return {n: value for n, value in found.items() if n not in NOT_OF_A_CONTAINER}, notes
+    return {n: value for n, value in limits.items() if n not in NOT_OF_A_CONTAINER}, notes
 
 
 def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
-    """Return what units are to hand on: ``{"docker.service": {"memlock": "unlimited"}}``."""
-    found: dict[str, dict[str, str]] = {}
+    """Return the limits of units: ``{"docker.service": {"memlock": "unlimited"}}``."""
+    by_unit: dict[str, dict[str, str]] = {}
     for setting in plan.of(Kind.ULIMIT):
         if setting.setting.unit:
-            found.setdefault(setting.setting.unit, {})[setting.name] = setting.wanted
-    return found
+            by_unit.setdefault(setting.setting.unit, {})[setting.name] = setting.wanted
+    return by_unit
 
 
 def limits(plan: Plan, names: ArtefactNames) -> Rendering:
@@ -78,29 +80,29 @@ def _pam(name: str, value: str) -> str:
 
 def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the unit that starts the server, whatever that is called."""
-    found = host_limits(plan)
+    limits = host_limits(plan)
     for unit in unit_limits(plan).values():
-        found = {**unit, **found}
+        limits = {**unit, **limits}
     units = list(unit_limits(plan))
-    own = [one for one in units if one.removesuffix(".service") not in RUNTIME_UNITS]
+    own_units = [unit for unit in units if unit.removesuffix(".service") not in RUNTIME_UNITS]
     target = f"{(names.service or DEFAULT_SERVICE).removesuffix('.service')}.service"
-    if not names.service and own:  # the launch is a unit itself
-        target = own[0]
+    if not names.service and own_units:  # the launch is a unit itself
+        target = own_units[0]
     path = drop_in(target)
-    others = ", ".join(one for one in units if one != target)
+    others = ", ".join(unit for unit in units if unit != target)
     which = f" (and for {others})" if others else ""
     note = f"write it to {path}{which}, then: sudo systemctl daemon-reload, and restart the unit"
-    return _unit(plan, path, found, note)
+    return _unit(plan, path, limits, note)
 
 
 def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
-    found = {**unit_limits(plan).get(CONTAINERD, {}), **host_limits(plan)}
+    limits = {**unit_limits(plan).get(CONTAINERD, {}), **host_limits(plan)}
     note = (
         f"write it to {drop_in(CONTAINERD)}, then: sudo systemctl daemon-reload; "
         "sudo systemctl restart containerd; pods that run keep their old limits"
     )
-    return _unit(plan, drop_in(CONTAINERD), found, note)
+    return _unit(plan, drop_in(CONTAINERD), limits, note)
 
 
 def of_unit(plan: Plan, unit: str) -> Rendering:

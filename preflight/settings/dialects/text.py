@@ -28,7 +28,7 @@ def text(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return the whole plan, without a final newline."""
     held_back = plan.impossible and plan.grows
     changes = [setting for setting in plan.settings if setting.change]
-    changes = [one for one in changes if not (held_back and grows_pool(one.setting))]
+    changes = [change for change in changes if not (held_back and grows_pool(change.setting))]
     rest = [setting for setting in plan.settings if not setting.change]
     what = plan.source or "this host"
     count = f"{_count(len(changes))} to change, {len(rest)} as wanted or not judged here"
@@ -59,6 +59,7 @@ def _count(number: int) -> str:
 
 
 def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
+    """Yield the lines of one scope: each setting, its reasons, and whether it lasts."""
     if not settings:
         return
     yield from ("", _wrapped(f"{scope.value} ({DIALECTS[scope]})"))
