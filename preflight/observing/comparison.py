@@ -265,7 +265,7 @@ def _store_pool(
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
     if metrics is None or isinstance(metrics, Unknown):
-        yield finding.unknown(metrics or "its metrics port is not known")
+        yield finding.unknown("its metrics port is not known" if metrics is None else metrics)
         return
     rpc = next((port.port for port in master.needs.ports if port.what == "RPC port"), None)
     segments = metrics.segments

@@ -166,7 +166,7 @@ class Table:
 
 
 def seen(pids: Sequence[int] = (), launch: LaunchWords | None = None) -> Observation:
-    return observed(tuple(pids), launch or LaunchWords())
+    return observed(tuple(pids), launch or LaunchWords())[0]
 
 
 def deviations(observation: Observation) -> dict[str, str]:
