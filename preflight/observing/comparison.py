@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -103,6 +104,7 @@ def _huge_pages(
                 )
             else:
                 text = f"{missing} are not mapped: it has not set up all of it, or has given it up"
+            text += _of_others(server, size, have, need)
             yield finding.warned(
                 text, "Compare with check of the same launch; pages are taken at a start alone."
             )
@@ -111,6 +113,21 @@ def _huge_pages(
                 f"{format_bytes((have - need) * size)} more than its command line asks for",
                 "Another library in the same process, or a release that is read otherwise.",
             )
+
+
+def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
+    """Say how the host's pool is too small for what is missing, "" if it is not by now."""
+    assert not isinstance(server.sizing, Unknown)
+    shown = server.sizing.shown
+    pool = None if shown is None else shown.host.hugetlb.pool(size)
+    if pool is None or isinstance(pool, Unknown):
+        return ""
+    others = pool.held_pages - have
+    if pool.total_pages < need:
+        return f"; the host has {pool.total_pages} such pages in all"
+    if pool.total_pages - others < need:
+        return f"; others hold {others} of the host's {pool.total_pages}"
+    return ""
 
 
 def node_findings(
@@ -248,7 +265,7 @@ def _store_pool(
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
     if metrics is None or isinstance(metrics, Unknown):
-        yield finding.unknown(metrics or "its metrics port is not known")
+        yield finding.unknown("its metrics port is not known" if metrics is None else metrics)
         return
     rpc = next((port.port for port in master.needs.ports if port.what == "RPC port"), None)
     segments = metrics.segments
@@ -260,10 +277,15 @@ def _store_pool(
         have=format_bytes(have, f"{{}} in {len(segments)} segments"),
         need=format_bytes(need, f"{{}} of {len(joined)} programs here"),
     )
-    local = [name for name in segments if is_local(name.rpartition(":")[0])]
+    names = Counter(name for server in joined for name in _fixed_names(server))
+    name, number = max(names.items(), key=lambda item: item[1], default=("", 0))
+    local = [each for each in segments if is_local(each.rpartition(":")[0])]
     local_bytes = sum(segments[name] for name in local)
     if any(isinstance(size, Unknown) for size in sizes):
         yield finding.unknown("the segment of one of its clients here is not known")
+    elif number > 1:
+        text = f"{number} programs here are {name}: peers find the one that joined last alone"
+        yield finding.warned(text, "Give each a local_hostname with a port of its own.")
     elif have < need:
         text = f"{format_bytes(need - have)} of what runs here are not in the pool"
         yield finding.warned(text, "Read the log of the client that is missing: its mount failed.")
@@ -292,6 +314,19 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
         and is_local(service.host)
         for service in server.needs.services
     )
+
+
+def _fixed_names(server: RunningServer) -> Iterator[str]:
+    """Yield the names that a store's own process registers under with a metadata server.
+
+    Without one (P2PHANDSHAKE) it takes a free port for its name.
+    """
+    if not isinstance(server.sizing, Unknown):
+        for process in server.sizing.inputs.processes:
+            for store in process.stores:
+                fixed = isinstance(store.hostname, str) and ":" in store.hostname
+                if fixed and store.metadata != "P2PHANDSHAKE":
+                    yield str(store.hostname)
 
 
 def _pages(size: int, count: int) -> Quantity:

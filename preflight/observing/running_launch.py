@@ -133,19 +133,19 @@ def running_servers(
         for process in processes
         if process.pid != os.getpid() and (kind := _kind(process, of_anybody)) is not None
     }
-    servers = []
+    servers, about = [], set()
     for pid, (process, kind) in programs.items():
-        tree = tree_of(pid, processes)
-        parents = [programs[p][0] for p in _above(process, by_pid) if p in programs]
+        tree, above = tree_of(pid, processes), tuple(_above(process, by_pid))
+        parents = [programs[p][0] for p in above if p in programs]
         if any(parent.words == process.words for parent in parents):
             continue  # a fork of it
         others = [p for p in tree if p in programs and programs[p][0].words != process.words]
         if others and any(programs[p][1] is kind for p in others):
             continue  # what stands in front of it
-        if not pids or pid in pids or set(pids) & set(tree):
+        if not pids or not {*tree, *above}.isdisjoint(pids):
+            about |= {*tree, *above}
             servers.append(_server(root, process, kind, tree, options))
-    missed = [pid for pid in pids if not any(pid in [h.pid for h in s.holdings] for s in servers)]
-    if missed:
+    if missed := [pid for pid in pids if pid not in about]:
         raise UsageError(f"--pid {missed[0]}: its command line starts no program that is known")
     return tuple(servers)
 
