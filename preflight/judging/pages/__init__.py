@@ -27,16 +27,9 @@ MEASURED = tuple(
 OBSERVED = tuple(
     Check(f"observe.{name}", (), PAGES)
     for name in (
-        "huge-pages",
-        "numa-node",
-        "transport",
-        "store-pool",
-        "locked-memory",
-        "open-files",
-        "l2-hits",
-        "l3-hits",
-        "store-use",
-        "ssd-reads",
+        *("launch", "release", "huge-pages", "numa-node", "transport", "registered"),
+        *("store-pool", "locked-memory", "open-files"),
+        *("l2-hits", "l3-hits", "store-use", "ssd-reads"),
     )
 )
 # What launch_checks finds: declared here, where no reader of launches is loaded with it.
