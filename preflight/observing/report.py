@@ -66,11 +66,13 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
     parts = [headed(word.upper(), clean(observation.reason), width, head)]
     for server in () if quiet else (None, *observation.servers):
         rows = [row for row in observation.rows if row.server is server]
-        lines = [line for row in rows for line in _lines(row.finding, row.commands, width)]
+        texts = [list(_lines(row.finding, row.commands, width)) for row in rows]
         if server is not None:
+            lines = [line for text in texts for line in text]
             parts.append("\n".join([clean(server.name) + _running(server), *lines]))
-        elif rows:
-            parts.append("\n".join(["Does not run", *lines]))
+            continue
+        for row, lines in zip(rows, texts, strict=True):
+            parts.append("\n".join([f"{clean(row.finding.subject)}: does not run", *lines]))
     return "\n\n".join(parts)
 
 
