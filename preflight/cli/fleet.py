@@ -8,7 +8,10 @@ from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 
 # Each declaration is a module of its own: --help of one must not pay for the others.
 LATER = {
-    "Every node": {"check": "preflight.cli.fleet_check:check"},
+    "Every node": {
+        "check": "preflight.cli.fleet_check:check",
+        "observe": "preflight.cli.fleet_observe:observe",
+    },
     "Between nodes": {
         "rails": "preflight.cli.fleet_rails:rails",
         "measure": "preflight.cli.fleet_measure:measure",

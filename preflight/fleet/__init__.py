@@ -8,4 +8,5 @@ Rooms, each imports only those above it:
 - ``merge``: the rows held against each other, and the one answer; writes files that it is told to.
 - ``remote``: nodes asked over ssh; starts it.
 - ``measure``: how fast memory moves between each two nodes; asks them by ``remote``.
+- ``observe``: what runs on each node, held against what was predicted; asks by ``remote``.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from signal import SIGINT
@@ -13,29 +12,30 @@ from checks.base.regex import regex
 from preflight.base.one_line import clean
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import (
     Paint,
-    cut,
     grid,
-    grouped,
-    have_and_need,
-    nodes_text,
     painted,
     plural,
     rest_of,
 )
+from preflight.fleet.remote.answers import (
+    NO_VERDICT,
+    answer_document,
+    finding_lines,
+    findings_of,
+    on_nodes,
+    trouble,
+)
 from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
-from preflight.fleet.remote.reply import NodeReply, lacks_tool, why_none
-from preflight.fleet.reports.rows import EXIT_CODES, REPORT, STATUSES, FleetFinding, OnNodes, worst
+from preflight.fleet.remote.reply import NodeReply, lacks_tool
+from preflight.fleet.reports.rows import EXIT_CODES, FleetFinding, OnNodes, worst
 from preflight.measuring.findings import rate_text
-from preflight.render.text import filled
 
 SLOW = "fleet.slow-transfers"
 # Below this share of what others reach, a node or a pair is slow; as measure.nic has it of NICs.
 SLOW_SHARE = 0.5
 _SERVED = regex(r'"address": "([^"\s]+:[0-9]+)"')
-_ANSWER = regex(r'\{\s*"schema": "mooncake-preflight/measure/v1"')
 MOST_ROWS = 30
 
 
@@ -76,13 +76,18 @@ class FleetMeasure(NamedTuple):
     @property
     def findings(self) -> list[OnNodes]:
         """What is wrong, the worst first, each with its nodes."""
-        found = [
-            *((pair.trouble, pair.node) for pair in self.pairs if pair.trouble),
-            *((each, node) for pair in self.pairs for each in pair.findings for node in pair.nodes),
-            *slow_transfers(self.pairs),
-        ]
-        both = [OnNodes(key, in_order(set(nodes))) for key, nodes in grouped(found).items()]
-        return sorted(both, key=lambda each: STATUSES.index(each.finding.status))
+        return on_nodes(
+            [
+                *((pair.trouble, pair.node) for pair in self.pairs if pair.trouble),
+                *(
+                    (each, node)
+                    for pair in self.pairs
+                    for each in pair.findings
+                    for node in pair.nodes
+                ),
+                *slow_transfers(self.pairs),
+            ]
+        )
 
     @property
     def status(self) -> str:
@@ -184,30 +189,19 @@ def served_address(line: bytes) -> str | None:
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
     """Return what a reply says of a pair: rates, or what stood in the way."""
     none = MeasuredPair(pair.serving, pair.asking, node=reply.node)
-    text = b"\n".join(reply.lines).decode("utf-8", "replace")
-    answer = _ANSWER.search(text)
-    if reply.end is None or answer is None:
-        check, why = why_none(reply, timeout_seconds)
-        return none._replace(trouble=_trouble(check, why))
-    try:
-        document: Json = json.JSONDecoder().raw_decode(text, answer.start())[0]
-        return _read(none, document)
-    except (LookupError, TypeError, ValueError) as error:
-        why = f"its answer is not as its schema says: {clean(str(error))}"
-        return none._replace(trouble=_trouble(REPORT, why))
-
-
-def _trouble(check: str, why: str) -> FleetFinding:
-    return FleetFinding(check, "unknown", "transfers", text=why)
+    document = answer_document(reply, "measure", timeout_seconds)
+    if isinstance(document, FleetFinding):
+        return none._replace(trouble=document)
+    return _read(none, document)
 
 
 def _read(pair: MeasuredPair, document: Json) -> MeasuredPair:
-    """Return a pair with what the answer of ``measure --to`` says. Raises LookupError."""
-    parts = (document["answer"] or {}).get("parts") or []
+    """Return a pair with what the answer of ``measure --to`` says."""
+    parts = document["answer"]["parts"]
     transfer = next((part for part in parts if part["part"] == "transfer"), None)
     if transfer is None or transfer["outcome"] != "measured":
         why = clean(str(document["reason"] if transfer is None else transfer["reason"]))
-        return pair._replace(trouble=_trouble("fleet.no-verdict", why))
+        return pair._replace(trouble=trouble(NO_VERDICT, why))
     best = {
         op: max(
             (float(rate["bytes_per_second"]) for rate in transfer["rates"] if rate["op"] == op),
@@ -221,16 +215,8 @@ def _read(pair: MeasuredPair, document: Json) -> MeasuredPair:
         read_bytes_per_second=best["read"],
         transport=used["transport"],
         devices=tuple(used["devices"]),
-        findings=tuple(_findings(document["findings"])),
+        findings=tuple(findings_of(document)),
     )
-
-
-def _findings(findings: Iterable[Json]) -> Iterator[FleetFinding]:
-    for each in findings:
-        if each["status"] in ("fail", "unknown", "warn"):
-            subject = ", ".join(one["name"] for one in each["subjects"])
-            have, need = ((each[key] or {"text": ""})["text"] for key in ("have", "need"))
-            yield FleetFinding(each["check"], each["status"], subject, have, need, each["text"])
 
 
 def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding, str]]:
@@ -286,12 +272,7 @@ def measure_text(answer: FleetMeasure, paint: Paint, verbosity: int) -> str:
     lines = [painted(paint, answer.status, answer.verdict, answer.status.upper())]
     if verbosity < 0:
         return lines[0]
-    for finding, nodes in answer.findings:
-        head = f"{finding.check} on {nodes_text(nodes)}: {clean(finding.subject)}"
-        lines.append(painted(paint, finding.status, head))
-        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
-            if text:
-                lines.append(filled(f"      {text}", 100, 0))
+    lines += finding_lines(answer.findings, paint)
     rows = [
         (
             *pair.nodes,

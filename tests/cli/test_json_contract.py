@@ -56,6 +56,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fleet", "check"): (("--nodes", "a"), "fleet"),
     ("fleet", "measure"): (("--nodes", "a,b"), "fleet"),
     ("fleet", "merge"): (("x",), "fleet"),
+    ("fleet", "observe"): (("--nodes", "a"), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
     ("measure",): ((), "measure"),
     ("observe",): ((), "observe"),

@@ -1,5 +1,5 @@
-"""``fleet measure``: every pair once, nobody twice at a time; who is slow is named; and three nodes
-over a real ssh server, with the real library.
+"""``fleet measure`` and ``fleet observe``: every pair once, nobody twice at a time; who is slow is
+named; and nodes over a real ssh server, with the real library.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +23,11 @@ from preflight.fleet.reports.rows import FleetFinding
 from tests.fleet.sshd_farm import Farm, Login, farm, name_of
 from tests.fleet.sshd_farm import why_not as why_no_ssh
 from tests.paths import ROOT
-from tests.real.conftest import install_release
+from tests.real.conftest import Store, install_release
 from tests.real.conftest import why_not as why_no_wheel
 from tests.real.measures import processes_of
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-measure-v1.schema.json").read_text())
 GB = 10**9
 
 
@@ -118,7 +118,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Farm, str]
 def test_nodes_over_ssh_with_the_real_library(nodes: tuple[Farm, str]) -> None:
     """Three that have Mooncake, and one that has not: each pair told, nothing left behind."""
     made, mark = nodes
-    code, answer = _measure(made, ONE, TWO, THREE)
+    code, answer = _ask("measure", made, ONE, TWO, THREE, words=QUICK)
     assert code == answer["exit_code"]
     assert answer["status"] in ("pass", "warn"), json.dumps(
         answer["findings"]
@@ -131,7 +131,7 @@ def test_nodes_over_ssh_with_the_real_library(nodes: tuple[Farm, str]) -> None:
     assert all(one["write_bytes_per_second"] > 10**6 for one in pairs)
     assert all(one["read_bytes_per_second"] > 10**6 for one in pairs)
 
-    code, answer = _measure(made, ONE, WITHOUT)
+    code, answer = _ask("measure", made, ONE, WITHOUT, words=QUICK)
     assert code == 3
     (pair,) = answer["answer"]["pairs"]
     assert pair["write_bytes_per_second"] is None
@@ -144,13 +144,46 @@ def test_nodes_over_ssh_with_the_real_library(nodes: tuple[Farm, str]) -> None:
     assert processes_of(mark) == []
 
 
-def _measure(made: Farm, *numbers: int) -> tuple[int, dict[str, Any]]:
-    words = ["--nodes", ",".join(map(name_of, numbers)), made.options, "--json"]
-    words += ["--budget", "5s", "--spend", "256mb"]
+@pytest.mark.fleet
+@pytest.mark.real
+@pytest.mark.skipif(
+    bool(why_no_ssh() or why_no_wheel()), reason=str(why_no_ssh() or why_no_wheel())
+)
+def test_what_runs_is_told_once_for_all_nodes(nodes: tuple[Farm, str], tmp_path: Path) -> None:
+    """Two nodes are this machine: its client has gone over to TCP, which both say as one finding.
+
+    A launch is sent along; no process here is its server.
+    """
+    made, _ = nodes
+    store = Store(install_release("0.3.13.post1"), tmp_path)
+    try:
+        store.start_client({}, "--global_segment_size=16MB", "--protocol=rdma")
+        code, answer = _ask("observe", made, ONE, TWO)
+        (finding,) = (one for one in answer["findings"] if one["check"] == "observe.transport")
+        assert finding["nodes"]["count"] == 2
+        assert code == answer["exit_code"] == 1
+        assert all(one["programs"] >= 2 for one in answer["answer"]["nodes"])
+        launch = tmp_path / "launch.sh"
+        launch.write_text("python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B\n")
+        code, answer = _ask("observe", made, ONE, words=(str(launch),))
+        assert "observe.launch" in {one["check"] for one in answer["findings"]}
+    finally:
+        store.stop()
+
+
+QUICK = ("--budget", "5s", "--spend", "256mb")
+
+
+def _ask(
+    name: str, made: Farm, *numbers: int, words: Sequence[str] = ()
+) -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer of ``fleet NAME`` over some nodes."""
+    where = ["--nodes", ",".join(map(name_of, numbers)), made.options, "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "mooncake_preflight", "fleet", "measure", *words],
+        [sys.executable, "-m", "mooncake_preflight", "fleet", name, *where, *words],
         capture_output=True, text=True, timeout=240, cwd=ROOT,
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout)
-    valid(answer, SCHEMA)
+    schema = ROOT / f"preflight/schemas/fleet-{name}-v1.schema.json"
+    valid(answer, json.loads(schema.read_text()))
     return done.returncode, answer
