@@ -186,6 +186,7 @@ class SglangRelease(NamedTuple):
     # (cache_controller.py prefetch_capacity_limit).
     budget_of_difference: bool = True
     budget_below_zero: bool = True  # where L2 is smaller than L1; later 0
+    keys_have_adapter: bool = False  # extra_key, with the id of a LoRA adapter, is in L3's keys
     probes_numactl: bool = False  # a rank that numactl cannot bind goes on unbound; else it ends
     store: StoreReader = StoreReader()
 
@@ -296,7 +297,12 @@ _CHANGES = (
         unified_cache=True,
         asks_l3="copied",
     ),
-    _change("0.5.20", role_decides_row=True, raw_on_amd=frozenset({"tilelang", "aiter", "triton"})),
+    _change(
+        "0.5.20",
+        role_decides_row=True,
+        keys_have_adapter=True,
+        raw_on_amd=frozenset({"tilelang", "aiter", "triton"}),
+    ),
     _change(
         "0.5.21",
         cgroup_headroom=True,

@@ -17,7 +17,10 @@ from preflight.programs.mooncake_variables import Reader, read_number
 from preflight.programs.store_config import StoreConfig
 from preflight.rules.offload import offers_offload, uses_offload
 from preflight.rules.rules import RuleSet, Seen, Versions
-from preflight.sglang.launch import configured_segment, hashes_pairs
+from preflight.sglang.host_pool_records import HostPools
+from preflight.sglang.host_pools import host_pools
+from preflight.sglang.launch import configured_segment, hashes_pairs, server_ranks
+from preflight.sglang.pool_request import Hardware, SizedServer, pool_request
 
 RULES = RuleSet("tier_use")
 # storage_backend.h: how much a bucket takes; file_storage.h: how often one is written.
@@ -319,6 +322,31 @@ def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[
                 f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens at a "
                 "time"
             )
+
+
+@RULES.memory("prefetch-within-l2")
+def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Look at an L2 of a size: what a ratio is of, the GPU's tokens, no launch says."""
+    context, release = server.value("context_length"), versions.sglang
+    certain = release.partial_prefetch and not versions.sglang_unsure
+    if not _stores(server) or not isinstance(context, int) or not certain:
+        return
+    hardware = Hardware(versions.geometry, Unknown("not asked"), None)
+    request = pool_request(SizedServer(server, known(server_ranks(server)), hardware, release))
+    pools = host_pools(known(request)) if known(request).size_gb else None
+    if isinstance(pools, HostPools) and context >= pools.pools[0].tokens // 2:
+        yield Seen(
+            f"--context-length {context}: two prompts of that length do not fit into L2's "
+            f"{pools.pools[0].tokens:,} tokens"
+        )
+
+
+@RULES.memory("adapter-keys-change")
+def adapter_keys_change(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    loads = server.value("enable_lora") is True and not server.arguments.given("lora_paths")
+    certain = versions.sglang.keys_have_adapter and not versions.sglang_unsure
+    if _stores(server) and loads and certain:
+        yield Seen("--enable-lora without --lora-paths, with a storage backend")
 
 
 def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:

@@ -168,7 +168,10 @@ def said(
 
 
 # Those that hold up to a release: the test below has the launches.
-BY_RELEASE = {"write-back-stores-nothing", "prefetch-budget-small", "eagle-l3-unread"}
+BY_RELEASE = {
+    *("write-back-stores-nothing", "prefetch-budget-small", "eagle-l3-unread"),
+    *("prefetch-within-l2", "adapter-keys-change"),
+}
 
 
 @pytest.mark.parametrize(
@@ -195,12 +198,25 @@ def test_it_holds_up_to_a_release(words: str, fires: str, silent: str, rule: str
     [
         (f"{L3} write_back", "0.5.9", "0.5.8", "l3-gets-less"),
         (f"{L3} write_through --hicache-ratio 0.5", "0.5.15", "0.5.14", "l2-below-l1"),
+        (
+            f"{L3} write_through --hicache-size 4 --context-length 131072",
+            "0.5.11",
+            "0.5.10.post1",
+            "prefetch-within-l2",
+        ),
+        (f"{L3} write_through --enable-lora", "0.5.20", "0.5.19", "adapter-keys-change"),
     ],
 )
 def test_it_holds_from_a_release_on(words: str, fires: str, silent: str, rule: str) -> None:
     launch = (f"{HICACHE} {words}", MASTER)
     assert rule in ids(launch, sglang=fires)
     assert rule not in ids(launch, sglang=silent)
+
+
+@pytest.mark.parametrize("words", ["--hicache-size 200", "--hicache-ratio 2"])
+def test_two_prompts_that_fit_into_l2_or_may_are_no_note(words: str) -> None:
+    launch = (f"{HICACHE} {L3} write_through --context-length 131072 {words}", MASTER)
+    assert "prefetch-within-l2" not in ids(launch)
 
 
 def test_write_through_and_a_size_have_none_of_that() -> None:
