@@ -42,6 +42,29 @@ def nvml() -> dict[str, Any]:
         pynvml.nvmlShutdown()
 
 
+def held() -> list[dict[str, Any]]:
+    """Return of each GPU its memory, and what each process of this pid namespace holds of it.
+
+    Raises OSError if NVML cannot be asked. A process whose memory the driver does not tell is 0.
+    """
+    pynvml = _library()
+    try:
+        pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [
+            {
+                "total_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                "processes": {
+                    str(each.pid): each.usedGpuMemory or 0
+                    for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                },
+            }
+            for handle in handles
+        ]
+    except pynvml.NVMLError as error:
+        raise OSError(f"NVML: {error}") from None
+
+
 def _device(index: int) -> dict[str, Any]:
     """Ask NVML for one GPU."""
     pynvml = _library()

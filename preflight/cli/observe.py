@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     "--metrics", "metrics_file", metavar="FILE",
     help="Write what is found for node_exporter's textfile collector too (its name ends in .prom).",
 )  # fmt: skip
+@click.option(
+    "--traffic", "traffic_seconds", type=NumberOption(0, 600, min_open=True), metavar="SECONDS",
+    help="Count for so long what goes through the ports of NICs that they use.",
+)  # fmt: skip
 @COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 @with_launch
@@ -48,6 +52,7 @@ def observe(
     pids: tuple[int, ...],
     watch_seconds: float | None,
     metrics_file: str | None,
+    traffic_seconds: float | None,
     color: str,
     quiet: bool,
     launch: LaunchWords,
@@ -78,7 +83,7 @@ def observe(
     if as_json and watch_seconds is not None:
         raise click.UsageError("--watch is for a terminal: ask for --json again and again instead")
     while True:
-        observation, served = observed(pids, launch)
+        observation, served = observed(pids, launch, traffic_seconds)
         if metrics_file is not None:
             text = metrics_text(observation, served, time.time())
             save("--metrics", metrics_file, text.encode(), 0o644, limit_seconds())
@@ -97,18 +102,21 @@ def observe(
 
 
 def observed(
-    pids: tuple[int, ...], launch: LaunchWords
+    pids: tuple[int, ...], launch: LaunchWords, traffic_seconds: float | None = None
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
     """Return what runs now and what is found of it, and the metrics that it serves, by pid.
 
     Raises UsageError.
     """
     import os
+    import time
 
     from checks.base.finding import Status
+    from checks.base.root import Root
     from preflight.base.within import limit_seconds, within
     from preflight.inputs.host_source import open_host, size_and_needs
     from preflight.observing.comparison import findings
+    from preflight.observing.devices import gpu_findings, traffic_findings
     from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
@@ -130,7 +138,11 @@ def observed(
     not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
     asked = {server.pid: served_metrics(server) for server in servers}
     served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
-    of_servers = (one for one in findings(servers, served) if one[0] not in not_of_it)
+    looked_at = tuple(server for server in servers if server not in not_of_it)
+    of_servers = [one for one in findings(servers, served) if one[0] in looked_at]
+    of_servers += gpu_findings(looked_at, host.root)
+    if traffic_seconds is not None:  # read anew each time
+        of_servers += traffic_findings(looked_at, Root(), traffic_seconds, time.sleep)
     context = Context(root=os.geteuid() == 0)
     rows = (
         ObservedRow(server, finding, commands(finding.settings, context))
