@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, NumberOption, with_launch
+from preflight.cli.options import COLOR, JSON, ROOT, NumberOption, with_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     "--metrics", "metrics_file", metavar="FILE",
     help="Write what is found for node_exporter's textfile collector too (its name ends in .prom).",
 )  # fmt: skip
+@ROOT
 @COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 @with_launch
@@ -48,6 +49,7 @@ def observe(
     pids: tuple[int, ...],
     watch_seconds: float | None,
     metrics_file: str | None,
+    root: str,
     color: str,
     quiet: bool,
     launch: LaunchWords,
@@ -60,7 +62,7 @@ def observe(
     is attached to, signalled or written.
 
     LAUNCH is what `check` takes. With it, each of its processes has to run, as LAUNCH says; other
-    programs are named.
+    programs are named. --root FILE looks at what capture --running kept.
 
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
@@ -78,7 +80,7 @@ def observe(
     if as_json and watch_seconds is not None:
         raise click.UsageError("--watch is for a terminal: ask for --json again and again instead")
     while True:
-        observation, served = observed(pids, launch)
+        observation, served = observed(pids, launch, root)
         if metrics_file is not None:
             text = metrics_text(observation, served, time.time())
             save("--metrics", metrics_file, text.encode(), 0o644, limit_seconds())
@@ -97,7 +99,7 @@ def observe(
 
 
 def observed(
-    pids: tuple[int, ...], launch: LaunchWords
+    pids: tuple[int, ...], launch: LaunchWords, root: str = "/"
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
     """Return what runs now and what is found of it, and the metrics that it serves, by pid.
 
@@ -112,12 +114,12 @@ def observed(
     from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
-    from preflight.observing.served_metrics import served_metrics
+    from preflight.observing.served_metrics import metrics_of_recorded, served_metrics
     from preflight.reading.understood import sentence
     from preflight.settings.commands import Context, commands
     from preflight.sizing.launch_needs import source_name
 
-    host = open_host("/")  # which reads each file once
+    host = open_host(root)  # which reads each file once
     sized = within(limit_seconds(), "the launch", lambda: size_and_needs(launch, host))
     of_launch, about = [], None
     if sized is None:
@@ -128,7 +130,8 @@ def observed(
         of_launch = list(launch_findings(sized.sizing, servers, host.root.text("/proc/1/stat")))
         about = source_name(sized.sizing), sentence(sized.sizing.inputs.processes)
     not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
-    asked = {server.pid: served_metrics(server) for server in servers}
+    ask = served_metrics if host.root.live else metrics_of_recorded
+    asked = {server.pid: ask(server) for server in servers}
     served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
     of_servers = (one for one in findings(servers, served) if one[0] not in not_of_it)
     context = Context(root=os.geteuid() == 0)
