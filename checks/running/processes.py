@@ -20,6 +20,11 @@ _PACKAGES = regex(r"\s(/\S*)/(?:mooncake|sgl_kernel|torch)/")
 _REPLACED = regex(r"\s(/\S*/(?:mooncake|sgl_kernel|torch)/\S+) \(deleted\)$", re.MULTILINE)
 
 
+def is_of_package(line: str) -> bool:
+    """Tell whether a line of maps says from which packages a process runs."""
+    return _PACKAGES.search(line) is not None
+
+
 class RunningProcess(NamedTuple):
     """One process: its command line, and the process that started it.
 
@@ -180,11 +185,12 @@ def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
     numbers = known(root.names(f"/proc/{pid}/fd"))
     devices = set()
     for number in numbers:
+        name = f"/proc/{pid}/fd/{number}"
         try:
-            target = os.readlink(root.locate(f"/proc/{pid}/fd/{number}"))
-        except OSError:
-            continue  # it was closed meanwhile
-        if match := _DEVICES.match(target):
+            target: str | Unknown = os.readlink(root.locate(name))
+        except OSError:  # it was closed meanwhile, or is in a capture
+            target = root.link(name)
+        if isinstance(target, str) and (match := _DEVICES.match(target)):
             devices.add(match[1])
     return OpenFiles(len(numbers), tuple(sorted(devices)))
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     "ssh gpu012 mooncake-preflight capture - > gpu012.tar.gz",
 )
 @click.argument("file")
+@click.option(
+    "--running", is_flag=True, help="Keep what observe reads of the programs that run here, too."
+)
 @click.option("--keep-names", is_flag=True, help="Keep names of hosts and users, and addresses.")
 @JSON
 @TIMEOUT
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 def capture(
     *,
     file: str,
+    running: bool,
     keep_names: bool,
     as_json: bool,
     timeout_seconds: float,
@@ -36,7 +40,8 @@ def capture(
     """Save what the checks read of this host in FILE, a .tar.gz for check --root FILE.
 
     With a launch, what is understood of it too (known settings and variables), without secrets:
-    check --root FILE then needs no other.
+    check --root FILE then needs no other. With --running, observe --root FILE says what runs: the
+    known programs' command lines, variables that count, mappings, limits and numbers of files.
     """
     from checks.base.archive import archive_bytes, is_stream
     from checks.capture.capture import LARGEST_BYTES, CaptureError, capture_files
@@ -52,12 +57,21 @@ def capture(
         recorded = record(launch, host, timeout_seconds)
     except CaptureError as error:
         raise UsageError(f"{path}: {error}") from None
-    answers, extras = recorded.answers, recorded.extras
+    answers, extras, named = recorded.answers, recorded.extras, list(recorded.hosts)
+    if running:
+        from preflight.observing.running_record import record_running
+
+        seen = record_running(host.root)
+        answers.texts.update(seen.answers.texts)
+        answers.folders.update(seen.answers.folders)
+        answers.links.update(seen.answers.links)
+        answers.calls.update(seen.answers.calls)
+        extras["running"], named = seen.words, [*named, *seen.hosts]
     if not keep_names:
         from checks.capture.anonymise import anonymise
 
         hosts, users = own_names(host)
-        answers, extras = anonymise(answers, extras, [*hosts, *recorded.hosts], users)
+        answers, extras = anonymise(answers, extras, [*hosts, *named], users)
     extras["names"] = "kept" if keep_names else "replaced"
     try:
         content = archive_bytes(capture_files(answers, extras))

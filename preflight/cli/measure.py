@@ -22,6 +22,7 @@ from preflight.cli.options import (
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
+VICTIMS = ("master", "client", "metadata")
 PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
@@ -92,6 +93,11 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
     "--scale", type=Integer(1, 1_000_000), default=1, show_default=True, metavar="N",
     help="Divide every size by N; the prediction is then made for that smaller launch.",
 )  # fmt: skip
+@click.option(
+    "--kill", "killed", type=click.Choice(VICTIMS),
+    help="In place of the parts: start a small store of the launch's kind, kill this process, and "
+    "say what is lost and what comes back. Default: the parts.",
+)  # fmt: skip
 @click.option("--to", "peer", metavar="HOST:PORT", help="Transfer to another host's --serve.")
 @click.option("--serve", "serving", is_flag=True, help="Be the other side, until --budget ends.")
 @click.option(
@@ -130,6 +136,7 @@ def measure(
     no_save: bool,
     rehearse: bool,
     scale: int,
+    killed: str | None,
     peer: str | None,
     serving: bool,
     address: str,
@@ -150,12 +157,14 @@ def measure(
     --only registration also finds how much memory the NICs let this user register, and which limit
     that is. --rehearse makes all the launch's allocations: every rank, store and client becomes a
     process that maps and registers what the launch would; no model is loaded. Huge pages are taken
-    from those that are free; a tenth of the other memory is left alone.
+    from those that are free; a tenth of the other memory is left alone. --kill starts a master and
+    two clients of its own, kills one process, and starts it again: half a minute.
 
     Exit codes: 0 measured, or rehearsed as predicted; 1 something is slower, or another thing, than
     the launch means; 2 more is registered than can be, or the rehearsal fails; 3 not measured, or
     broken off; 64 usage error; 70 a defect of this program; 130 interrupted.
     """
+    from preflight.base import exit_codes
     from preflight.base.envelope import envelope
     from preflight.base.output import json_text, say, say_json
     from preflight.base.within import save as saved
@@ -174,6 +183,10 @@ def measure(
             "--device, --page, --region, --up-to, --force and --no-save are about --only "
             "registration"
         )
+    if killed is not None and (
+        rehearse or parts or serving or peer is not None or save is not None
+    ):
+        raise click.UsageError("--kill takes no --rehearse, --only, --serve, --to or --save")
     if rehearse:
         if parts or serving or peer is not None or save is not None:
             raise click.UsageError("--rehearse takes no --only, --serve, --to or --save")
@@ -184,6 +197,18 @@ def measure(
     measuring, wanted, called = run.prepare(
         launch, python, budget_seconds, spend_bytes, sizes if searches else None
     )
+    if killed is not None:
+        from preflight.measuring.kills import survival_object, survival_text
+
+        survival = run.kill(measuring, killed)
+        word = survival.status.value
+        code = exit_codes.PASS if word == "pass" else exit_codes.WARN
+        if as_json:
+            killing, why = survival_object(survival), survival.statements[0]
+            say_json(envelope("measure", code, killing, word=word, reason=why, launch=called))
+        else:
+            say(survival_text(survival))
+        return code
     if serving:
 
         def told(where: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, NumberOption, with_launch
+from preflight.cli.options import COLOR, JSON, ROOT, NumberOption, with_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     "--traffic", "traffic_seconds", type=NumberOption(0, 600, min_open=True), metavar="SECONDS",
     help="Count for so long what goes through the ports of NICs that they use.",
 )  # fmt: skip
+@ROOT
 @COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 @with_launch
@@ -53,6 +54,7 @@ def observe(
     watch_seconds: float | None,
     metrics_file: str | None,
     traffic_seconds: float | None,
+    root: str,
     color: str,
     quiet: bool,
     launch: LaunchWords,
@@ -65,7 +67,7 @@ def observe(
     is attached to, signalled or written.
 
     LAUNCH is what `check` takes. With it, each of its processes has to run, as LAUNCH says; other
-    programs are named.
+    programs are named. --root FILE looks at what capture --running kept.
 
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
@@ -83,7 +85,7 @@ def observe(
     if as_json and watch_seconds is not None:
         raise click.UsageError("--watch is for a terminal: ask for --json again and again instead")
     while True:
-        observation, served = observed(pids, launch, traffic_seconds)
+        observation, served = observed(pids, launch, root, traffic_seconds)
         if metrics_file is not None:
             text = metrics_text(observation, served, time.time())
             save("--metrics", metrics_file, text.encode(), 0o644, limit_seconds())
@@ -102,7 +104,10 @@ def observe(
 
 
 def observed(
-    pids: tuple[int, ...], launch: LaunchWords, traffic_seconds: float | None = None
+    pids: tuple[int, ...],
+    launch: LaunchWords,
+    root: str = "/",
+    traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
     """Return what runs now and what is found of it, and the metrics that it serves, by pid.
 
@@ -120,12 +125,14 @@ def observed(
     from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
-    from preflight.observing.served_metrics import served_metrics
+    from preflight.observing.served_metrics import metrics_of_recorded, served_metrics
     from preflight.reading.understood import sentence
     from preflight.settings.commands import Context, commands
     from preflight.sizing.launch_needs import source_name
 
-    host = open_host("/")  # which reads each file once
+    host = open_host(root)  # which reads each file once
+    if traffic_seconds is not None and not host.root.live:
+        raise click.UsageError("--traffic counts on the machine itself: leave --root out")
     sized = within(limit_seconds(), "the launch", lambda: size_and_needs(launch, host))
     of_launch, about = [], None
     if sized is None:
@@ -136,7 +143,8 @@ def observed(
         of_launch = list(launch_findings(sized.sizing, servers, host.root.text("/proc/1/stat")))
         about = source_name(sized.sizing), sentence(sized.sizing.inputs.processes)
     not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
-    asked = {server.pid: served_metrics(server) for server in servers}
+    ask = served_metrics if host.root.live else metrics_of_recorded
+    asked = {server.pid: ask(server) for server in servers}
     served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
     looked_at = tuple(server for server in servers if server not in not_of_it)
     of_servers = [one for one in findings(servers, served) if one[0] in looked_at]

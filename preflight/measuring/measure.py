@@ -20,13 +20,14 @@ from preflight.base.within import limit_seconds, within
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring.findings import consequences, findings
+from preflight.measuring.kills import Killing, Survival
 from preflight.measuring.plan import LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES, PARTS
 from preflight.measuring.report import MeasureAnswer
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
 from preflight.measuring.wanted import LaunchWish, wanted_of
 from preflight.probes.registration import Sizes, registration_ceiling
 from preflight.reading.understood import about
-from preflight.rehearsal.programs import StoppedError
+from preflight.rehearsal.programs import RehearsalError, StoppedError
 from preflight.rehearsal.records import find_library
 from preflight.rehearsal.run import MemoryWatch, settle
 from preflight.sizing.launch_needs import source_name
@@ -53,6 +54,18 @@ def measure(
         progress.clear()
     judged = findings(found, wanted)
     return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))
+
+
+def kill(killing: Killing, killed: str) -> Survival:
+    """Kill one process of a small store and return what happened. Raises UsageError."""
+    progress = Progress()
+    try:
+        progress.show(f"a store of this launch's kind, whose {killed} is killed")
+        return killing.survival(killed)
+    except (MeasureError, StoppedError, SkippedError, RehearsalError, OSError) as error:
+        raise UsageError(f"--kill {killed}: {error}") from None
+    finally:
+        progress.clear()
 
 
 def serve(
@@ -83,7 +96,7 @@ def prepare(
     budget_seconds: float,
     spend_bytes: int,
     sizes: Sizes | None = None,
-) -> tuple[Measuring, LaunchWish, tuple[str, str] | None]:
+) -> tuple[Killing, LaunchWish, tuple[str, str] | None]:
     """Return what measures, what the launch wants, and what it is called. Raises UsageError.
 
     sizes: of the search for how much can be registered; None where it is not asked for.
@@ -112,7 +125,7 @@ def prepare(
     if sizes is not None:
         asked = sizes._replace(spend_bytes=spend_bytes)
         ceiling = partial(registration_ceiling, Root(), needs, asked)
-    return Measuring(library, wanted, budget_seconds, spend_bytes, ceiling), wanted, called
+    return Killing(library, wanted, budget_seconds, spend_bytes, ceiling), wanted, called
 
 
 def own_address(peer: str = "") -> str:

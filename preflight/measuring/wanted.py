@@ -12,7 +12,13 @@ from preflight.capacity.tiers import PageObjects, page_objects
 from preflight.inputs.host_source import Host, Sized
 from preflight.mooncake.allocations import Backing, EndlessPools
 from preflight.mooncake.replay import replay
+from preflight.processes.processes import ProcessKind
+from preflight.processes.services import PEER_TO_PEER
 from preflight.programs.memory_records import Protocol
+from preflight.programs.mooncake_flags import is_on, value_of
+
+# The master's switch to be the metadata server, too.
+HOLDS_METADATA = "enable_http_metadata_server"
 
 
 class ProcessStart(NamedTuple):
@@ -35,6 +41,8 @@ class LaunchWish(NamedTuple):
     a page of the cache. starts: each process that maps memory. folder: where SSD offload writes,
     None without one. python: the interpreter that the launch names by its path. transport:
     by which it moves memory where that is neither RDMA nor TCP, as ``ascend``: not measured.
+    metadata: P2PHANDSHAKE, http, etcd ...; "" where no launch says it. master_words: its
+    master's, of clients that die.
     """
 
     process: str = ""
@@ -46,6 +54,8 @@ class LaunchWish(NamedTuple):
     folder: str | Unknown | None = None
     python: str | None = None
     transport: str = ""
+    metadata: str = ""
+    master_words: tuple[str, ...] = ()
 
     @property
     def object_bytes(self) -> int | None:
@@ -74,7 +84,26 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
         next(iter(folders), None),
         _python(sized),
         next((one.transport for one in needs.processes if one.transport), ""),
+        _metadata(sized) if stores else "",
+        _master_words(sized),
     )
+
+
+def _metadata(sized: Sized) -> str:
+    """Return in what a launch with stores keeps its metadata."""
+    kinds = [service.kind.partition("metadata-")[2] for service in sized.needs.services]
+    return next(filter(None, kinds), PEER_TO_PEER)
+
+
+def _master_words(sized: Sized) -> tuple[str, ...]:
+    """Return the flags of the launch's master that decide what a dead client leaves behind."""
+    masters = (p for p in sized.sizing.inputs.processes if p.kind is ProcessKind.MASTER)
+    arguments = next((process.arguments for process in masters), ())
+    ttl = value_of(arguments, "client_ttl")
+    words = () if ttl is None or not ttl.text.isdecimal() else (f"--client_ttl={ttl.text}",)
+    switches = (HOLDS_METADATA, "enable_metadata_cleanup_on_timeout")
+    on = (name for name in switches if is_on(arguments, "mooncake_master", name))
+    return (*words, *(f"--{name}=true" for name in on))
 
 
 def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:

@@ -36,7 +36,7 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
 # A command line without any of these starts no program of a launch.
-_KNOWN = regex(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
+KNOWN = regex(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
 # Others have these too: they are looked at where a launch names them.
 OF_ANYBODY = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS, ProcessKind.ENGINE)
 NOT_OBSERVED = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
@@ -131,7 +131,8 @@ def running_servers(
     programs = {
         process.pid: (process, kind)
         for process in processes
-        if process.pid != os.getpid() and (kind := _kind(process, of_anybody)) is not None
+        if (process.pid != os.getpid() or not root.live)
+        and (kind := _kind(process, of_anybody)) is not None
     }
     servers, about = [], set()
     for pid, (process, kind) in programs.items():
@@ -164,7 +165,7 @@ def _kind(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> Proces
     What asks an engine for a container, or another host, is not the program that runs there.
     """
     words = process.words
-    if not words or not (of_anybody or any(map(_KNOWN.search, words))):
+    if not words or not (of_anybody or any(map(KNOWN.search, words))):
         return None
     started = understand(read_argv(words, {}).commands, lambda name: Unknown(name))
     known = [each for each in started if each.kind not in NOT_OBSERVED]

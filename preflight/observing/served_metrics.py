@@ -95,6 +95,14 @@ def served_metrics(server: RunningServer) -> Metrics | Unknown | None:
     return parse_metrics(answer["body"])
 
 
+def metrics_of_recorded(server: RunningServer) -> Unknown | None:
+    """Return that a recorded program cannot be asked; None for one that serves no metrics."""
+    process = process_of(server)
+    if process is None or not _serves(process):
+        return None
+    return Unknown("a capture has no metrics: what runs is asked on its own host alone")
+
+
 def process_of(server: RunningServer) -> LaunchProcess | None:
     """Return what is understood of a program's own command line; None if it cannot be read."""
     if isinstance(server.sizing, Unknown):

@@ -1,0 +1,312 @@
+"""``measure --kill``: a small store of the launch's kind, of which one process is killed.
+
+Its processes and ports are its own, and all ends with the command: nothing of a running service is
+touched. What is said happened, in these processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from itertools import count
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from checks.base.finding import Status
+from checks.base.regex import regex
+from checks.base.units import MIB
+from checks.base.unknown import Unknown
+from checks.network.calls import http
+from preflight.base.one_line import clean
+from preflight.base.output import columns
+from preflight.measuring.findings import seconds_text
+from preflight.measuring.run import LOOPBACK, MeasureError, Measuring
+from preflight.measuring.wanted import HOLDS_METADATA
+from preflight.processes.services import PEER_TO_PEER
+from preflight.rehearsal.programs import Running, await_answer, free_port, is_error
+from preflight.render.text import filled, headed
+
+OBJECTS = 16
+_OBJECT_BYTES, _SEGMENT_BYTES = MIB, 64 * MIB
+# Without an answer for so long the master drops a client (--client_ttl); a launch may say another.
+_CLIENT_TTL_SECONDS = 10.0
+_AFTER_SECONDS = 4.0
+# A get of a master that is gone takes 4.6 s (0.3.13.post1).
+_CALL_SECONDS = 15.0
+_JOIN_SECONDS = 20.0
+_MOST_MESSAGES = 3
+_STAMP = regex(r"[EWF]\d{4} [\d:.]+ +\d+ ")  # of glog: severity, date, time and thread
+
+
+class Survival(NamedTuple):
+    """What happened to the objects of two clients when one process of their store was killed.
+
+    gone_*: while it was gone, of a client that lived on. join_refused: what another that wanted to
+    join then was told. dropped_seconds: until the master had a dead client's segment no more.
+    restart_refused: what the killed process was told at its old address, mended_by what let it in.
+    back_seconds: from its new start until the client that lived on could put and get again.
+    lost: of ``OBJECTS``, for that client, then. newcomer: of ``OBJECTS`` put since, what a client
+    that joined last could get. None: it did not come to that.
+    """
+
+    killed: str
+    library: str
+    metadata: str
+    gone_puts: int
+    gone_puts_failed: int
+    gone_gets: int
+    gone_gets_failed: int
+    slowest_seconds: float
+    join_refused: str = ""
+    dropped_seconds: float | None = None
+    restart_refused: str = ""
+    mended_by: str = ""
+    back_seconds: float | None = None
+    lost: int | None = None
+    newcomer: int | None = None
+    newcomer_refused: str = ""
+    messages: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """Return warn where objects or calls were lost; they are where nothing has a replica."""
+        whole = self.back_seconds is not None and not (self.lost or self.gone_puts_failed)
+        return Status.PASS if whole and self.newcomer == OBJECTS else Status.WARN
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """Return what happened, a sentence each, and at the end what is left to do by hand."""
+        dropped, back = (
+            "" if seconds is None else f"after {seconds_text(seconds)}"
+            for seconds in (self.dropped_seconds, self.back_seconds)
+        )
+        said = {
+            f"while it was gone {self.gone_puts_failed} of {self.gone_puts} puts and "
+            f"{self.gone_gets_failed} of {self.gone_gets} gets failed; the slowest call took "
+            f"{seconds_text(self.slowest_seconds)}": True,
+            f"no client could join while it was gone: {self.join_refused}": self.join_refused,
+            f"the master dropped its segment {dropped or 'not yet'}": self.killed == "client",
+            f"its start at its old address was refused: {self.restart_refused}": (
+                self.restart_refused
+            ),
+            f"started again, puts and gets worked {back or 'no more'}": True,
+            f"{self.lost} of {OBJECTS} objects were lost": self.lost is not None,
+            f"a client that joined last got {self.newcomer} of {OBJECTS} new objects": (
+                self.newcomer is not None
+            ),
+            f"no client could join afterwards: {self.newcomer_refused}": self.newcomer_refused,
+            f"by hand: {self.by_hand}": True,
+        }
+        return tuple(sentence for sentence, holds in said.items() if holds)
+
+    @property
+    def by_hand(self) -> str:
+        steps = []
+        if self.restart_refused:
+            steps.append(self.mended_by or "nothing that was tried lets it in at its old address")
+        if self.back_seconds is None or self.newcomer not in (None, OBJECTS):
+            steps.append("start the clients again that lived on: they and others do not meet")
+        if self.newcomer_refused:
+            steps.append("nobody can join: read the log of the master")
+        return "; ".join(steps) or "nothing"
+
+
+class Killing(Measuring):
+    """A store of two clients, the process that is killed, and who looks on."""
+
+    def survival(self, killed: str) -> Survival:
+        """Kill one process and return what happened. Raises MeasureError, StoppedError, OSError."""
+        usual = "http" if killed == "metadata" else PEER_TO_PEER
+        self._metadata = metadata = self._wanted.metadata or usual
+        if metadata not in (PEER_TO_PEER, "http"):
+            raise MeasureError(f"the launch's metadata is in {metadata}, which is not started here")
+        if killed == "metadata" and metadata == PEER_TO_PEER:
+            raise MeasureError("the launch has no metadata server: P2PHANDSHAKE")
+        self._in_master = f"--{HOLDS_METADATA}=true" in self._wanted.master_words
+        if killed == "metadata" and self._in_master:
+            raise MeasureError("the launch's master is its metadata server: --kill master")
+        library = self._library
+        if isinstance(library, Unknown):
+            raise MeasureError(library.reason)
+        self._ports = {name: free_port() for name in ("master", "metrics", "metadata", "http")}
+        with ExitStack() as self._stack:
+            apart = self._metadata == "http" and not self._in_master
+            names = ("metadata", "master") if apart else ("master",)
+            started = {name: self._program(name) for name in names}
+            address = f"{LOOPBACK}:{free_port()}"
+            started["client"] = self._client(address)
+            witness = self._client(f"{LOOPBACK}:{free_port()}")
+            for number in range(OBJECTS):
+                self._ask(witness, "put", key=f"object-{number}", bytes=_OBJECT_BYTES)
+            if self._readable(witness, "object") != OBJECTS:
+                raise MeasureError("not all objects could be got before anything was killed")
+            written = len(witness.log.read_text(errors="replace"))
+            started[killed].end()
+            found = self._while_gone(killed, witness, address)
+            found = found._replace(library=library.name, metadata=metadata)
+            began = time.monotonic()
+            if killed == "client":
+                found = self._client_again(found, address)
+            else:
+                self._program(killed)
+            late = ""
+            if (works := self._works_again(witness, began)) is not None:
+                back, late = works
+                lost = OBJECTS - self._readable(witness, "object")
+                found = found._replace(back_seconds=back, lost=lost)
+            newcomer = self._client_or_refusal(f"{LOOPBACK}:{free_port()}")
+            if isinstance(newcomer, str):
+                found = found._replace(newcomer_refused=newcomer)
+            elif late:
+                found = found._replace(newcomer=self._readable(newcomer, late))
+            log = witness.log.read_text(errors="replace")[written:]
+            return found._replace(messages=_messages(log))
+
+    def _program(self, name: str) -> Running:
+        """Start the master, or the metadata server: Mooncake's own, within another master."""
+        assert not isinstance(self._library, Unknown)
+        ports, own = self._ports, name == "master"
+        words = [f"--rpc_port={ports[name]}"]
+        words += [f"--metrics_port={ports['metrics'] if own else free_port()}"]
+        words += self._wanted.master_words if own else [f"--{HOLDS_METADATA}=true"]
+        listens = ports["master"]
+        if self._in_master or not own:
+            listens = ports["http"]
+            words += [f"--http_metadata_server_host={LOOPBACK}"]
+            words += [f"--http_metadata_server_port={listens}"]
+        started = self._start(program=(self._library.program("mooncake_master"), *words))
+        await_answer(started, name, f"{LOOPBACK}:{listens}")
+        return started
+
+    def _client_again(self, found: Survival, address: str) -> Survival:
+        """Start a killed client at its old address; if it is refused, drop its names first."""
+        client = self._client_or_refusal(address)
+        if not isinstance(client, str):
+            return found
+        found = found._replace(restart_refused=client)
+        if self._metadata != "http":
+            return found
+        keys = [f"mooncake/{kind}/{address}" for kind in ("rpc_meta", "ram")]
+        for key in keys:
+            connection = HTTPConnection(LOOPBACK, self._ports["http"], timeout=_CALL_SECONDS)
+            connection.request("DELETE", f"/metadata?key={quote(key, safe='')}")
+            connection.getresponse().read()
+            connection.close()
+        if isinstance(self._client_or_refusal(address), str):
+            return found
+        names = " and ".join(key.replace(address, "HOST:PORT") for key in keys)
+        return found._replace(mended_by=f"DELETE {names} at the metadata server (/metadata?key=)")
+
+    def _client_or_refusal(self, address: str) -> Running | str:
+        try:
+            return self._client(address)
+        except MeasureError as error:
+            return _STAMP.sub("", str(error))
+
+    def _client(self, address: str) -> Running:
+        (process,) = self._loaded(1)
+        where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
+        order = {
+            "host": address,
+            "metadata": where if self._metadata == "http" else PEER_TO_PEER,
+            "segment_bytes": _SEGMENT_BYTES,
+            "local_buffer_bytes": 2 * _OBJECT_BYTES,
+            "protocol": self._wanted.protocol or "tcp",
+            "devices": self._wanted.devices,
+            "master": f"{LOOPBACK}:{self._ports['master']}",
+            "more": {},
+        }
+        self._ask(process, "setup", _JOIN_SECONDS, **order)
+        return process
+
+    def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
+        """Return whether a put or get went well, and how long it took."""
+        reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
+        if reply.ended is not None:
+            raise MeasureError(f"the client that lived on ended: {reply.error}")
+        return not reply.error, reply.seconds
+
+    def _readable(self, process: Running, name: str) -> int:
+        return sum(self._call(process, "get", f"{name}-{n}")[0] for n in range(OBJECTS))
+
+    def _while_gone(self, killed: str, witness: Running, address: str) -> Survival:
+        """Put and get in turn until the master must have noticed."""
+        seconds = _AFTER_SECONDS
+        if killed == "client":
+            ttls = (w.partition("--client_ttl=")[2] for w in self._wanted.master_words)
+            seconds += float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
+        began, number, slowest = time.monotonic(), 0, 0.0
+        tried, failed = {"put": 0, "get": 0}, {"put": 0, "get": 0}
+        dropped = None
+        while time.monotonic() - began < seconds:
+            for do, key in (("put", f"new-{number}"), ("get", f"object-{number % OBJECTS}")):
+                fine, took = self._call(witness, do, key)
+                tried[do] += 1
+                failed[do] += not fine
+                slowest = max(slowest, took)
+            if killed == "client" and dropped is None and not self._segment(address):
+                dropped = time.monotonic() - began
+            number += 1
+            time.sleep(0.2)
+        refused = ""
+        if killed == "metadata":
+            joined = self._client_or_refusal(f"{LOOPBACK}:{free_port()}")
+            refused = joined if isinstance(joined, str) else ""
+        numbers = (tried["put"], failed["put"], tried["get"], failed["get"], slowest)
+        return Survival(killed, "", "", *numbers, refused, dropped)
+
+    def _segment(self, address: str) -> bool:
+        """Return whether the master still has a segment: one that it dropped has 0 bytes."""
+        answer = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20)
+        named = f'segment_total_capacity_bytes{{segment="{address}"}} '
+        rest = str(answer.get("body", named)).partition(named)[2]
+        return not answer.get("body") or (rest[:1] not in ("", "0"))
+
+    def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
+        """Return after how long all of a round's puts and gets went well, and its objects' name.
+
+        None if none did in time.
+        """
+        for number in count():
+            at, name = time.monotonic() - began, f"late-{number}"
+            if at > _JOIN_SECONDS:
+                return None
+            if all(
+                self._call(witness, do, f"{name}-{n}")[0]
+                for n in range(OBJECTS)
+                for do in ("put", "get")
+            ):
+                return at, name
+            time.sleep(0.1)
+        return None
+
+
+def _messages(log: str) -> tuple[str, ...]:
+    """Return the first errors of a log, without time and thread, one of each line of the source."""
+    texts: dict[str, str] = {}
+    for line in log.splitlines():
+        if is_error(line):
+            text = _STAMP.sub("", line).strip()
+            texts.setdefault(text.partition("]")[0], text[:200])
+    return tuple(texts.values())[:_MOST_MESSAGES]
+
+
+def survival_text(found: Survival) -> str:
+    """Write what happened, and the first messages of the client that lived on."""
+    width, word = columns(), found.status.value.upper()
+    head = headed(word, f"what survives a killed {found.killed}", width, word)
+    lines = [filled(f"- {clean(line)}", width, 2) for line in found.statements]
+    lines += [filled(f"  it said: {clean(line)}", width, 4) for line in found.messages]
+    lines.append(f"- library: {found.library}, metadata: {found.metadata}")
+    return "\n".join((head, "", *lines))
+
+
+def survival_object(found: Survival) -> Mapping[str, Any]:
+    """Return the same as plain data."""
+    lists: Mapping[str, Sequence[str]] = {
+        "messages": list(found.messages),
+        "statements": list(found.statements),
+    }
+    return {"killed": {**found._asdict(), "objects": OBJECTS, **lists}}

@@ -1,0 +1,104 @@
+"""What ``capture --running`` keeps of the programs that run: what ``observe`` reads of them.
+
+Of other processes nothing is kept, and of these no secret: of a command line the words, without the
+values of secret flags; of an environment the variables that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from checks.base.recording import Answers, RecordingRoot
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.capture.anonymise import without_secrets
+from checks.capture.secrets import clean_words
+from checks.running.processes import OpenFiles, is_of_package, read_environment
+from preflight.inputs.launch_record import environment_record
+from preflight.observing.running_launch import KNOWN, RunningServer, running_servers
+
+
+class RunningRecord(NamedTuple):
+    """answers: of /proc alone. words: each command line, by pid. hosts: that these name."""
+
+    answers: Answers
+    words: dict[str, list[str]]
+    hosts: tuple[str, ...]
+
+
+def record_running(root: Root) -> RunningRecord:
+    """Return what is kept of the programs that run. Raises UsageError."""
+    seen = RecordingRoot(root)
+    seen.text("/proc/1/stat")  # by which observe sees whether /proc hides what others run
+    servers = running_servers(seen)
+    holdings = [holding for server in servers for holding in server.holdings]
+    kept = {"1", *(str(holding.pid) for holding in holdings)}
+    read = seen.answers
+    texts = {
+        name: _needed(name, text, read.texts)
+        for name, text in read.texts.items()
+        if _pid(name) in kept and name.rpartition("/")[2] not in ("cmdline", "environ")
+    }
+    folders = {
+        name: entries
+        if isinstance(entries, Unknown) or name.endswith("/fd")
+        else tuple(entry for entry in entries if KNOWN.search(entry))
+        for name, entries in read.folders.items()
+        if _pid(name) in kept
+    }
+    links: dict[str, str | Unknown] = {}
+    for holding in holdings:
+        if isinstance(holding.files, OpenFiles):
+            for number, device in enumerate(holding.files.verbs_devices):
+                file = seen.listed(f"/proc/{holding.pid}/fd")[number]
+                links[f"/proc/{holding.pid}/fd/{file}"] = f"/dev/infiniband/{device}"
+    answers = without_secrets(Answers(texts, folders, links, {}, read.calls))
+    answers.folders["/proc"] = tuple(sorted(kept))
+    answers.texts.update({f"/proc/{pid}/cmdline": "" for pid in kept})
+    words = {str(server.pid): _record_words(server, seen, answers) for server in servers}
+    needs = [server.needs for server in servers if not isinstance(server.needs, Unknown)]
+    services = [service for each in needs for service in each.services]
+    hosts = [service.host for service in services if isinstance(service.host, str)]
+    return RunningRecord(answers, words, tuple(hosts))
+
+
+def _pid(name: str) -> str:
+    """Return the process that a name below /proc is of; "" for other names."""
+    top, _, rest = name.removeprefix("/").partition("/")
+    pid = rest.partition("/")[0]
+    return pid if top == "proc" and pid.isdecimal() else ""
+
+
+def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) -> str | Unknown:
+    """Return of a process's mappings the lines that are read, of which it has thousands."""
+    pid, what = _pid(name), name.rpartition("/")[2]
+    if isinstance(text, Unknown) or name != f"/proc/{pid}/{what}":
+        return text
+    numa_maps = texts.get(f"/proc/{pid}/numa_maps", "")
+    if what == "numa_maps":
+        return _lines(text, lambda line: " huge " in line or " anon=" in line)
+    if what == "maps" and isinstance(numa_maps, str):
+        starts = {line.split()[0] for line in numa_maps.splitlines() if " huge " in line}
+        return _lines(text, lambda line: line.partition("-")[0] in starts or is_of_package(line))
+    return text
+
+
+def _lines(text: str, is_needed: Callable[[str], bool]) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if is_needed(line))
+
+
+def _record_words(server: RunningServer, seen: Root, answers: Answers) -> list[str]:
+    """Add a program's command line and environment to the answers; returns its words."""
+    place = f"/proc/{server.pid}"
+    command, environment = seen.text(f"{place}/cmdline"), read_environment(seen, server.pid)
+    words = (
+        [] if isinstance(command, Unknown) else clean_words(command.removesuffix("\0").split("\0"))
+    )
+    answers.texts[f"{place}/cmdline"] = "".join(f"{word}\0" for word in words)
+    if isinstance(environment, Unknown):
+        answers.texts[f"{place}/environ"] = environment
+    else:
+        shown = environment_record(environment).items()
+        answers.texts[f"{place}/environ"] = "".join(f"{name}={value}\0" for name, value in shown)
+    return words
