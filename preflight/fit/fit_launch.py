@@ -208,7 +208,14 @@ def fitted(
             from preflight.fit.divisions import Chooser
 
             both_now = (None if one is None else one.now_bytes for one in (sizes.l2, sizes.segment))
-            given = asked or Asked(), SizeValues(*both_now)
+            asked = asked or Asked()
+            if asked.hosts is None:
+                from preflight.fit.launch_hosts import launch_hosts
+
+                read_hosts = launch_hosts(sized.sizing, len(read_gpus(host.root, None).on_pci))
+                said += (read_hosts.note,) if read_hosts.note else ()
+                asked = asked._replace(hosts=read_hosts.hosts if read_hosts.hosts > 1 else None)
+            given = asked, SizeValues(*both_now)
             chooser = Chooser(*given, options, host.root, progress.show)
             try:
                 answer = solve(state, machine, wanted, chooser)
