@@ -1,4 +1,4 @@
-"""How many hosts a launch is for, where it says so itself: groups, and copies of a pod."""
+"""How many hosts a launch is for, by its groups and the copies of its pods."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class LaunchHosts(NamedTuple):
 def launch_hosts(sizing: LaunchSizing, gpus: int) -> LaunchHosts:
     """Return how many hosts run servers as this one does, with the store that they share.
 
-    gpus: of this host; 0 where that is not known. Copies of a pod are on hosts of their own where
+    gpus: of this host; 0 if that is not known. Copies of a pod are on hosts of their own where
     no host has the GPUs for two; else how many share a host is not known, and one is counted.
     """
     taken = sizing.group
@@ -31,17 +31,19 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> LaunchHosts:
     if taken is None:
         by_host = [caching]
     else:
-        by_host = [[one for one in caching if one.number in group.own] for group in taken.groups]
+        by_host = [
+            [server for server in caching if server.number in group.own] for group in taken.groups
+        ]
     hosts, shared = 0, 0
     for servers in by_host:
-        copies = max((_copies(one) for one in servers), default=0)
-        alone = all(2 * _ranks(one) > gpus > 0 for one in servers)
+        copies = max((_copies(server) for server in servers), default=0)
+        alone = all(2 * _ranks(server) > gpus > 0 for server in servers)
         hosts += copies if alone else min(1, copies)
         shared = max(shared, 0 if alone else copies)
     if shared > 1:
-        one = f"of {shared} copies of a server it is not known how many share a host"
-        return LaunchHosts(max(1, hosts), f"{one}, and one is counted: --nodes says it")
-    spans = {one.server.number("nnodes") for one in caching if one.server is not None}
+        note = f"of {shared} copies of a server it is not known how many share a host"
+        return LaunchHosts(max(1, hosts), f"{note}, and one is counted: --nodes says it")
+    spans = {process.server.number("nnodes") for process in caching if process.server is not None}
     if hosts < 2 or any(not isinstance(span, int) or hosts % span for span in spans):
         return LaunchHosts(1)
     what = f"the launch is for {hosts} hosts like this one that share the store"
@@ -56,7 +58,7 @@ def _caches(process: LaunchProcess) -> bool:
 
 
 def _kind(process: LaunchProcess) -> tuple[str, str]:
-    """Return what servers that cache the same have alike: model, and prefill or decode."""
+    """Return the model, and prefill or decode: servers that cache the same have both alike."""
     server = process.server
     return ("", "") if server is None else (str(server.value("model_path")), server.mode)
 
