@@ -128,7 +128,7 @@ class Division(NamedTuple):
     about: ``best``, ``now``, or the goal that they are of. rates: of each server, least and most,
     of rounds the part of what was seen before, of a trace that of all accesses. held: tokens of
     each tier, by name. unique: tokens that are held at least once. evicts: by tier the first round
-    in which it may evict, None for none.
+    in which it may evict, None if nothing does.
     """
 
     about: str
@@ -148,7 +148,7 @@ class Answered(NamedTuple):
     """What a division was chosen by. tried: the best first. workload: None for a trace.
 
     ceiling: the part of the trace that a cache of any size could answer. next_gib: by size, tokens
-    of it that one GiB more would save. chosen, answer: the trace on the best, with its curve.
+    that one GiB more would save. chosen, answer: the trace on the best, with its curve.
     """
 
     tried: tuple[Division, ...]
@@ -175,7 +175,7 @@ class Answered(NamedTuple):
 class Chooser:
     """Orders divisions of a launch's memory by what is answered with them.
 
-    now: its own sizes, which may not fit.
+    now: the sizes that the launch has, which may not fit.
     """
 
     def __init__(
@@ -186,6 +186,7 @@ class Chooser:
         root: Root,
         tell: Callable[[str], None],
     ) -> None:
+        """Keep the question, and the host and options that a launch is sized with."""
         self._asked, self._now, self._tell = asked, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
@@ -210,19 +211,26 @@ class Chooser:
                 if tier is not None and isinstance(tier.tokens, Unknown):
                     raise UnknownFactError(tier.tokens)
             gpu, host = server.tiers.gpu.group_tokens, server.tiers.host
-            own = None if host is None else host.group_tokens
+            host_tokens = None if host is None else host.group_tokens
             demanded = server.deployment.given.release.must_exceed_device
-            if demanded and isinstance(gpu, Bounds) and isinstance(own, Bounds) and own.least:
-                least = max(least, (gpu.most * size // own.least // GIGABYTE + 1) * GIGABYTE)
+            if (
+                demanded
+                and isinstance(gpu, Bounds)
+                and isinstance(host_tokens, Bounds)
+                and host_tokens.least
+            ):
+                least = max(
+                    least, (gpu.most * size // host_tokens.least // GIGABYTE + 1) * GIGABYTE
+                )
         if self._asked.trace is None:
-            given = workload_of(self._asked.workload, inputs.processes)
-            if isinstance(given, Unknown):
-                raise UnknownFactError(given)
-            self.workload = given
+            workload = workload_of(self._asked.workload, inputs.processes)
+            if isinstance(workload, Unknown):
+                raise UnknownFactError(workload)
+            self.workload = workload
         return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
-        """Return what the launch holds with ``values``."""
+        """Return the tiers of the launch with ``values``."""
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
@@ -234,14 +242,17 @@ class Chooser:
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
-        self, found: CapacityAnswer, orders: int, clients: int, buffers: bool = False
+        self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
     ) -> Rates:
-        """Return what is kept of the rounds; what may not be prefetched is not there."""
+        """Return the parts that are kept; a store that nothing reads counts for nothing."""
         assert self.workload is not None
-        if not buffers and not self._reads(found):
-            tiers = (one._replace(tiers=one.tiers._replace(pool=None)) for one in found.servers)
-            found = found._replace(servers=tuple(tiers))
-        return of_rounds(found, self.workload, orders, clients, self._routing, buffers)
+        if not buffers and not self._reads(capacity):
+            servers = (
+                server._replace(tiers=server.tiers._replace(pool=None))
+                for server in capacity.servers
+            )
+            capacity = capacity._replace(servers=tuple(servers))
+        return of_rounds(capacity, self.workload, orders, clients, self._routing, buffers)
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
         """Return divisions that fit, the best first."""
@@ -250,19 +261,20 @@ class Chooser:
             self._answered = Answered((), (), self.workload)
         else:
             self._tried = self._tried_on_trace(frontier)
-        return [one.values for one in self._tried if one.about not in _NOT_CHOSEN]
+        return [division.values for division in self._tried if division.about not in _NOT_CHOSEN]
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
+        """Return the divisions that were replayed on rounds of a workload, the best first."""
         grid = list(frontier.grid(GRID))
         self.workload = self.workload or _published([self.capacity(values) for values in grid])
         tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
         tried.sort(key=self._rank, reverse=True)
-        sizes = sorted((one.l2_bytes or 0) // GIGABYTE for one in grid)
+        sizes = sorted((division.l2_bytes or 0) // GIGABYTE for division in grid)
         step = max(1, (sizes[-1] - sizes[0]) // (len(sizes) - 1 or 1))
         every = list(frontier.goals(self._now))
         best = [self._of_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
         # Finely: what comes close, then around the best, nearer each time.
-        again = {(one.values.l2_bytes or 0) // GIGABYTE for one in tried[:_RUNNERS_UP]}
+        again = {(division.values.l2_bytes or 0) // GIGABYTE for division in tried[:_RUNNERS_UP]}
         done: set[int] = set()
         for _ in range(_AROUND):
             for size in sorted(again - done):
@@ -279,23 +291,23 @@ class Chooser:
     def staged_bytes(self, values: SizeValues) -> int:
         """Return a L2 that stages ``_STAGED`` conversations, from that of ``values``.
 
-        0 where the release has no such mode, the launch has it, or it is none for the server.
+        0 if the release has no such mode, the launch has it, or it is none for the server.
         """
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
-            given, host = server.deployment, server.tiers.host
+            deployment, host = server.deployment, server.tiers.host
             if (
-                not given.given.release.buffer_only
-                or given.buffers
-                or given.server.mode == "decode"
+                not deployment.given.release.buffer_only
+                or deployment.buffers
+                or deployment.server.mode == "decode"
             ):
                 return 0
-            held = None if host is None else host.group_tokens
-            if not isinstance(held, Bounds) or not held.least:
+            host_tokens = None if host is None else host.group_tokens
+            if not isinstance(host_tokens, Bounds) or not host_tokens.least:
                 return 0
             tokens = _STAGED * length / BUFFERED_PART
-            sizes.append(int(tokens / held.least * (values.l2_bytes or 0)))
+            sizes.append(int(tokens / host_tokens.least * (values.l2_bytes or 0)))
         return -(-max(sizes) // GIGABYTE) * GIGABYTE
 
     def _buffered(self, frontier: Frontier) -> Iterator[Division]:
@@ -303,58 +315,62 @@ class Chooser:
         l2 = self.staged_bytes(frontier.points[0])
         if l2 and l2 <= (frontier.points[-1].l2_bytes or 0):
             values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
-            found = self.capacity(values)
-            rates = self._rates(found, _ORDERS, _CLIENTS, buffers=True)
-            yield Division(BUFFER_ONLY, values, rates, *self._held(found))
+            capacity = self.capacity(values)
+            rates = self._rates(capacity, _ORDERS, _CLIENTS, buffers=True)
+            yield Division(BUFFER_ONLY, values, rates, *self._held(capacity))
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
+        """Return the divisions that were replayed on the trace, the best first."""
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
-        found = [self.capacity(values) for _, values in every]
-        answers = self._replayed(found, tuple(self._held_now()))
+        capacities = [self.capacity(values) for _, values in every]
+        answers = self._replayed(capacities, tuple(self._held_now()))
         tried = [
-            Division(about, values, _rates(answer), *self._held(one))
-            for (about, values), one, answer in zip(every, found, answers, strict=True)
+            Division(about, values, _rates(answer), *self._held(each))
+            for (about, values), each, answer in zip(every, capacities, answers, strict=True)
         ]
         order = sorted(range(len(tried)), key=lambda at: self._rank(tried[at]), reverse=True)
-        drawn, capacity = answers[order[0]], found[order[0]]
+        drawn, capacity = answers[order[0]], capacities[order[0]]
         notes = (*drawn.notes, *_left_out(capacity, drawn))
         name, ceiling = self._asked.trace or "", drawn.curve.ceiling
         self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
         return [tried[at] for at in order]
 
     def _of_rounds(self, about: str, values: SizeValues, orders: int, clients: int) -> Division:
-        found, self._count = self.capacity(values), self._count + 1
+        capacity, self._count = self.capacity(values), self._count + 1
         self._tell(f"fit: {self._count} divisions of the memory replayed")
-        rates = self._rates(found, orders, clients)
-        return Division(about, values, rates, *self._held(found))
+        rates = self._rates(capacity, orders, clients)
+        return Division(about, values, rates, *self._held(capacity))
 
-    def _rank(self, one: Division) -> tuple[bool, float, int, int]:
-        """Return what a division is ordered by; with as much kept, L2 is nearer than L3."""
+    def _rank(self, division: Division) -> tuple[bool, float, int, int]:
+        """Return the order of a division; with as much kept, L2 is nearer than L3."""
         return (
-            one.about not in _NOT_CHOSEN,
-            round(one.kept, 3),
-            one.unique,
-            one.values.l2_bytes or 0,
+            division.about not in _NOT_CHOSEN,
+            round(division.kept, 3),
+            division.unique,
+            division.values.l2_bytes or 0,
         )
 
     def answered(self, values: SizeValues) -> Answered | None:
-        """Return what ``values`` were chosen by, with the goals by name; None where nothing was."""
+        """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
         if not self._tried:
             return None
         near = (
-            one
-            for one in self._tried
-            if one.values.l2_bytes == values.l2_bytes and one.about != BUFFER_ONLY
+            division
+            for division in self._tried
+            if division.values.l2_bytes == values.l2_bytes and division.about != BUFFER_ONLY
         )
         best = Division(
             "best", values, next(near, self._tried[0]).rates, *self._held(self.capacity(values))
         )
-        named = sorted((one for one in self._tried if one.about), key=lambda one: -one.kept)
+        named = sorted(
+            (division for division in self._tried if division.about),
+            key=lambda division: -division.kept,
+        )
         return self._answered._replace(tried=(best, *named), next_gib=self._next_gib(values))
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
-        """Return what one more GiB of each size would save of the trace, were there room for it."""
+        """Return the tokens of the trace that one more GiB of each size would save."""
         if self._asked.trace in (None, "-"):
             return ()
         more = _MORE_GIB * GIB
@@ -363,16 +379,20 @@ class Chooser:
             values._replace(l2_bytes=(values.l2_bytes or 0) + more),
             values._replace(segment_bytes=(values.segment_bytes or 0) + more),
         )
-        base, *others = (_saved(one) for one in self._replayed([self.capacity(v) for v in grown]))
+        base, *others = (
+            _saved(tokens) for tokens in self._replayed([self.capacity(v) for v in grown])
+        )
         names = ("l2", "segment")
-        return tuple((n, (one - base) // _MORE_GIB) for n, one in zip(names, others, strict=True))
+        return tuple(
+            (n, (tokens - base) // _MORE_GIB) for n, tokens in zip(names, others, strict=True)
+        )
 
     def _replayed(
-        self, found: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
+        self, capacities: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
-        trace = open_trace(self._asked.trace or "", page_of(found[0]))
-        routing = None if self._routing is None or found[0].router else "cache-aware"
-        return trace_answers(found, trace, TraceRequest(routing, also=also), self._tell)
+        trace = open_trace(self._asked.trace or "", page_of(capacities[0]))
+        routing = None if self._routing is None or capacities[0].router else "cache-aware"
+        return trace_answers(capacities, trace, TraceRequest(routing, also=also), self._tell)
 
     def _held_now(self) -> Iterator[tuple[str, int]]:
         """Yield the launch's own sizes in tokens."""
@@ -383,97 +403,101 @@ class Chooser:
                 yield f"now: {name}", tiers[name]
 
     def _held(
-        self, found: CapacityAnswer
+        self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
         """Return tokens by tier, those held at least once, and where each evicts."""
-        held: dict[str, int] = {}
+        tokens: dict[str, int] = {}
         evicts: dict[str, int | None] = {}
-        for server in found.servers:
+        for server in capacity.servers:
             for tier in server.tiers.shown:
                 if isinstance(tier.tokens, Bounds):
-                    held[tier.name] = held.get(tier.name, 0) + tier.tokens.least
+                    tokens[tier.name] = tokens.get(tier.name, 0) + tier.tokens.least
             if self.workload is not None and server.page_tokens is not None:
                 models = tier_models(server.deployment, server.tiers)
                 each = rounds(self.workload, server.page_tokens, models)
                 evicts |= {tier.name: first_maybe(each, tier.name) for tier in models}
-        return tuple(held.items()), _unique(found), tuple(evicts.items())
+        return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
-    def _reads(self, found: CapacityAnswer) -> bool:
+    def _reads(self, capacity: CapacityAnswer) -> bool:
         """Return whether a conversation of the workload fits what may be under prefetch."""
         if self.workload is None:
             return True
         length = self.workload.context_tokens(self.workload.rounds)
-        budgets = [prefetch_budget(each.deployment, each.tiers) for each in found.servers]
-        return all(not isinstance(one, Bounds) or one.least >= length for one in budgets)
+        budgets = [prefetch_budget(each.deployment, each.tiers) for each in capacity.servers]
+        return all(not isinstance(budget, Bounds) or budget.least >= length for budget in budgets)
 
 
 def _scaled(server: ServerCapacity, l2: float, segment: float) -> ServerCapacity:
     tiers = server.tiers
-    host, pool = _times(tiers.host, l2), _times(tiers.pool, segment)
-    return server._replace(tiers=tiers._replace(host=host, pool=pool))
+    host, store = _times(tiers.host, l2), _times(tiers.pool, segment)
+    return server._replace(tiers=tiers._replace(host=host, pool=store))
 
 
 def _times(tier: Tier | None, factor: float) -> Tier | None:
-    def grown(held: Bounds) -> Bounds:
-        return Bounds(int(held.least * factor), int(held.most * factor))
+    """Return the tier as it is with ``factor`` of its memory."""
+
+    def grown(tokens: Bounds) -> Bounds:
+        return Bounds(int(tokens.least * factor), int(tokens.most * factor))
 
     if tier is None or isinstance(tier.tokens, Unknown):
         return tier
-    own = grown(tier.group_tokens) if isinstance(tier.group_tokens, Bounds) else tier.group_tokens
-    return tier._replace(tokens=grown(tier.tokens), group_tokens=own)
+    of_group = (
+        grown(tier.group_tokens) if isinstance(tier.group_tokens, Bounds) else tier.group_tokens
+    )
+    return tier._replace(tokens=grown(tier.tokens), group_tokens=of_group)
 
 
-def _unique(found: CapacityAnswer) -> int:
+def _unique(capacity: CapacityAnswer) -> int:
     """Return the tokens that are held at least once.
 
     With write_through each tier gets what the one in front has: they are copies of each other. The
-    store is one for all servers, what lies in front of it each server's own.
+    store is one for all servers, and each server has L1 and L2 for itself.
     """
-    own, pool = 0, 0
-    for server in found.servers:
+    in_servers, in_store = 0, 0
+    for server in capacity.servers:
         tiers = server.tiers
         front = [
             tier.tokens.least
             for tier in (tiers.gpu, tiers.host)
             if tier is not None and isinstance(tier.tokens, Bounds)
         ]
-        own += max(front, default=0) if _copies(server) else sum(front)
+        in_servers += max(front, default=0) if _copies(server) else sum(front)
         if tiers.pool is not None and isinstance(tiers.pool.tokens, Bounds):
-            pool = max(pool, tiers.pool.tokens.least)
-    return max(own, pool)
+            in_store = max(in_store, tiers.pool.tokens.least)
+    return max(in_servers, in_store)
 
 
 def _copies(server: ServerCapacity) -> bool:
     return server.deployment.write_policy == DEFAULT_WRITE_POLICY
 
 
-def _published(found: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
+def _published(capacities: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
     """Return the published workload with clients of which no division holds everything."""
-    each = cached_tokens(PUBLISHED, PUBLISHED.rounds, found[0].servers[0].page_tokens or 1)
-    most = max(map(_unique, found)) * _PRESSURE_PERCENT // 100
+    each = cached_tokens(PUBLISHED, PUBLISHED.rounds, capacities[0].servers[0].page_tokens or 1)
+    most = max(map(_unique, capacities)) * _PRESSURE_PERCENT // 100
     return PUBLISHED._replace(clients=max(1, most // each))
 
 
 def of_rounds(
-    found: CapacityAnswer,
+    capacity: CapacityAnswer,
     workload: MultiTurnWorkload,
     orders: int,
     most_clients: int,
     routing: str | None = None,
     buffers: bool = False,
 ) -> Rates:
-    """Return the part of what was seen before that is still there, of each server.
+    """Return the part of what was seen before that each server still keeps.
 
-    routing: as ``TraceRequest`` has it, where the launch has no router. buffers: as if L2 were
+    routing: as ``TraceRequest`` has it, if the launch has no router. buffers: as if L2 were
     staging (buffer_only).
     """
-    page, whole = page_of(found), workload.context_tokens(workload.rounds)
+    page, whole = page_of(capacity), workload.context_tokens(workload.rounds)
     blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
     block = max(page, whole // blocks // page * page)
     fewer = workload._replace(clients=min(workload.clients, most_clients))
     times = workload.clients / fewer.clients
     rates = []
-    plans = replay_plans(found, TraceRequest(None if found.router else routing))
+    plans = replay_plans(capacity, TraceRequest(None if capacity.router else routing))
     for plan in plans:
         if isinstance(plan, Unknown):
             continue
@@ -483,7 +507,7 @@ def of_rounds(
         ends = plan.sizes if plan.sizes[0].l1 * 10 < plan.sizes[-1].l1 * 9 else plan.sizes[:1]
         parts = []
         for size in ends:
-            l2, *rest = (None if one is None else int(one / times) for one in size[1:])
+            l2, *rest = (None if tier is None else int(tier / times) for tier in size[1:])
             # What is staging stages as much as it does.
             l2 = size.l2 if plan.rules.buffers else l2
             smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), l2, *rest),))
@@ -497,7 +521,7 @@ def of_rounds(
 
 
 def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
-    """Return the part of what was seen before that is still there, in one order of the clients."""
+    """Return the part of what was seen before that is kept, in one order of the clients."""
     (replay,) = plan.replays(block)
     before: dict[int | None, int] = {}
     seen = 0

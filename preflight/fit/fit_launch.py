@@ -53,7 +53,7 @@ DESCRIBED_NAME = "the host that is described"
 class Fitted(NamedTuple):
     """The answer with what goes with it.
 
-    command: the launch's new command line, where it was given as one, or the whole script of a
+    command: the launch's new command line, if it was given as one, or the whole script of a
     first launch. host_commands: what sets the pools. assumptions: of a host that was described.
     state, machine: what was asked about. hints: what would let more fit. ignored: checks that
     count for nothing, with the reason; waivers_over: those that count again. unread: what of the
@@ -134,17 +134,17 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
     return FirstLaunch(model, count, where, nics, buffers)
 
 
-def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:
+def with_first_launch(answer: Fitted, first: FirstLaunch, path: str) -> Fitted:
     """Return the answer with the whole script, as it is to stand at ``path``."""
-    values = found.answer.values
-    found = found._replace(first=True, launch=path or f"a first launch of {first.model}")
-    if found.answer.fits is None:
-        return found._replace(command="")
+    values = answer.answer.values
+    answer = answer._replace(first=True, launch=path or f"a first launch of {first.model}")
+    if answer.answer.fits is None:
+        return answer._replace(command="")
     l2, segment = values.l2_bytes or GIGABYTE, values.segment_bytes or first.ranks * (64 << 20)
     tcp = "no NIC is known (--nics): this launch speaks TCP; with RDMA it is another launch"
-    unread = found.unread if first.nics else (*found.unread, tcp)
+    unread = answer.unread if first.nics else (*answer.unread, tcp)
     script = first.script(path or "launch.sh", l2 // GIGABYTE, segment)
-    return found._replace(command=script, unread=unread)
+    return answer._replace(command=script, unread=unread)
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def write_first(path: str, script: str) -> tuple[str, ...]:
 
 
 def fitted(
-    words: LaunchWords,
+    launch_words: LaunchWords,
     host: Host,
     goal: str | None,
     keep_bytes: int,
@@ -168,18 +168,18 @@ def fitted(
     chosen: Chosen = ALL_CHECKS,
     asked: Asked | None = None,
 ) -> Fitted | Unknown:
-    """Return the answer; Unknown where the launch was not read in time. Raises UsageError.
+    """Return the answer; Unknown if the launch was not read in time. Raises UsageError.
 
     goal: None for the best division, or the one size that the launch has. asked: what is best.
     """
     selection = selection_of(chosen)
-    sized = size_within(words, host, timeout_seconds)
+    sized = size_within(launch_words, host, timeout_seconds)
     if isinstance(sized, Unknown):
         return sized
     if sized is None:
         raise UsageError("fit is about a launch: give a script, or a command after --")
     launch, options = sized.launch, sized.options
-    if write and (len(words.words) != 1 or words.is_command):
+    if write and (len(launch_words.words) != 1 or launch_words.is_command):
         raise UsageError("--write is for a launch that is a file: give the script or the manifest")
     facts = read_facts(host.root, sized.needs, timeout_seconds, READERS)
     sizes = knobs(launch.reading, sized.sizing.inputs.processes)
@@ -197,7 +197,7 @@ def fitted(
 
     machine = HostState(host.root, facts, checks, keep_bytes, left_out, trying)
     written, state = state, state._replace(launch=_without_limits(launch))
-    answered, said = None, sized.sizing.not_whole
+    answered, notes = None, sized.sizing.not_whole
     try:
         if goal is None:
             both = sizes.l2 is not None and sizes.segment is not None
@@ -207,21 +207,30 @@ def fitted(
         if wanted is Goal.BEST:
             from preflight.fit.divisions import Chooser
 
-            both_now = (None if one is None else one.now_bytes for one in (sizes.l2, sizes.segment))
-            given = asked or Asked(), SizeValues(*both_now)
-            chooser = Chooser(*given, options, host.root, progress.show)
+            both_now = (
+                None if each is None else each.now_bytes for each in (sizes.l2, sizes.segment)
+            )
+            asked = asked or Asked()
+            if asked.hosts is None:
+                from preflight.fit.launch_hosts import launch_hosts
+
+                read_hosts = launch_hosts(sized.sizing, len(read_gpus(host.root, None).on_pci))
+                notes += (read_hosts.note,) if read_hosts.note else ()
+                asked = asked._replace(hosts=read_hosts.hosts if read_hosts.hosts > 1 else None)
+            chooser_inputs = asked, SizeValues(*both_now)
+            chooser = Chooser(*chooser_inputs, options, host.root, progress.show)
             try:
                 answer = solve(state, machine, wanted, chooser)
                 if answer.fits is not None:
                     answered = chooser.answered(answer.values)
             except UnknownFactError as error:
-                said += (f"not chosen by what is answered: {error.fact.reason}",)
+                notes += (f"not chosen by what is answered: {error.fact.reason}",)
                 answer = solve(state, machine, Goal.L2)
         else:
             answer = solve(state, machine, wanted)
         if answer.fits is not None and written.launch != state.launch:
             judged = judged_values(written, machine, answer.values).findings
-            limits = (one for one in judged if one.check == "memory.cgroup" and is_mended(one))
+            limits = (each for each in judged if each.check == "memory.cgroup" and is_mended(each))
             answer = answer._replace(beside=(*limits, *answer.beside))
     finally:
         progress.clear()
@@ -232,7 +241,7 @@ def fitted(
         answer = _of_description(answer, machine, host.described.not_described)
     changes, command = None, ""
     if answer.fits is not None:
-        changes, command = _edited(words, written, host, answer)
+        changes, command = _edited(launch_words, written, host, answer)
     return Fitted(
         launch.name,
         host.name if host.described is None else DESCRIBED_NAME,
@@ -248,7 +257,7 @@ def fitted(
         _exit_code(answer),
         ignored=tuple(selection.ignore.items()),
         waivers_over=tuple(selection.over),
-        unread=said,
+        unread=notes,
         processes=sized.sizing.inputs.processes,
         answered=answered,
     )
@@ -257,10 +266,10 @@ def fitted(
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
     """Return the launch with no memory limit on its containers, which it sets itself."""
     commands = tuple(
-        one
-        if one.container is None or one.container.memory_bytes is None
-        else one._replace(container=one.container._replace(memory_bytes=None))
-        for one in launch.reading.commands
+        command
+        if command.container is None or command.container.memory_bytes is None
+        else command._replace(container=command.container._replace(memory_bytes=None))
+        for command in launch.reading.commands
     )
     if commands == launch.reading.commands:
         return launch
@@ -285,11 +294,12 @@ def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str
 
 
 def _exit_code(answer: FitAnswer) -> int:
+    """Return the exit code: docs/fit.md says what each means."""
     if answer.fits is None and not answer.reason:
         return exit_codes.FAIL
     if answer.fits is None or answer.undecided:
         return exit_codes.UNKNOWN
-    if any(found.status is Status.FAIL for found in answer.beside):
+    if any(finding.status is Status.FAIL for finding in answer.beside):
         return exit_codes.WARN
     return exit_codes.UNKNOWN if answer.misses_devices else 0
 
@@ -298,37 +308,37 @@ def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
     """Return the launch's files with the new values, or the command line with them."""
-    words = launch.words
+    launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
-    if words == (state.launch.name,):  # a file is called as it was given
-        texts = launch_texts(words[0], launch.env_files, host.environment, host.root.live)
+    if launch_words == (state.launch.name,):  # a file is called as it was given
+        texts = launch_texts(launch_words[0], launch.env_files, host.environment, host.root.live)
         if texts is not None:
             return edited(texts, answer.sizes, answer.values), ""
     from preflight.fit.launch_edit import by_hand, command_line
 
-    line = command_line(state.launch.reading, changed.reading) if len(words) > 1 else ""
+    line = command_line(state.launch.reading, changed.reading) if len(launch_words) > 1 else ""
     if line:
         return None, line
     return by_hand(state.launch.reading, answer.sizes, answer.values), ""
 
 
 def _mending(answer: FitAnswer, context: Context) -> tuple[str, ...]:
-    """Return what sets that for which sizes need no room: limits of the host and of containers."""
+    """Return the commands for limits of the host and of containers, which no size needs."""
     if answer.fits is None:
         return ()
-    mended = [found for found in answer.beside if is_mended(found)]
-    lines = commands([one for found in mended for one in found.settings], context)
+    mended = [finding for finding in answer.beside if is_mended(finding)]
+    lines = commands([setting for finding in mended for setting in finding.settings], context)
     by_hand = (
-        f"# the container at {found.subject}: no memory limit, or one of {found.need}, a tenth "
+        f"# the container at {finding.subject}: no memory limit, or one of {finding.need}, a tenth "
         "more, and the 10 GiB that SGLang leaves free"
-        for found in mended
-        if not found.settings
+        for finding in mended
+        if not finding.settings
     )
     return (*lines, *by_hand)
 
 
 def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
-    """Return what sets the pools that have to grow."""
+    """Return the commands for the pools that have to grow."""
     from preflight.settings.commands import NR_HUGEPAGES
 
     if answer.fits is None:
@@ -339,8 +349,8 @@ def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
         if target.pages <= now:
             continue
         whole = target.node is None and target.page_bytes == answer.fits.needs.default_page_bytes
-        kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
-        settings.append(Setting(kind, name, str(target.pages), str(now)))
+        setting_kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
+        settings.append(Setting(setting_kind, name, str(target.pages), str(now)))
     return commands(settings, context)
 
 
@@ -371,6 +381,7 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def _write(edit: Edit) -> None:
+    """Write the edited file, and the old one beside it."""
     real = os.path.realpath(edit.path)
     before, status = _read_bytes(real), os.stat(real)
     write_whole(f"{real}{COPY}", before, stat.S_IMODE(status.st_mode))

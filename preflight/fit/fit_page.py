@@ -18,51 +18,52 @@ _STATUS = {0: "pass", 1: "warn", 2: "fail", 3: "unknown"}
 _TEXT_COLUMNS = 100
 
 
-def fit_page(found: Fitted) -> str:
+def fit_page(answer: Fitted) -> str:
     """Return the whole document: tables and pictures, then all that the text says."""
-    text = fit_text(found, lambda shown, colour: shown, _TEXT_COLUMNS)
+    text = fit_text(answer, lambda shown, colour: shown, _TEXT_COLUMNS)
     verdict = text.partition("\n\n")[0].replace("\n", " ")
-    status = _STATUS[found.exit_code]
+    status = _STATUS[answer.exit_code]
     parts = [
-        element("h1", found.launch),
+        element("h1", answer.launch),
         element("section", element("strong", verdict), class_=f"verdict {status}"),
     ]
-    fits, answered = found.answer.fits, found.answered
+    fits, answered = answer.answer.fits, answer.answered
     if fits is not None:
         heads = ["size", "now", "fits", "that is"]
-        parts.append(table(heads, size_rows(found), caption="Sizes", numeric_columns=(1, 2)))
-        sized = Sized(fits.sizing, fits.needs, None, found.state.launch, found.state.options)
+        parts.append(table(heads, size_rows(answer), caption="Sizes", numeric_columns=(1, 2)))
+        sized = Sized(fits.sizing, fits.needs, None, answer.state.launch, answer.state.options)
         memory = memory_figure(memory_map(fits.facts, launch_takes(sized)))
         parts += [element("h2", "Memory by tier, once the plan is applied"), memory]
     if answered is not None:
-        heads, rows = division_table(answered, found.first)
+        heads, rows = division_table(answered, answer.first)
         numbers = range(1, len(heads))
         parts += [
             element("h2", "Tokens by tier"),
             element("p", answered.what),
-            *_tokens(answered, found.first),
+            *_tokens(answered, answer.first),
             table(heads, rows, caption="Divisions, the best first", numeric_columns=numbers),
         ]
         if answered.chosen is not None and answered.answer is not None:
             parts += trace_parts(answered.chosen, answered.answer)
     parts += [element("h2", "The whole answer"), element("pre", public(text))]
-    title = f"{WORDS[found.exit_code]}: {found.launch}"
+    title = f"{WORDS[answer.exit_code]}: {answer.launch}"
     return page(title, join(parts, "\n"), style=page_style()).rstrip("\n")
 
 
 def _tokens(answered: Answered, first: bool) -> list[Html]:
     """Draw a bar for each tier of each division, all on one scale."""
-    shown = [one for one in answered.tried if not (first and one.about == "now")]
-    most = max((tokens for one in shown for _, tokens in one.held), default=0) or 1
-    return [_division(one, most) for one in shown]
+    shown = [division for division in answered.tried if not (first and division.about == "now")]
+    most = max((tokens for division in shown for _, tokens in division.held), default=0) or 1
+    return [_division(division, most) for division in shown]
 
 
-def _division(one: Division, most: int) -> Html:
-    memory = f"L2 {format_bytes(one.values.l2_bytes or 0)} each rank"
-    head = f"{one.about}: {memory}, segment {format_bytes(one.values.segment_bytes or 0)}"
+def _division(division: Division, most: int) -> Html:
+    """Draw the tokens of each tier of one division; ``most`` fills the width."""
+    memory = f"L2 {format_bytes(division.values.l2_bytes or 0)} each rank"
+    head = f"{division.about}: {memory}, segment {format_bytes(division.values.segment_bytes or 0)}"
     bars = []
-    for name, tokens in one.held:
-        label = {"role": "img", "aria_label": f"{one.about} {name}: {tokens:,} tokens"}
+    for name, tokens in division.held:
+        label = {"role": "img", "aria_label": f"{division.about} {name}: {tokens:,} tokens"}
         width = f"{tokens * 100 / most:.4f}%"
         colour = _COLOURS.get(name, "k-buffer")
         shape = element("rect", x=0, y=0, width=width, height=BAR_HEIGHT // 2, class_=colour)

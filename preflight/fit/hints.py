@@ -1,4 +1,4 @@
-"""What would let more fit, where it is no size; and what 1 GiB more of a size costs and buys.
+"""What would let more fit, if it is no size; and what 1 GiB more of a size costs and buys.
 
 The first is found by asking the same checks again.
 """
@@ -34,7 +34,7 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> tuple[str, ...]:
-    """Return sentences, each with what would fit then; none where nothing more would."""
+    """Return sentences, each with what would fit then; nothing if nothing more would."""
     if answer.reason or answer.goal is Goal.BEST:
         return ()
     return (*_released(state, host, answer), *_regular(state, host, answer))
@@ -57,10 +57,10 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
         for command in reading.commands
     )
     launch = state.launch._replace(reading=reading._replace(commands=commands))
-    found = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
-    if found is not None and _more(found, answer):
+    larger = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
+    if larger is not None and _more(larger, answer):
         yield (
-            f"without {_SWITCH}, {found.text} would pass: SGLang's own check asks for as much "
+            f"without {_SWITCH}, {larger.text} would pass: SGLang's own check asks for as much "
             "available memory as the pools take, and the pages that they lie on are no longer part "
             "of it"
         )
@@ -74,12 +74,18 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
-    pools = [pool for pool in hugetlb.hugetlb.pools.values() if isinstance(pool, Pool)]
+    pools = [
+        hugepage_pool
+        for hugepage_pool in hugetlb.hugetlb.pools.values()
+        if isinstance(hugepage_pool, Pool)
+    ]
     taken = _taken(answer)
     spare = []
-    for pool in pools:
-        size = pool.page_size_bytes
-        spare.append((size, pool.free_pages - pool.reserved_pages - taken.get(size, 0)))
+    for hugepage_pool in pools:
+        size = hugepage_pool.page_size_bytes
+        spare.append(
+            (size, hugepage_pool.free_pages - hugepage_pool.reserved_pages - taken.get(size, 0))
+        )
     if sum(size * max(0, pages) for size, pages in spare) < GIB:
         return
     root = released_root(host.root, pools)
@@ -87,14 +93,14 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
     freed = host._replace(root=root, facts=facts)
     if answer.bounds and not any(larger_fit(state, freed, answer)):
         return
-    found = largest_sizes(state, freed, answer.goal, answer.gates)
-    if found is not None and _more(found, answer):
+    larger = largest_sizes(state, freed, answer.goal, answer.gates)
+    if larger is not None and _more(larger, answer):
         names = " and ".join(
             f"{pages} pages of {format_page_size(size)}" for size, pages in spare if pages > 0
         )
         yield (
             f"{names} are reserved, free, and not taken by this launch; were the pools only as "
-            f"large as they have to be, {found.text} would pass (nothing here lowers a pool)"
+            f"large as they have to be, {larger.text} would pass (nothing here lowers a pool)"
         )
 
 
@@ -109,63 +115,65 @@ def _taken(answer: FitAnswer) -> dict[int, int]:
     return pages
 
 
-def _more(found: SizeValues, answer: FitAnswer) -> bool:
+def _more(larger: SizeValues, answer: FitAnswer) -> bool:
     """Return whether either size is at least one step larger, and none is smaller."""
     if answer.fits is None:
         return True
     pairs = [
-        (found.l2_bytes or 0, answer.values.l2_bytes or 0),
-        (found.segment_bytes or 0, answer.values.segment_bytes or 0),
+        (larger.l2_bytes or 0, answer.values.l2_bytes or 0),
+        (larger.segment_bytes or 0, answer.values.segment_bytes or 0),
     ]
     return all(new >= old for new, old in pairs) and any(new > old for new, old in pairs)
 
 
-def shares(found: Judgement, goal: Goal, models: Models) -> tuple[NextGib, ...]:
-    """Return what 1 GiB more is worth, for each of the sizes that ``goal`` is about."""
-    return tuple(_shares(found, goal, models))
+def shares(judgement: Judgement, goal: Goal, models: Models) -> tuple[NextGib, ...]:
+    """Return the cost and gain of 1 GiB more, for each of the sizes that ``goal`` is about."""
+    return tuple(_shares(judgement, goal, models))
 
 
-def _shares(found: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
-    shown = found.sizing.shown
+def _shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
+    """Yield the cost and gain of 1 GiB more for each size that the goal sets."""
+    shown = judgement.sizing.shown
     if shown is None:
         return
     mapped = [a for process in shown.asked for a in process.allocations]
     if goal is not Goal.POOL:
         ranks = sum(1 for p in shown.inputs.launch.processes if p.host_pools_bytes)
         yield _share(
-            "l2", mapped, MemoryKind.HOST_POOL, ranks, _tokens(found, models, of_one_rank=True)
+            "l2", mapped, MemoryKind.HOST_POOL, ranks, _tokens(judgement, models, of_one_rank=True)
         )
     if goal is not Goal.L2:
         yield _share(
-            "segment", mapped, MemoryKind.SEGMENT, 1, _tokens(found, models, of_one_rank=False)
+            "segment", mapped, MemoryKind.SEGMENT, 1, _tokens(judgement, models, of_one_rank=False)
         )
 
 
 def _share(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
-    own = [a for a in mapped if a.what == what]
-    own = [a for a in own if a.backing is not Backing.ARENA] or [
+    """Return the memory and pages that 1 GiB more of a size takes."""
+    of_size = [a for a in mapped if a.what == what]
+    of_size = [a for a in of_size if a.backing is not Backing.ARENA] or [
         a for a in mapped if a.what == MemoryKind.ARENA
     ]
-    pages = [a.page_size_bytes for a in own if a.on_huge_pages]
+    pages = [a.page_size_bytes for a in of_size if a.on_huge_pages]
     host_bytes = times * GIB
     page = max(pages, default=0)
     return NextGib(size, host_bytes, host_bytes // page if page else 0, page, tokens)
 
 
-def _tokens(found: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
+def _tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
     """Return the tokens of 1 GiB, on every rank of a server, or in a store of all ranks."""
-    for process in found.sizing.inputs.processes:
-        memory = found.sizing.inputs.memory.get(process.number)
+    for process in judgement.sizing.inputs.processes:
+        memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:
             continue
         ranks = server_ranks(process.server)
-        whole = [pool for pool in memory.pools if pool.tokens]
+        whole = [host_pool for host_pool in memory.pools if host_pool.tokens]
         if isinstance(ranks, Unknown) or not whole:
             continue
         # One token in all pools of one rank.
-        token_bytes = sum(pool.bytes / pool.tokens for pool in whole)
+        token_bytes = sum(host_pool.bytes / host_pool.tokens for host_pool in whole)
         groups = ranks.attention_dp * ranks.replicas
         if of_one_rank:
             return int(GIB / token_bytes) * groups

@@ -74,19 +74,19 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
             shares = {target.node: added}
         else:
             room = {}
-            for node in free:
-                there = root.integer(f"{NODES}/node{node}/hugepages/{name}/nr_hugepages")
+            for numa_node in free:
+                there = root.integer(f"{NODES}/node{numa_node}/hugepages/{name}/nr_hugepages")
                 if not isinstance(there, Unknown) or not there.absent:
-                    room[node] = (free[node] + cache[node]) // size
+                    room[numa_node] = (free[numa_node] + cache[numa_node]) // size
             shares = _spread(added, room)
         _add(now, f"{POOLS}/{name}", added)
-        for node, pages in shares.items():
-            _add(now, f"{NODES}/node{node}/hugepages/{name}", pages)
-            taken = min(free.get(node, 0), pages * size)
-            if node in free:
-                free[node] -= taken
-                cache[node] = max(0, cache[node] - (pages * size - taken))
-            _take_node(now, node, pages * size)
+        for numa_node, pages in shares.items():
+            _add(now, f"{NODES}/node{numa_node}/hugepages/{name}", pages)
+            taken = min(free.get(numa_node, 0), pages * size)
+            if numa_node in free:
+                free[numa_node] -= taken
+                cache[numa_node] = max(0, cache[numa_node] - (pages * size - taken))
+            _take_node(now, numa_node, pages * size)
         rows = {"MemFree": -added * size, "MemAvailable": -added * size}
         if size == default_page_bytes:
             rows |= {"HugePages_Total": added, "HugePages_Free": added}
@@ -99,21 +99,24 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
     """Return ``root`` with every page that nobody has given back to the memory of its node."""
     now = PlannedRoot(root, {})
-    for pool in pools:
-        size, name = pool.page_size_bytes, f"hugepages-{pool.page_size_bytes // KIB}kB"
+    for hugepage_pool in pools:
+        size, name = (
+            hugepage_pool.page_size_bytes,
+            f"hugepages-{hugepage_pool.page_size_bytes // KIB}kB",
+        )
         # Which node a reservation will be met on is not known: so many stay on each.
         shares = {
-            node: max(0, share.free_pages - pool.reserved_pages)
-            for node, share in pool.nodes.items()
+            numa_node: max(0, share.free_pages - hugepage_pool.reserved_pages)
+            for numa_node, share in hugepage_pool.nodes.items()
         }
-        given = sum(shares.values())
-        if not given:
+        released = sum(shares.values())
+        if not released:
             continue
-        _add(now, f"{POOLS}/{name}", -given)
-        for node, pages in shares.items():
-            _add(now, f"{NODES}/node{node}/hugepages/{name}", -pages)
-            _change_rows(now, f"{NODES}/node{node}/meminfo", {"MemFree": pages * size})
-        rows = {"MemFree": given * size, "MemAvailable": given * size}
+        _add(now, f"{POOLS}/{name}", -released)
+        for numa_node, pages in shares.items():
+            _add(now, f"{NODES}/node{numa_node}/hugepages/{name}", -pages)
+            _change_rows(now, f"{NODES}/node{numa_node}/meminfo", {"MemFree": pages * size})
+        rows = {"MemFree": released * size, "MemAvailable": released * size}
         _change_rows(now, MEMINFO, rows)
     return now
 
@@ -125,13 +128,13 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
     """
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
-    for node, table in read_node_meminfo(root).items():
+    for numa_node, table in read_node_meminfo(root).items():
         value = table if isinstance(table, Unknown) else table.value("MemFree")
         if isinstance(table, Unknown) or isinstance(value, Unknown):
             continue
-        free[node] = value
+        free[numa_node] = value
         rows = (table.value(name) for name in _CACHE)
-        cache[node] = sum(row for row in rows if isinstance(row, int))
+        cache[numa_node] = sum(row for row in rows if isinstance(row, int))
     if not free:
         meminfo = read_meminfo(root)
         available = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemAvailable")
@@ -145,16 +148,16 @@ def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     What no node has room for goes evenly.
     """
     shares = dict.fromkeys(room, 0)
-    left, open_nodes = pages, [node for node in room if room[node] > 0]
+    left, open_nodes = pages, [numa_node for numa_node in room if room[numa_node] > 0]
     while left and open_nodes:
         each, rest = divmod(left, len(open_nodes))
-        for index, node in enumerate(open_nodes):
-            given = min(each + (index < rest), room[node] - shares[node])
-            shares[node] += given
-            left -= given
-        open_nodes = [node for node in open_nodes if shares[node] < room[node]]
-    for index, node in enumerate(shares):
-        shares[node] += left // len(shares) + (index < left % len(shares))
+        for index, numa_node in enumerate(open_nodes):
+            taken = min(each + (index < rest), room[numa_node] - shares[numa_node])
+            shares[numa_node] += taken
+            left -= taken
+        open_nodes = [numa_node for numa_node in open_nodes if shares[numa_node] < room[numa_node]]
+    for index, numa_node in enumerate(shares):
+        shares[numa_node] += left // len(shares) + (index < left % len(shares))
     return shares
 
 
@@ -169,10 +172,10 @@ def _more(now: PlannedRoot, name: str, pages: int) -> None:
         now.texts[name] = f"{count + pages}\n"
 
 
-def _take_node(now: PlannedRoot, node: int, size: int) -> None:
+def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
     """Take bytes of the node's free memory first, then of its page cache."""
-    name = f"{NODES}/node{node}/meminfo"
-    table = read_node_meminfo(now).get(node, Unknown("no such node"))
+    name = f"{NODES}/node{numa_node}/meminfo"
+    table = read_node_meminfo(now).get(numa_node, Unknown("no such node"))
     if isinstance(table, Unknown):
         return
     rows: dict[str, int] = {}
@@ -192,11 +195,11 @@ def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> Non
     lines = []
     for line in content.splitlines():
         label, colon, amount = line.partition(":")
-        words, key = amount.split(), (label.split() or [""])[-1]
-        if colon and key in changes and words and words[0].isdigit():
-            scale = KIB if words[1:] == ["kB"] else 1
+        amounts, key = amount.split(), (label.split() or [""])[-1]
+        if colon and key in changes and amounts and amounts[0].isdigit():
+            scale = KIB if amounts[1:] == ["kB"] else 1
             # Rounded down: where it is less, to the side of less.
-            value = max(0, int(words[0]) + changes[key] // scale)
+            value = max(0, int(amounts[0]) + changes[key] // scale)
             unit = " kB" if scale == KIB else ""
             line = f"{label}: {value}{unit}"
         lines.append(line)
@@ -248,8 +251,10 @@ def is_mended(finding: Finding) -> bool:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
         return True
-    own = finding.check == "memory.cgroup" and not finding.settings and finding.subject != "cgroup"
-    return own or finding.check == "hugetlb.after-reboot"
+    written_limit = (
+        finding.check == "memory.cgroup" and not finding.settings and finding.subject != "cgroup"
+    )
+    return written_limit or finding.check == "hugetlb.after-reboot"
 
 
 class HostState(NamedTuple):
@@ -327,7 +332,7 @@ class SizeBound(NamedTuple):
 class NextGib(NamedTuple):
     """What 1 GiB more of one size costs and buys, were there room for it.
 
-    host_bytes: memory of this host. pages: of ``page_bytes``. tokens: None where the model's
+    host_bytes: memory of this host. pages: of ``page_bytes``. tokens: None if the model's
     geometry is not known.
     """
 
@@ -339,7 +344,7 @@ class NextGib(NamedTuple):
 
 
 class FitAnswer(NamedTuple):
-    """fits: the sizes found, judged; None where nothing fits, and then ``blocking`` says why, for
+    """fits: the sizes found, judged; None if nothing fits, and then ``blocking`` says why, for
     the sizes in ``values``, or ``reason`` why no size can be given.
 
     sizes: the launch's places. least: the least sizes, judged by every check. unknown: gates that
@@ -396,13 +401,15 @@ def judged_values(
     before = [pair for pair in host.checks if pair[0].id == _RESERVATION]
     # That memory is in pieces is no bound: it is compacted, or reserved at boot.
     findings = [
-        found._replace(status=Status.PASS) if found.status is Status.WARN else found
-        for found in judge(host.facts, needs, before)
+        finding._replace(status=Status.PASS) if finding.status is Status.WARN else finding
+        for finding in judge(host.facts, needs, before)
     ]
     findings += [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=g.reason) for g in gaps]
     facts, planned = host.facts, host.root
-    if ids is not None and any(found.status is Status.FAIL for found in findings):
-        grown = sum((one.pages - (one.now_pages or 0)) * one.page_bytes for one in targets)
+    if ids is not None and any(finding.status is Status.FAIL for finding in findings):
+        grown = sum(
+            (target.pages - (target.now_pages or 0)) * target.page_bytes for target in targets
+        )
         room = _kept(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
         return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
     wanted = None if ids is None else frozenset(ids)
@@ -419,7 +426,7 @@ def judged_values(
     findings += judge(facts, needs, chosen)
     findings += launch_findings(sizing)
     kept, left = _kept(needs, facts, host.keep_bytes)
-    findings = [found for found in (*findings, *kept) if not host.left_out(found.check)]
+    findings = [finding for finding in (*findings, *kept) if not host.left_out(finding.check)]
     room = min(left - host.keep_bytes, _gate_room(sizing, facts))
     return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
 
@@ -478,14 +485,18 @@ def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
         if pools is None or ranks is None or isinstance(ranks, Unknown):
             continue
         asked = asked_bytes(pools.pools, ranks.sharing, inputs.sglang)
-        own = [
-            one
+        regular = [
+            allocation
             for replay in sizing.shown.asked
             if replay.process.id.command == process.number
-            for one in replay.allocations
-            if one.what is MemoryKind.HOST_POOL and not one.on_huge_pages
+            for allocation in replay.allocations
+            if allocation.what is MemoryKind.HOST_POOL and not allocation.on_huge_pages
         ]
-        others = sum(pool.taken_bytes for pool in pools.pools) * (ranks.here - 1) if own else 0
+        others = (
+            sum(host_pool.taken_bytes for host_pool in pools.pools) * (ranks.here - 1)
+            if regular
+            else 0
+        )
         if asked is not None and pools.budget_bytes is None:
             room = min(room, available - asked[0] - others)
     return room
@@ -502,6 +513,6 @@ def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
     Those that hold a size against the host are among them.
     """
     counted = [Counter(judgement.findings) for judgement in (first, second)]
-    one = {finding.check for finding in (counted[0] - counted[1])}
-    other = {finding.check for finding in (counted[1] - counted[0])}
-    return frozenset({*GATES, *one, *other}) - frozenset(_NO_GATES)
+    first_alone = {finding.check for finding in (counted[0] - counted[1])}
+    second_alone = {finding.check for finding in (counted[1] - counted[0])}
+    return frozenset({*GATES, *first_alone, *second_alone}) - frozenset(_NO_GATES)

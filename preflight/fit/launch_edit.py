@@ -58,7 +58,7 @@ class LaunchTexts(NamedTuple):
 def launch_texts(
     path: str, env_files: tuple[str, ...], environment: Mapping[str, str], local: bool = True
 ) -> LaunchTexts | None:
-    """Return the texts of the file ``path``; None for what is no file that was read."""
+    """Return the texts of the file ``path``; None if it was not read."""
     texts: dict[str, str] = {}
     for name in (path, *env_files):
         if not os.path.isfile(name):
@@ -86,9 +86,9 @@ def command_line(before: Reading, after: Reading) -> str:
     ]
     gone = [f"-u {name}" for name in old.environment if name not in new.environment]
     lead = ["env", *gone, *set_here] if gone else set_here
-    wrappers = [shlex.quote(word) for words in new.wrappers for word in words if words[0] != "env"]
-    words = clean_words(word.text for word in new.words)
-    return " ".join([*lead, *wrappers, *(shlex.quote(word) for word in words)])
+    wrappers = [shlex.quote(word) for texts in new.wrappers for word in texts if texts[0] != "env"]
+    texts = clean_words(word.text for word in new.words)
+    return " ".join([*lead, *wrappers, *(shlex.quote(word) for word in texts)])
 
 
 _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
@@ -110,6 +110,7 @@ def proposals(
 
 
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
+    """Yield the content with the new value at each place of the old one."""
     new, old = text, place.old
     if place.kind == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
@@ -119,8 +120,8 @@ def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> I
     for start, end in _places(content, old, line):
         # A bare number behind a key of YAML is no text, which Kubernetes wants.
         bare_value = new.isdecimal() and not old.isdecimal() and content[:start].endswith(": ")
-        said = f'"{new}"' if bare_value else new
-        yield content[:start] + said + content[end:]
+        written = f'"{new}"' if bare_value else new
+        yield content[:start] + written + content[end:]
 
 
 def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
@@ -160,7 +161,7 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
     if place.kind == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
-            said = content[start:end]
+            flag = content[start:end]
             yield f"{content[:end]} {place.name} {text}{content[end:]}"
             # An item of a list, quoted or not: one item more for each word.
             head = content[content.rfind("\n", 0, start) + 1 : start]
@@ -174,7 +175,7 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
             for quote in ('"', "'"):
                 if content[start - 1 : start] == quote and content[end : end + 1] == quote:
                     items = (
-                        f"{quote}{said}{quote}, {quote}{place.name}{quote}, {quote}{text}{quote}"
+                        f"{quote}{flag}{quote}, {quote}{place.name}{quote}, {quote}{text}{quote}"
                     )
                     yield content[: start - 1] + items + content[end + 1 :]
         return
@@ -253,15 +254,15 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
                 else:
                     advice.append(Advice(KEY, text, place.name, edit))
                 continue
-            if _wanted(reading, place, text) == [meaning(one) for one in reading.commands]:
+            if _wanted(reading, place, text) == [meaning(command) for command in reading.commands]:
                 continue
             computed = place.written and _COMPUTED.search(place.old) is not None
-            found = None if computed else _try(source, texts, reading, place, text)
-            if found is None:
+            edit_made = None if computed else _try(source, texts, reading, place, text)
+            if edit_made is None:
                 why = _why(place)
                 advice.append(Advice(place.name, text, str(place.origin), why))
             else:
-                texts, reading = found
+                texts, reading = edit_made
     edits = tuple(
         Edit(path, before, texts[path])
         for path, before in source.texts.items()
@@ -299,6 +300,7 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
 
 
 def _why(place: ValuePlace) -> str:
+    """Return why a value cannot be edited for certain."""
     if place.written and _COMPUTED.search(place.old):
         return "it is computed when the launch runs"
     if place.origin is not None and place.origin.source == "environment":
@@ -309,7 +311,7 @@ def _why(place: ValuePlace) -> str:
 
 
 def _wanted(reading: Reading, place: ValuePlace, text: str | None) -> list[Meaning]:
-    """Return what each command is to mean with ``text`` at ``place``."""
+    """Return the meaning that each command is to have with ``text`` at ``place``."""
     return [
         meaning(with_text(command, place, text) if index in place.commands else command)
         for index, command in enumerate(reading.commands)
@@ -352,6 +354,7 @@ class Meaning(NamedTuple):
 
 
 def meaning(command: Command) -> Meaning:
+    """Return the meaning of a command, to compare two readings of it."""
     return Meaning(
         tuple((word.text, word.unresolved) for word in command.words),
         {name: (word.text, word.unresolved) for name, word in command.environment.items()},
@@ -360,40 +363,41 @@ def meaning(command: Command) -> Meaning:
     )
 
 
-def _alike(found: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
+def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
     """Return whether both mean the same; ``docker run -e`` names a variable in the wrapper too."""
-    added = found.environment.get(place.name)
+    added = after.environment.get(place.name)
     if place.kind == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.
         wanted = wanted._replace(environment={**wanted.environment, place.name: added})
-    if found._replace(wrappers=()) != wanted._replace(wrappers=()):
+    if after._replace(wrappers=()) != wanted._replace(wrappers=()):
         return False
-    if found.wrappers == wanted.wrappers:
+    if after.wrappers == wanted.wrappers:
         return True
-    said = f"{place.name}={place.old}"
+    assignment = f"{place.name}={place.old}"
     if text is not None:
         swapped = tuple(
-            tuple(f"{place.name}={text}" if word == said else word for word in words)
-            for words in wanted.wrappers
+            tuple(f"{place.name}={text}" if word == assignment else word for word in wrapper)
+            for wrapper in wanted.wrappers
         )
-        return found.wrappers == swapped
-    return found.wrappers == tuple(_without(words, said) for words in wanted.wrappers)
+        return after.wrappers == swapped
+    return after.wrappers == tuple(_without(wrapper, assignment) for wrapper in wanted.wrappers)
 
 
-def _without(words: Sequence[str], said: str) -> tuple[str, ...]:
+def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
     """Return the words without ``-e NAME=VALUE``."""
     left: list[str] = []
-    for word in words:
-        if word == said:
+    for word in wrapper:
+        if word == assignment:
             if left and left[-1] in ("-e", "--env"):
                 left.pop()
             continue
-        if word not in (f"-e{said}", f"--env={said}"):
+        if word not in (f"-e{assignment}", f"--env={assignment}"):
             left.append(word)
     return tuple(left)
 
 
 def _without_lines(value: Any) -> Any:
+    """Return a record without the lines that its parts were written on."""
     if isinstance(value, Origin):
         return Origin(value.source)
     if isinstance(value, Word):

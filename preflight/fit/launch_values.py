@@ -34,7 +34,7 @@ class ValuePlace(NamedTuple):
     ``name``), ``joined`` (``--name=value`` in one word), ``variable``, ``json`` (a key within the
     word ``at``), ``file`` (a key of the JSON file ``name``), ``new-flag`` (behind the word ``at``),
     ``new-variable``.
-    at: which word holds it. old: as it stands now, "" where it does not.
+    at: which word holds it. old: as it stands now, "" if it does not.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class ValuePlace(NamedTuple):
 
 
 class Knob(NamedTuple):
-    """One size of a launch. now_bytes: as it is, None where nothing says. step_bytes: its grain."""
+    """One size of a launch. now_bytes: as it is, None if nothing says. step_bytes: its grain."""
 
     name: str
     places: tuple[ValuePlace, ...]
@@ -65,7 +65,7 @@ class Knob(NamedTuple):
 
 
 class Knobs(NamedTuple):
-    """The sizes of a launch that can be set; None where it has no such thing, with the reason."""
+    """The sizes of a launch that can be set; None if it has no such thing, with the reason."""
 
     l2: Knob | None
     segment: Knob | None
@@ -84,12 +84,12 @@ class SizeValues(NamedTuple):
     @property
     def text(self) -> str:
         """As a person reads them: ``--hicache-size 30 and a segment of 8.00 GiB``."""
-        said = []
+        parts = []
         if self.l2_bytes is not None:
-            said.append(f"--hicache-size {gigabytes(self.l2_bytes)}")
+            parts.append(f"--hicache-size {gigabytes(self.l2_bytes)}")
         if self.segment_bytes is not None:
-            said.append(f"a segment of {format_bytes(self.segment_bytes)}")
-        return " and ".join(said)
+            parts.append(f"a segment of {format_bytes(self.segment_bytes)}")
+        return " and ".join(parts)
 
 
 def gigabytes(size: int) -> str:
@@ -115,6 +115,7 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 
 def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
+    """Return the places of ``--hicache-size``; None if no process has an L2 pool."""
     places, sizes = [], []
     for process in processes:
         index = process.number
@@ -125,8 +126,8 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
         if not server.hicache and not offloads:
             continue
         value = server.value("hicache_size")
-        given = isinstance(value, int) and value > 0
-        sizes.append(value * GIGABYTE if isinstance(value, int) and given else None)
+        is_set = isinstance(value, int) and value > 0
+        sizes.append(value * GIGABYTE if isinstance(value, int) and is_set else None)
         places.append(_flag(process.command, index, HICACHE_SIZE, "--enable-hierarchical-cache"))
     if not places:
         return None
@@ -139,17 +140,17 @@ def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
 
     Without one it is behind ``beside``, or at the end.
     """
-    words = command.words
-    for at in range(len(words) - 1, -1, -1):
-        text = words[at].text
-        if text == name and at + 1 < len(words):
-            value = words[at + 1]
+    texts = command.words
+    for at in range(len(texts) - 1, -1, -1):
+        text = texts[at].text
+        if text == name and at + 1 < len(texts):
+            value = texts[at + 1]
             return ValuePlace("flag", name, (index,), at + 1, value.text, value.origin)
         if text.startswith(f"{name}="):
             old = text.partition("=")[2]
-            return ValuePlace("joined", name, (index,), at, old, words[at].origin)
-    at = next((at for at, word in enumerate(words) if word.text == beside), len(words) - 1)
-    return ValuePlace("new-flag", name, (index,), at, words[at].text, words[at].origin)
+            return ValuePlace("joined", name, (index,), at, old, texts[at].origin)
+    at = next((at for at, word in enumerate(texts) if word.text == beside), len(texts) - 1)
+    return ValuePlace("new-flag", name, (index,), at, texts[at].text, texts[at].origin)
 
 
 def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
@@ -204,11 +205,12 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
+    """Return the place that decides how much a process lends to the store."""
     command = process.command
     if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
-        found = [_flag(command, index, name, command.words[0].text) for name in names]
-        return next((place for place in found if place.written), found[0])
+        places = [_flag(command, index, name, command.words[0].text) for name in names]
+        return next((place for place in places if place.written), places[0])
     if process.server is not None and process.server.store is not None:
         source = process.server.store.source
         path = command.environment.get(_CONFIG)
@@ -249,19 +251,20 @@ def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
     word = reading.commands[index].environment.get(name)
     if word is None:
         return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
-    found = tuple(
+    places = tuple(
         at for at, command in enumerate(reading.commands) if command.environment.get(name) == word
     )
-    return ValuePlace("variable", name, found, -1, word.text, word.origin)
+    return ValuePlace("variable", name, places, -1, word.text, word.origin)
 
 
 def _same_word(reading: Reading, name: str) -> tuple[ValuePlace, ...]:
-    found: dict[ValuePlace, None] = {}
+    """Return the places of a variable, one for each word that sets it."""
+    places: dict[ValuePlace, None] = {}
     for index, command in enumerate(reading.commands):
         word = command.environment.get(name)
         if word is not None and word.text:
-            found[_variable(reading, index, name)] = None
-    return tuple(found)
+            places[_variable(reading, index, name)] = None
+    return tuple(places)
 
 
 def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:
@@ -309,20 +312,20 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
             origin = command.origin if before is None else before.origin
             environment[place.name] = Word(text, origin)
         return command._replace(environment=environment)
-    words = list(command.words)
+    texts = list(command.words)
     if place.at < 0 or text is None:
         return command
-    word = words[place.at]
+    word = texts[place.at]
     if place.kind == "flag":
-        words[place.at] = Word(text, word.origin)
+        texts[place.at] = Word(text, word.origin)
     elif place.kind == "joined":
-        words[place.at] = Word(f"{place.name}={text}", word.origin)
+        texts[place.at] = Word(f"{place.name}={text}", word.origin)
     elif place.kind == "json":
-        words[place.at] = word._replace(text=json_with(word.text, text))
+        texts[place.at] = word._replace(text=json_with(word.text, text))
     else:
         added = [Word(place.name, word.origin), Word(text, word.origin)]
-        words[place.at + 1 : place.at + 1] = added
-    return command._replace(words=tuple(words))
+        texts[place.at + 1 : place.at + 1] = added
+    return command._replace(words=tuple(texts))
 
 
 def json_with(content: str, text: str) -> str:

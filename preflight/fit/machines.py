@@ -47,7 +47,7 @@ class HostRow(NamedTuple):
     which is given is too little to start.
 
     kept: with it, with half and with twice of it; None for less than a launch takes. values: its
-    division, of one host. buffered_bytes: the memory with L2 as staging alone; None where the
+    division, of one host. buffered_bytes: the memory with L2 as staging alone; None if the
     release has no such mode.
     """
 
@@ -79,13 +79,19 @@ class _Host:
     """One kind of host, so many of which run the launch and share its store."""
 
     def __init__(
-        self, words: LaunchWords, model: str, described: Description, asked: Asked, limit: float
+        self,
+        launch_words: LaunchWords,
+        model: str,
+        described: Description,
+        asked: Asked,
+        limit: float,
     ) -> None:
+        """Size a first launch once: what it takes beside L2 and the segment."""
         host = open_host(described.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
         script = first.script("launch.sh", l2_bytes // GIGABYTE, segment_bytes)
-        launch = words._replace(words=("bash", "-c", script), is_command=True)
+        launch = launch_words._replace(words=("bash", "-c", script), is_command=True)
         sized = size_within(launch, host, limit)
         if isinstance(sized, Unknown) or sized is None:
             raise UnknownFactError(sized or Unknown("the launch was not read"))
@@ -97,8 +103,8 @@ class _Host:
             raise UnknownFactError(taken)
         self._ranks, self._nodes = first.ranks, described.numa_nodes
         # What pools of L2 take of the host, by byte that is set; and all else of a launch.
-        pools = [pool for memory in inputs.memory.values() for pool in memory.pools]
-        self._taken = sum(pool.bytes for pool in pools) / l2_bytes
+        pools = [host_pool for memory in inputs.memory.values() for host_pool in memory.pools]
+        self._taken = sum(host_pool.bytes for host_pool in pools) / l2_bytes
         self._beside = int(taken - self._taken * self._ranks * l2_bytes - segment_bytes)
         # SGLang's gate, when the last rank asks: all others have their pools.
         shares = self._ranks if inputs.sglang.ranks_share_memory else 1
@@ -106,18 +112,18 @@ class _Host:
         self._chooser = Chooser(asked, SizeValues(), sized.options, host.root, lambda _: None)
         self._least = self._chooser.begin(_SIZED, inputs, capped=False)
         tiers = self._chooser.capacity(_SIZED).servers[0].tiers
-        workload, held = self._chooser.workload, tiers.gpu.group_tokens
-        if workload is not None and not isinstance(held, Unknown):
+        workload, gpu_tokens = self._chooser.workload, tiers.gpu.group_tokens
+        if workload is not None and not isinstance(gpu_tokens, Unknown):
             context = workload.context_tokens(workload.rounds)
-            if held is None or held.least < context:
+            if gpu_tokens is None or gpu_tokens.least < context:
                 why = "beside the model the GPUs hold less than one conversation"
-                if held is not None and held.most >= context:
-                    why = f"what the GPUs hold is known to {held.text()} tokens alone"
+                if gpu_tokens is not None and gpu_tokens.most >= context:
+                    why = f"what the GPUs hold is known to {gpu_tokens.text()} tokens alone"
                 raise UnknownFactError(Unknown(why))
         self._staging = self._chooser.staged_bytes(_SIZED)
 
     def values(self, memory_bytes: int, part: float) -> SizeValues | None:
-        """Return a division of a host's memory; None where it has too little."""
+        """Return a division of a host's memory; None if it has too little."""
         available = usable_bytes(memory_bytes, self._nodes)
         room = available - KEEP_BYTES - self._beside
         most = room - _LEAST_SEGMENT * self._ranks
@@ -135,7 +141,7 @@ class _Host:
         return -1.0 if values is None else self._chooser.kept(values, orders, clients)
 
     def buffered(self, target: float, most: int) -> int | None:
-        """Return the least memory with L2 as staging alone; None where that is none, or more."""
+        """Return the least memory with L2 as staging alone; None if that is none, or more."""
         if not self._staging:
             return None
         low, high = _MEMORY_STEP, most
@@ -152,11 +158,11 @@ class _Host:
         return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
 
     def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
-        """Return what is kept at most, and the part of L2 with which it is."""
+        """Return the most that is kept, and the part of L2 with which it is."""
         return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
-        """Return the least memory that keeps ``target``, and L2's part of it; None for none.
+        """Return the least memory that keeps ``target``, and L2's part of it; None if nothing does.
 
         guess, part: of a host with less GPU memory, which needs as much or more.
         """
@@ -193,7 +199,7 @@ def machines(
     asked: WorkloadOptions,
     described: Description,
     hosts: int | None,
-    words: LaunchWords,
+    launch_words: LaunchWords,
     limit_seconds: float,
     tell: Callable[[str], None],
 ) -> Machines | Unknown:
@@ -206,18 +212,20 @@ def machines(
     fixed = None if described.memory is None else described.memory_bytes
     guesses: dict[int, tuple[int, float]] = {}
     for names, devices in gpu_kinds(described.gpus, GPUS_A_HOST):
-        one = described._replace(memory=_ENOUGH, gpus=f"{devices.number}x{devices.name}")
+        host_words = described._replace(memory=_ENOUGH, gpus=f"{devices.number}x{devices.name}")
         for count in (hosts,) if hosts else HOSTS:
             tell(f"fit: hosts with {devices.name}, {len(rows)} rows so far")
             try:
-                host = _Host(words, model, one, Asked(asked, hosts=count), limit_seconds)
+                host = _Host(
+                    launch_words, model, host_words, Asked(asked, hosts=count), limit_seconds
+                )
             except UnknownFactError as error:
                 left_out.setdefault(_plain(error.fact.reason), []).extend(names)
                 break
-            found = _smallest(host, fixed, target, guesses.get(count))
-            if found is not None:
-                guesses[count] = found[:2]
-            rows.append(_row(host, names, devices, count, found, target, fixed is not None))
+            smallest = _smallest(host, fixed, target, guesses.get(count))
+            if smallest is not None:
+                guesses[count] = smallest[:2]
+            rows.append(_row(host, names, devices, count, smallest, target, fixed is not None))
     answer = Machines(model, target, workload, tuple(rows), left_out, described, hosts)
     if not rows:
         return Unknown(next(iter(left_out), "no GPU is known"))
@@ -231,16 +239,16 @@ def _plain(reason: str) -> str:
 def _smallest(
     host: _Host, fixed: int | None, target: float, guess: tuple[int, float] | None
 ) -> tuple[int, float, float] | None:
-    """Return the memory, L2's part of it and what is kept; None where no memory is enough."""
+    """Return the memory, L2's part of it and what is kept; None if no memory is enough."""
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:
             return None
         return fixed, part, host.kept(host.values(fixed, part), _CLIENTS, _ORDERS)
-    found = host.smallest(target, *(guess or (512 * GIB, None)))
-    if found is None:
+    smallest = host.smallest(target, *(guess or (512 * GIB, None)))
+    if smallest is None:
         return None
-    memory, part = found
+    memory, part = smallest
     # Once more with more clients and orders: one order alone is up to two hundredths off.
     while (kept := host.kept(host.values(memory, part), _CLIENTS, _ORDERS)) < target:
         memory = int(memory * _NEAR)
@@ -252,13 +260,14 @@ def _row(
     names: tuple[str, ...],
     devices: Devices,
     count: int,
-    found: tuple[int, float, float] | None,
+    smallest: tuple[int, float, float] | None,
     target: float,
     fixed: bool,
 ) -> HostRow:
-    if found is None:
+    """Return the row of one kind of GPU and number of hosts."""
+    if smallest is None:
         return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
-    memory, part, kept = found
+    memory, part, kept = smallest
     near = part, *_beside(part)
     half = host.best(memory // 2, near)[0]
     twice = 1.0 if kept > 0.995 else host.best(memory * 2, near)[0]
@@ -268,17 +277,17 @@ def _row(
     return HostRow(names, devices.number, count, memory, each, values, buffered)
 
 
-def machines_text(found: Machines, width: int) -> str:
+def machines_text(answer: Machines, width: int) -> str:
     """Return the answer, without a final newline."""
-    clients, rounds, length = found.workload[:3]
+    clients, rounds, length = answer.workload[:3]
     asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
-    fixed = None if found.described.memory is None else found.described.memory_bytes
+    fixed = None if answer.described.memory is None else answer.described.memory_bytes
     first = "What a host keeps" if fixed else "The smallest memory of a host that keeps"
-    wanted = f"{first} {found.target:.0%} of what {asked}: {found.model}"
+    wanted = f"{first} {answer.target:.0%} of what {asked}: {answer.model}"
     if fixed:
         wanted = (
-            f"What hosts of {format_bytes(fixed)} keep of what {asked}, where {found.target:.0%} "
-            f"is wanted: {found.model}"
+            f"What hosts of {format_bytes(fixed)} keep of what {asked}, where {answer.target:.0%} "
+            f"is wanted: {answer.model}"
         )
     lines = [*wrapped(wanted, width, 0), ""]
     rows = [
@@ -288,9 +297,9 @@ def machines_text(found: Machines, width: int) -> str:
             "-" if row.memory_bytes is None else format_bytes(row.memory_bytes),
             *("-" if part is None else f"{part:.0%}" for part in row.kept),
             "-" if row.buffered_bytes is None else format_bytes(row.buffered_bytes),
-            "" if found.enough(row) else "too little",
+            "" if answer.enough(row) else "too little",
         )
-        for row in found.rows
+        for row in answer.rows
     ]
     heads = ["GPUs of a host", "hosts", "memory", "keeps", "half", "twice", "buffer_only", ""]
     for at, empty in ((7, ""), (6, "-")):
@@ -298,73 +307,75 @@ def machines_text(found: Machines, width: int) -> str:
             del heads[at]
             rows = [row[:at] + row[at + 1 :] for row in rows]
     lines += fitted(rows, heads, width, right=range(1, 7), firm=range(1, 7)).splitlines()
-    for reason, names in found.left_out.items():
+    for reason, names in answer.left_out.items():
         kinds = ", ".join(dict.fromkeys(names))
         lines += wrapped(f"note: not on {kinds}: {reason}", width, 2)
-    for note in _notes(found):
+    for note in _notes(answer):
         lines += wrapped(f"note: {note}", width, 2)
-    if command := _next_command(found):
+    if command := _next_command(answer):
         lines += ["", "the launch for one of them, and what limits it", f"  {command}"]
     return "\n".join(lines)
 
 
-def _notes(found: Machines) -> Iterator[str]:
+def _notes(answer: Machines) -> Iterator[str]:
+    """Yield the sentences below the table."""
     yield (
         "half, twice: what half of that memory keeps, and twice of it; 2% of it is in use by an "
         f"idle host, and {format_bytes(KEEP_BYTES)} stay available"
     )
-    if any(row.buffered_bytes for row in found.rows):
+    if any(row.buffered_bytes for row in answer.rows):
         yield (
             "buffer_only: the memory that is enough with --hicache-host-memory-mode buffer_only, "
             "with which L2 is staging for the store and keeps nothing (fit --buffer-only)"
         )
-    if found.described.gpus is None:
+    if answer.described.gpus is None:
         yield f"{GPUS_A_HOST} GPUs a host, for one server on all of them: --gpus says otherwise"
-    if any(row.hosts > 1 for row in found.rows):
+    if any(row.hosts > 1 for row in answer.rows):
         yield (
             "of several hosts each runs a server, all share the store, and a router that is "
             "cache-aware brings a conversation back to the same one"
         )
 
 
-def _next_command(found: Machines) -> str:
-    rows = [row for row in found.rows if found.enough(row)]
+def _next_command(answer: Machines) -> str:
+    """Return the command that fits the host of the cheapest row; "" if none is enough."""
+    rows = [row for row in answer.rows if answer.enough(row)]
     if not rows:
         return ""
     row = min(rows, key=lambda row: ((row.memory_bytes or 0) * row.hosts, row.hosts))
-    clients, rounds, length = found.workload[:3]
-    words = ["mooncake-preflight", "fit", "--model", quote(found.model)]
-    words += ["--memory", f"{(row.memory_bytes or 0) // GIB}gb"]
-    words += ["--gpus", f"{row.gpus}x{row.kinds[0]}"]
-    words += ["--nodes", str(row.hosts)] if row.hosts > 1 else []
-    words += ["--clients", str(clients), "--rounds", str(rounds), "--request-length", str(length)]
-    output = found.workload.output_tokens
-    words += ["--output-length", str(output)] if output > 1 else []
-    return " ".join([*words, "--write", "launch.sh"])
+    clients, rounds, length = answer.workload[:3]
+    command = ["mooncake-preflight", "fit", "--model", quote(answer.model)]
+    command += ["--memory", f"{(row.memory_bytes or 0) // GIB}gb"]
+    command += ["--gpus", f"{row.gpus}x{row.kinds[0]}"]
+    command += ["--nodes", str(row.hosts)] if row.hosts > 1 else []
+    command += ["--clients", str(clients), "--rounds", str(rounds), "--request-length", str(length)]
+    output = answer.workload.output_tokens
+    command += ["--output-length", str(output)] if output > 1 else []
+    return " ".join([*command, "--write", "launch.sh"])
 
 
-def machines_object(found: Machines) -> Json:
+def machines_object(answer: Machines) -> Json:
     """Return the answer of ``schemas/fit-v1.schema.json``."""
     return {
-        "target": found.target,
-        "workload": found.workload._asdict(),
+        "target": answer.target,
+        "workload": answer.workload._asdict(),
         "machines": [
             {
                 "gpus": list(row.kinds),
                 "gpus_a_host": row.gpus,
                 "hosts": row.hosts,
                 "memory_bytes": row.memory_bytes,
-                "enough": found.enough(row),
+                "enough": answer.enough(row),
                 **dict(zip(("kept", "half", "twice"), row.kept, strict=True)),
                 "l2_bytes": row.values.l2_bytes,
                 "segment_bytes": row.values.segment_bytes,
                 "buffer_only_memory_bytes": row.buffered_bytes,
             }
-            for row in found.rows
+            for row in answer.rows
         ],
         "left_out": [
             {"gpus": list(dict.fromkeys(names)), "reason": reason}
-            for reason, names in found.left_out.items()
+            for reason, names in answer.left_out.items()
         ],
-        "notes": list(_notes(found)),
+        "notes": list(_notes(answer)),
     }

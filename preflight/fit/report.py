@@ -51,12 +51,12 @@ MAY_END = frozenset({"l2-halves-may-overlap", "standalone-may-break-mha"})
 _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
-def fit_text(found: Fitted, paint: Paint, width: int, plain: bool = False) -> str:
+def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False) -> str:
     """Return the whole answer, without a final newline. plain: draw with plain characters."""
-    answer = found.answer
+    answer = answered_fit.answer
     lines: list[str] = []
-    where = "this host" if found.host == "/" else found.host
-    what = f"{public(found.launch)} on {where}, {_GOALS[answer.goal]}"
+    where = "this host" if answered_fit.host == "/" else answered_fit.host
+    what = f"{public(answered_fit.launch)} on {where}, {_GOALS[answer.goal]}"
     if answer.reason:
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
         lines += wrapped(verdict, width, 0)
@@ -72,28 +72,31 @@ def fit_text(found: Fitted, paint: Paint, width: int, plain: bool = False) -> st
             lines += ["", *_finding(finding, width)]
             if refused and finding.advice:
                 lines += wrapped(public(f"    to do: {finding.advice}"), width, 2)
-        said = "The sizes follow from the corrected launch: then run this command again."
+        advice = "The sizes follow from the corrected launch: then run this command again."
         if not refused and set(ids) <= ROOM:
-            said = _less(answer, ids)
+            advice = _less(answer, ids)
         elif not refused:
             waived = " ".join(f"--ignore {check}=mended" for check in ids)
-            said = (
+            advice = (
                 "mooncake-preflight check, of the same launch, prints what mends it. To see what "
                 f"fits once it is mended, run this command again with {waived}"
             )
-        lines += ["", *wrapped(said, width, 0)]
+        lines += ["", *wrapped(advice, width, 0)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
-        lines += ["", *_table(found, width)]
-        if found.answered is not None:
-            lines += ["", *_divisions(found.answered, found.first, paint, width, plain)]
+        lines += ["", *_table(answered_fit, width)]
+        if answered_fit.answered is not None:
+            lines += [
+                "",
+                *_divisions(answered_fit.answered, answered_fit.first, paint, width, plain),
+            ]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
-    for line in found.unread:
+    for line in answered_fit.unread:
         lines += ["", *wrapped(line, width, 2)]
-    for hint in found.hints:
+    for hint in answered_fit.hints:
         lines += ["", *wrapped(f"more would fit: {hint}.", width, 0)]
     if answer.unknown:
         what = "gates that could not be judged"
@@ -102,21 +105,25 @@ def fit_text(found: Fitted, paint: Paint, width: int, plain: bool = False) -> st
     if answer.beside:
         lines += ["", "for any sizes, check reports of this launch here"]
         lines += _listed(answer.beside, width)
-    for check, reason in found.ignored:
+    for check, reason in answered_fit.ignored:
         lines += ["", *wrapped(f"ignored: {check}: {reason}", width, 2)]
-    for one in found.waivers_over:
-        said = f"warn: launch.waiver, {one.check}: a waiver until {one.until}: it counts again"
-        lines += ["", *wrapped(said, width, 2)]
-    if found.assumptions:
+    for waiver in answered_fit.waivers_over:
+        advice = (
+            f"warn: launch.waiver, {waiver.check}: a waiver until {waiver.until}: it counts again"
+        )
+        lines += ["", *wrapped(advice, width, 2)]
+    if answered_fit.assumptions:
         lines += ["", "the host is described, so this is assumed of it"]
-        lines += [line for text in found.assumptions for line in wrapped(f"  {text}", width, 2)]
-    lines += _host(found)
-    lines += _launch(found, width)
+        lines += [
+            line for text in answered_fit.assumptions for line in wrapped(f"  {text}", width, 2)
+        ]
+    lines += _host(answered_fit)
+    lines += _launch(answered_fit, width)
     return "\n".join(lines)
 
 
 def _less(answer: FitAnswer, ids: Collection[str]) -> str:
-    """Return what makes room where even the least sizes are too much for the host."""
+    """Return the ways to make room if even the least sizes are too much for the host."""
     ways = []
     segment = answer.sizes.segment
     if segment is not None and answer.values.segment_bytes is None:
@@ -126,8 +133,8 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
     if KEEP in ids:
         ways.append("keep less of the host free (--keep)")
     ways += ["run fewer ranks here", "end what else uses the memory", "take a host with more"]
-    said = f"{', '.join(ways[:-1])}, or {ways[-1]}"
-    return f"Even the least sizes are more than this host has left: {said}."
+    listed = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return f"Even the least sizes are more than this host has left: {listed}."
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
@@ -149,9 +156,9 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
     return paint("FITS", "green")
 
 
-def size_rows(found: Fitted) -> list[tuple[str, str, str, str]]:
+def size_rows(answered_fit: Fitted) -> list[tuple[str, str, str, str]]:
     """Return each size and pool with what it is now, what fits, and what that is."""
-    answer = found.answer
+    answer = answered_fit.answer
     rows: list[tuple[str, str, str, str]] = []
     sizes, values = answer.sizes, answer.values
     rows += _row(sizes.l2, values.l2_bytes, " GB", "each rank")
@@ -172,9 +179,10 @@ def size_rows(found: Fitted) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _table(found: Fitted, width: int) -> list[str]:
-    rows = size_rows(found)
-    if found.first:  # nobody wrote what it starts from
+def _table(answered_fit: Fitted, width: int) -> list[str]:
+    """Return the table of sizes for a terminal."""
+    rows = size_rows(answered_fit)
+    if answered_fit.first:  # nobody wrote what it starts from
         without_old = [(name, fits, note) for name, _, fits, note in rows]
         return fitted(without_old, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
     heads = ("", "now", "fits", "")
@@ -184,6 +192,7 @@ def _table(found: Fitted, width: int) -> list[str]:
 def _row(
     knob: Knob | None, value: int | None, unit: str, note: str
 ) -> list[tuple[str, str, str, str]]:
+    """Return the row of one size, as the launch spells it."""
     if knob is None:
         return []
     old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))
@@ -194,11 +203,12 @@ def _row(
     was = f"{old}{unit}" if old.isdecimal() else old
     if value is None:
         return [(knob.name, was, "as it is", note)]
-    said = f"{format_bytes(value)} {note}".rstrip()
-    return [(knob.name, was, f"{knob.spell(value)}{unit}", said)]
+    size = f"{format_bytes(value)} {note}".rstrip()
+    return [(knob.name, was, f"{knob.spell(value)}{unit}", size)]
 
 
 def _bound(bound: SizeBound, width: int) -> list[str]:
+    """Return the paragraph of what stops a size."""
     size = (
         f"--hicache-size {bound.value_bytes // GIGABYTE}"
         if bound.size == "l2"
@@ -208,8 +218,9 @@ def _bound(bound: SizeBound, width: int) -> list[str]:
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
-    head, told = f"{finding.status.value}: {finding.check}, {finding.subject}", amounts(finding)
-    seen = f"{head}: {told}" if told else head
+    """Return one finding with its need and its sentence."""
+    head, compared = f"{finding.status.value}: {finding.check}, {finding.subject}", amounts(finding)
+    seen = f"{head}: {compared}" if compared else head
     lines = wrapped(public(f"  {seen}"), width, 2)
     if finding.formula:
         lines += wrapped(public(f"    need: {finding.formula}"), width, 2)
@@ -219,6 +230,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 
 def _share(share: NextGib) -> str:
+    """Return the sentence on 1 GiB more of a size."""
     pages = (
         f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
         if share.pages
@@ -233,47 +245,48 @@ def _share(share: NextGib) -> str:
 
 def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
     """Return a paragraph for each sentence, with all checks that say it."""
-    said: dict[tuple[str, str], list[Finding]] = {}
+    by_sentence: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
-        said.setdefault((each.status.value, each.text or each.have), []).append(each)
+        by_sentence.setdefault((each.status.value, each.text or each.have), []).append(each)
     lines: list[str] = []
-    for (status, text), alike in said.items():
+    for (status, text), alike in by_sentence.items():
         names = [each.subject for each in alike]
         about = ", ".join(dict.fromkeys(each.check for each in alike))
         if alike[0].check == about:
             about += f", {fold_names(names) if len(names) > 1 else names[0]}"
         lines += wrapped(public(f"  {status}: {about}: {text}"), width, 2)
         # What is mended for check is said there; what is not known keeps fit from its answer.
-        told = [each for each in alike if each.status is Status.UNKNOWN or is_mended(each)]
-        for advice in dict.fromkeys(each.advice for each in told if each.advice):
+        advising = [each for each in alike if each.status is Status.UNKNOWN or is_mended(each)]
+        for advice in dict.fromkeys(each.advice for each in advising if each.advice):
             lines += wrapped(public(f"    to do: {advice}"), width, 2)
     return lines
 
 
-def _host(found: Fitted) -> list[str]:
-    if not found.host_commands:
+def _host(answered_fit: Fitted) -> list[str]:
+    if not answered_fit.host_commands:
         return []
     lines = ["", "on the host (mooncake-preflight apply does it, plan says how it lasts)"]
-    return [*lines, *(f"  {command}" for command in found.host_commands)]
+    return [*lines, *(f"  {command}" for command in answered_fit.host_commands)]
 
 
-def _launch(found: Fitted, width: int) -> Iterator[str]:
-    if found.first:
-        written = (f"written: {public(path)}" for path in found.written)
-        yield from ("", *(written if found.written else found.command.splitlines()))
-    elif found.command:
-        yield from ("", "the launch", public(f"  {found.command}"))
-    if found.edited is None:
+def _launch(answered_fit: Fitted, width: int) -> Iterator[str]:
+    """Yield the launch with its new sizes: a script, a command or a diff."""
+    if answered_fit.first:
+        written = (f"written: {public(path)}" for path in answered_fit.written)
+        yield from ("", *(written if answered_fit.written else answered_fit.command.splitlines()))
+    elif answered_fit.command:
+        yield from ("", "the launch", public(f"  {answered_fit.command}"))
+    if answered_fit.edited is None:
         return
-    for path in found.written:
+    for path in answered_fit.written:
         yield from ("", f"written: {public(path)}")
-    if not found.written:
-        for edit in found.edited.edits:
+    if not answered_fit.written:
+        for edit in answered_fit.edited.edits:
             yield ""
             yield from diff(edit)
-    if found.edited.advice:
+    if answered_fit.edited.advice:
         yield from ("", "to change by hand, before --write writes any of it")
-        for advice in found.edited.advice:
+        for advice in answered_fit.edited.advice:
             yield from wrapped(public(f"  {by_hand_text(advice)}"), width, 2)
 
 
@@ -308,34 +321,39 @@ def _divisions(
     if answered.chosen is not None and answered.answer is not None:
         yield from _curve(answered.chosen, answered.answer, paint, width, plain)
     for size, tokens in answered.next_gib:
-        said = f"1 GiB more of {_NAMES[size]} would save about {tokens:,} tokens of it"
-        yield from wrapped(said, width, 0)
+        sentence = f"1 GiB more of {_NAMES[size]} would save about {tokens:,} tokens of it"
+        yield from wrapped(sentence, width, 0)
     for note in answered.notes:
         yield from wrapped(f"note: {note}", width, 2)
 
 
 def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
-    tiers = dict.fromkeys(name for one in answered.tried for name, _ in one.held)
-    rows = [_division(one, tiers) for one in answered.tried if not (first and one.about == "now")]
+    tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.held)
+    rows = [
+        _division(division, tiers)
+        for division in answered.tried
+        if not (first and division.about == "now")
+    ]
     heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in"]
     if answered.workload is None:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     return heads, rows
 
 
-def _division(one: Division, tiers: Iterable[str]) -> list[str]:
+def _division(division: Division, tiers: Iterable[str]) -> list[str]:
+    """Return the row of one division."""
     from preflight.capacity.report import share
 
-    held, evicts = dict(one.held), dict(one.evicts)
+    tokens, evicts = dict(division.held), dict(division.evicts)
     first = [str(evicts.get(name) or "-") for name in tiers]
     return [
-        one.about,
-        f"{gigabytes(one.values.l2_bytes or 0)} GB",
-        format_bytes(one.values.segment_bytes or 0),
-        *(_millions(held[name]) if name in held else "" for name in tiers),
-        _millions(one.unique),
-        ", ".join(share(*each) for each in one.rates),
+        division.about,
+        f"{gigabytes(division.values.l2_bytes or 0)} GB",
+        format_bytes(division.values.segment_bytes or 0),
+        *(_millions(tokens[name]) if name in tokens else "" for name in tiers),
+        _millions(division.unique),
+        ", ".join(share(*each) for each in division.rates),
         " ".join(first),
     ]
 
@@ -347,6 +365,7 @@ def _millions(tokens: int) -> str:
 def _curve(
     chosen: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
+    """Yield the curve of the trace on the best division."""
     from preflight.capacity.trace_report import curve_sentences
     from preflight.pictures.hit_curve import plot_text
 
@@ -356,13 +375,15 @@ def _curve(
         yield from wrapped(sentence, width, 0)
 
 
-def fit_object(found: Fitted) -> Json:
+def fit_object(answered_fit: Fitted) -> Json:
     """Return the answer of ``schemas/fit-v1.schema.json``; values as the launch has them."""
-    answer, edited = found.answer, found.edited
+    answer, edited = answered_fit.answer, answered_fit.edited
     sizes, values, fits = answer.sizes, answer.values, answer.fits
     return {
-        **fields(found, "keep_bytes", "hints", "written", "command", "assumptions", "unread"),
-        "actions": actions(found.host_commands),
+        **fields(
+            answered_fit, "keep_bytes", "hints", "written", "command", "assumptions", "unread"
+        ),
+        "actions": actions(answered_fit.host_commands),
         **fields(answer, "goal"),
         "sizes": {
             "l2": _size(sizes.l2, values.l2_bytes, fits is not None),
@@ -394,32 +415,41 @@ def fit_object(found: Fitted) -> Json:
             {"value": a.text, **fields(a, "name"), "origin": plain(a.where), "reason": a.why}
             for a in edited.advice
         ],
-        **({} if found.answered is None else {"hits": _answered_object(found.answered)}),
+        **(
+            {}
+            if answered_fit.answered is None
+            else {"hits": _answered_object(answered_fit.answered)}
+        ),
     }
 
 
 def _answered_object(answered: Answered) -> Json:
+    """Return what the divisions were compared by, and each of them."""
     return {
         **fields(answered, "trace", "workload", "ceiling", "notes"),
         "tried": [
             {
-                **fields(one, "about"),
-                "sizes": one.values.text,
-                "servers": [{"least": least, "most": most} for least, most in one.rates],
+                **fields(division, "about"),
+                "sizes": division.values.text,
+                "servers": [{"least": least, "most": most} for least, most in division.rates],
                 "tiers": [
-                    {"name": name, "tokens": held, "full_in_round": dict(one.evicts).get(name)}
-                    for name, held in one.held
+                    {
+                        "name": name,
+                        "tokens": tokens,
+                        "full_in_round": dict(division.evicts).get(name),
+                    }
+                    for name, tokens in division.held
                 ],
-                "unique_tokens": one.unique,
+                "unique_tokens": division.unique,
             }
-            for one in answered.tried
+            for division in answered.tried
         ],
         "next_gib": [{"size": size, "tokens": tokens} for size, tokens in answered.next_gib],
     }
 
 
 def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
-    """Return one size of the launch; None where it has no such size."""
+    """Return one size of the launch; None if it has no such size."""
     if knob is None:
         return None
     written = [place.old for place in knob.places if place.written]
@@ -433,4 +463,4 @@ def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
 
 
 def _objects(findings: Iterable[Finding]) -> list[Json]:
-    return [finding_object(one, **fields(one, "formula", "text")) for one in findings]
+    return [finding_object(finding, **fields(finding, "formula", "text")) for finding in findings]

@@ -42,7 +42,7 @@ def largest(
     most: int,
     too_small: Callable[[int], bool] = lambda number: False,
 ) -> int | None:
-    """Return the largest whole number from ``least`` to ``most`` that passes; None where none does.
+    """Return the largest whole number from ``least`` to ``most`` that passes; None if none does.
 
     Above the answer everything fails. Below it a launch may fail as well (a segment too small to be
     mapped, a pool smaller than the GPU's): numbers are looked at from the top, each half of the one
@@ -65,7 +65,7 @@ def largest(
 
 
 def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that holds, where ``low`` does and ``high`` does not."""
+    """Return the last number that holds, between ``low``, which does, and ``high``."""
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle):
@@ -96,6 +96,7 @@ class Solver:
     """Asks the checks about candidates; remembers what they said."""
 
     def __init__(self, state: LaunchState, host: HostState) -> None:
+        """Know no gate yet, and no candidate."""
         self._state, self._host = state, host
         self._known: dict[SizeValues, Judgement] = {}
         self._arenas: dict[int | None, int] = {}
@@ -105,11 +106,11 @@ class Solver:
 
     def judge(self, values: SizeValues) -> Judgement:
         """Judge by the gates alone once they are known."""
-        found = self._known.get(values)
-        if found is None:
-            found = judged_values(self._state, self._host, values, self._ids)
-            self._known[values] = found
-        return found
+        judgement = self._known.get(values)
+        if judgement is None:
+            judgement = judged_values(self._state, self._host, values, self._ids)
+            self._known[values] = judgement
+        return judgement
 
     def whole(self, values: SizeValues) -> Judgement:
         """Judge by every check, not by the gates alone."""
@@ -135,19 +136,22 @@ class Solver:
     def _allow(self, low: Judgement, ids: frozenset[str]) -> None:
         self._ids = ids
         gates = low.of(ids, Status.WARN, Status.UNKNOWN)
-        self._allowed = frozenset((one.check, one.subject, one.status) for one in gates)
+        self._allowed = frozenset(
+            (finding.check, finding.subject, finding.status) for finding in gates
+        )
 
     @property
     def ids(self) -> frozenset[str]:
         return self._ids or frozenset()
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return what keeps a candidate from passing, the worst first."""
+        """Return the findings that keep a candidate from passing, the worst first."""
         return tuple(
-            one
+            finding
             for status in _WANTING
-            for one in judgement.of(self.ids, status)
-            if (one.check, one.subject, status) not in self._allowed and not is_mended(one)
+            for finding in judgement.of(self.ids, status)
+            if (finding.check, finding.subject, status) not in self._allowed
+            and not is_mended(finding)
         )
 
     def unknown(self, judgement: Judgement) -> tuple[Finding, ...]:
@@ -165,11 +169,11 @@ class Solver:
         return min(self._known.values(), key=rank, default=None)
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return what check finds beside the gates, or a setting mends, the worst first."""
+        """Return the findings of check beside the gates, or a setting mends, the worst first."""
         others = [
-            found
-            for found in judgement.findings
-            if found.status in _WANTING and (found.check not in self.ids or is_mended(found))
+            finding
+            for finding in judgement.findings
+            if finding.status in _WANTING and (finding.check not in self.ids or is_mended(finding))
         ]
         return tuple(sorted(others, key=lambda finding: _WANTING.index(finding.status)))
 
@@ -189,7 +193,7 @@ class Solver:
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
         """Return ``values`` with an arena that is used up to its last page.
 
-        None where the launch creates no arena.
+        None if the launch creates no arena.
         """
         exact = 0 if self._state.sizes.arena is None else self._exact_arena(values)
         return values._replace(arena_bytes=exact) if exact else None
@@ -197,7 +201,7 @@ class Solver:
     def _exact_arena(self, values: SizeValues) -> int:
         """Return the bytes that the processes use of an arena that holds all it can.
 
-        0 where none is created.
+        0 if none is created.
         """
         if values.segment_bytes not in self._arenas:
             shown = self.peek(values._replace(arena_bytes=_ENDLESS_ARENA))
@@ -253,14 +257,14 @@ class Solver:
             """Return whether all that stops this number also stops the least one."""
             return self._stops(make(number)) <= self._stops(make(least))
 
-        found = largest(without, least, most, too_small)
+        without_arena = largest(without, least, most, too_small)
         if self._state.sizes.arena is None:
-            return found
-        if found is None:
+            return without_arena
+        if without_arena is None:
             return largest(exact, least, most, too_small)
-        if found < most and exact(found + 1):
-            return largest_from(exact, found + 1, most)
-        return found
+        if without_arena < most and exact(without_arena + 1):
+            return largest_from(exact, without_arena + 1, most)
+        return without_arena
 
     def _room(self, values: SizeValues) -> int:
         return self.best(values).room_bytes
@@ -272,7 +276,7 @@ class Solver:
         low: int,
         high: int,
     ) -> int:
-        """Return the last number that holds, where ``low`` does and ``high`` does not.
+        """Return the last number that holds, between ``low``, which does, and ``high``.
 
         What room each leaves says where to look; the stretch is halved where that helps little.
         """
@@ -292,10 +296,10 @@ class Solver:
     def grown(self, make: Callable[[int], SizeValues], low: int, most: int) -> int:
         """Return the largest from ``low`` on, which passes, where the answer is hardly above it."""
         without, exact = self._variants(make)
-        found = largest_from(without, low, most) if without(low) else low
-        if self._state.sizes.arena is not None and found < most and exact(found + 1):
-            return largest_from(exact, found + 1, most)
-        return found
+        grown = largest_from(without, low, most) if without(low) else low
+        if self._state.sizes.arena is not None and grown < most and exact(grown + 1):
+            return largest_from(exact, grown + 1, most)
+        return grown
 
     def _stops(self, values: SizeValues) -> set[tuple[str, Status, str]]:
         stopping = self.stopping(self.judge(self.without_arena(values)))
@@ -304,6 +308,8 @@ class Solver:
     def _variants(
         self, make: Callable[[int], SizeValues]
     ) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
+        """Return the tests of a number: without an arena, and with an exact one."""
+
         def without(number: int) -> bool:
             return self.passes(self.without_arena(make(number)))
 
@@ -337,10 +343,10 @@ def solve(
     nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
     nothing = nothing._replace(beside=solver.beside(low), gates=solver.ids)
     decisive = [finding for id_ in _DECISIVE for finding in low.of((id_,), Status.UNKNOWN)]
-    refused = [found for found in nothing.beside if found.check in REFUSED]
-    if decisive and any(found.status is Status.FAIL for found in refused):
+    refused = [finding for finding in nothing.beside if finding.check in REFUSED]
+    if decisive and any(finding.status is Status.FAIL for finding in refused):
         # The server ends at start, whatever the size; what it would map is not known for that.
-        rest = tuple(found for found in nothing.beside if found not in refused)
+        rest = tuple(finding for finding in nothing.beside if finding not in refused)
         return nothing._replace(blocking=tuple(refused), beside=rest, unknown=())
     if decisive:
         return nothing._replace(reason=decisive[0].text)
@@ -350,20 +356,20 @@ def solve(
     if values is None:
         near = solver.nearest() or low
         return nothing._replace(values=near.values, blocking=solver.stopping(near))
-    found = solver.whole(solver.best(values).values)
+    finding = solver.whole(solver.best(values).values)
     return nothing._replace(
-        values=found.values,
-        fits=found,
-        unknown=solver.unknown(found),
+        values=finding.values,
+        fits=finding,
+        unknown=solver.unknown(finding),
         bounds=bounds,
-        beside=solver.beside(found),
+        beside=solver.beside(finding),
     )
 
 
 def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
 ) -> SizeValues | None:
-    """Return the sizes alone, by ``gates``; None where nothing fits."""
+    """Return the sizes alone, by ``gates``; None if nothing fits."""
     search = _Search(state, host, goal)
     search.solver.take_gates(search.least, gates)
     return search.largest()
@@ -379,6 +385,7 @@ def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterat
 
 
 def _refuse(state: LaunchState, goal: Goal) -> None:
+    """Raise UsageError for a goal whose size the launch does not have."""
     sizes = state.sizes
     if goal is not Goal.POOL and sizes.l2 is None:
         hint = ": give --goal pool to size its segment" if sizes.segment else ""
@@ -402,6 +409,7 @@ class _Search:
     """The search for one goal: one size or both, in their own steps."""
 
     def __init__(self, state: LaunchState, host: HostState, goal: Goal) -> None:
+        """Learn from one sizing how the sizes take memory of this host."""
         self.solver = Solver(state, host)
         self._state, self._host, self._goal = state, host, goal
         self._top_bytes = _most_bytes(host)
@@ -418,7 +426,7 @@ class _Search:
             )
         )
         processes = shown.inputs.launch.processes if shown is not None else ()
-        self._of_one_tib = sum(one.segment_bytes for p in processes for one in p.clients)
+        self._of_one_tib = sum(client.segment_bytes for p in processes for client in p.clients)
         self._ranks = max(1, sum(1 for p in processes if p.host_pools_bytes))
 
     @property
@@ -426,7 +434,7 @@ class _Search:
         return self.solver.without_arena(self._values(1))
 
     def learn_gates(self) -> Judgement:
-        """Learn which checks sizes change; return what they say of the least sizes."""
+        """Learn which checks sizes change; return their judgement of the least sizes."""
         most = self.solver.without_arena(self._values(self._most(self._goal)))
         return self.solver.learn_gates(self.least, most)
 
@@ -437,6 +445,7 @@ class _Search:
         return max(1, self._top_bytes // self._ranks // GIGABYTE)
 
     def _values(self, steps: int) -> SizeValues:
+        """Return the sizes after so many steps towards the goal."""
         if self._goal is Goal.L2:
             return SizeValues(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
@@ -446,15 +455,16 @@ class _Search:
         return SizeValues(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
 
     def largest(self) -> SizeValues | None:
+        """Return the largest sizes that fit the goal; None if none does, or all do."""
         most = self._most(self._goal)
         step_bytes = self._step_bytes(self._goal)
         if self._goal is Goal.BALANCED:
             step_bytes *= 2
-        found = self.solver.largest(self._values, 1, most, step_bytes)
-        self.endless = found == most
-        if found is None or self.endless:
+        steps = self.solver.largest(self._values, 1, most, step_bytes)
+        self.endless = steps == most
+        if steps is None or self.endless:
             return None
-        values = self._values(found)
+        values = self._values(steps)
         if self._goal is not Goal.BALANCED:
             return values
         # What is left of it: to L2 while a step of that fits, then to the segment.
@@ -478,7 +488,7 @@ class _Search:
         from preflight.fit.divisions import Frontier
 
         low = self._filled(with_l2(least // GIGABYTE), GIB, high)
-        points = {one.l2_bytes or 0: one for one in (low, high)}
+        points = {point.l2_bytes or 0: point for point in (low, high)}
         self._between(points, low, high, _HALVINGS)
         share = self._of_one_tib / (1024 * GIB)
         frontier = Frontier(tuple(points[size] for size in sorted(points)), self._ranks, share)

@@ -28,10 +28,15 @@ WITHIN = 0.01
 
 
 def best_of(
-    model: str, described: Description, release: str = "0.5.23", asked: Asked | None = None
+    model: str,
+    described: Description,
+    release: str = "0.5.23",
+    asked: Asked | None = None,
+    replaced: tuple[str, str] = ("", ""),
 ) -> Fitted:
     host = open_host(described.root, PATIENCE_SECONDS)
-    words = LaunchWords(first_launch(model, host).words(), is_command=True)
+    command = tuple(word.replace(*replaced) for word in first_launch(model, host).words())
+    words = LaunchWords(command, is_command=True)
     launch = words._replace(sglang_version=release)
     found = fitted(launch, host, None, 10 * GIB, False, PATIENCE_SECONDS, asked=asked)
     assert isinstance(found, Fitted)
@@ -110,6 +115,22 @@ def test_the_example_of_one_tebibyte() -> None:
     staged = rows["staging"]
     assert staged.unique > 1.6 * balanced.unique
     assert staged.kept > best.kept + 0.2
+    # No division of write_through holds more than the segment alone, up to the master's watermark.
+    assert staged.unique / balanced.unique == pytest.approx(1.71, abs=0.02)
+    room, token = 987.84 * GIB - 10 * GIB, 256 << 10
+    assert max(one.unique for one in rows.values()) <= 0.9 * room / token
+    assert 0.9 * room / token / balanced.unique == pytest.approx(1.79, abs=0.01)
+
+
+def test_write_back_holds_what_is_in_l1_nowhere_else() -> None:
+    """So the same memory keeps twice as much of what is asked again."""
+    words = ("--hicache-write-policy write_through", "--hicache-write-policy write_back")
+    found = best_of("Qwen/Qwen3-32B", Description("1tb", "8xH100", "8xmlx5", "2"), replaced=words)
+    assert found.answered is not None
+    rows = {one.about: one for one in found.answered.tried}
+    assert rows["best"].kept > 0.86
+    assert rows["balanced"].unique == pytest.approx(3_817_000, rel=0.01)  # L1 and L2
+    assert (rows["best"].values.l2_bytes or 0) < 10 * GB
 
 
 def test_what_sglang_demands_is_kept_up_to_0_5_14() -> None:

@@ -15,7 +15,7 @@ from preflight.cli.main import run
 from preflight.fit.judged_values import Asked
 from preflight.fit.machines import BUFFERED, _Host
 from preflight.inputs.launch_words import LaunchWords
-from tests.capacity.test_capacity_published import DGX_SSD, H800_POOL
+from tests.capacity.test_capacity_published import A10, DGX_SSD, H800_POOL
 from tests.fit.test_fit_divisions import best_of
 from tests.paths import ROOT
 from tests.valid import valid
@@ -130,3 +130,37 @@ def test_published_setups_overflow_as_published_and_fit_keeps_all(
     own = {one["name"]: one["full_in_round"] for one in rows["best"]["tiers"]}
     assert own["L3"] is None
     assert rows["best"]["servers"][0]["least"] == 1
+
+
+@pytest.mark.slow
+def test_published_a10_overflows_as_published_and_fit_keeps_all_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its servers give no segment; three hosts lend 50 GB each. 20 clients overflow L1 and L2 in
+    the first round, and L3 keeps all ten (412,160 tokens). $DEVICE_LIST is nowhere: what a device
+    decides is unknown, and the sizes come all the same. With the segment in the servers fit's own
+    division keeps all too."""
+    host = ("--memory", "256gb", "--gpus", "2xA10", "--nics", "1xmlx5")
+    launch = tmp_path / "run.sh"
+    launch.write_text(A10)
+    assert run(["capacity", *host, "--other-segments", "150gb", "--json", str(launch)]) == 0
+    (server,) = json.loads(capsys.readouterr().out)["answer"]["servers"]
+    assert [one["evicting"] for one in server["rounds"]] == [["L1", "L2"]] * 10
+    assert server["rounds"][-1]["held_tokens"] == 412_160
+    assert server["rounds"][-1]["hits"][-1]["least"] == 1
+    code, found = told(capsys, "fit", *host, str(launch))
+    assert (code, found["goal"]) == (3, "l2")
+    assert {one["check"] for one in found["unknowns"]} == {
+        "rdma.region-too-large",
+        "rdma.table-capacity",
+    }
+    assert found["sizes"]["l2"]["size_bytes"]
+    lent = A10.replace("SEGMENT_SIZE=0", "SEGMENT_SIZE=50gb").replace("$DEVICE_LIST", "mlx5_0")
+    launch.write_text(lent)
+    code, found = told(capsys, "fit", *host, "--nodes", "3", str(launch))
+    assert code == 0
+    best = found["hits"]["tried"][0]
+    full = {one["name"]: one["full_in_round"] for one in best["tiers"]}
+    assert (full["L1"], full["L3"]) == (1, None)
+    assert best["servers"][0]["most"] == 1
+    assert best["unique_tokens"] > 412_160
