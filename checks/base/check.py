@@ -72,12 +72,13 @@ def read_page(folder: str, check: str) -> Page:
         raise PageError(f"{path}: write the question below the title, as in {_ORDER}")
     _title, asks, *why = _paragraphs(head)
     items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)[1:]
+    outcomes = [" ".join(item.split()).partition(": ") for item in items]
     consequence, *or_else = _consequences(path, _one(sections["What follows"]))
     return Page(
         asks,
         consequence,
         "\n\n".join(why),
-        tuple(_outcome(path, item) for item in items),
+        tuple((_one_of(Status, name, f"{path}: ## Outcomes"), when) for name, _, when in outcomes),
         _one(sections["What to do"]),
         _one(sections["Read or seen in"]),
         _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
@@ -123,11 +124,6 @@ def _paragraphs(text: str) -> list[str]:
 def _one(text: str) -> str:
     (paragraph,) = _paragraphs(text)
     return paragraph
-
-
-def _outcome(path: str, item: str) -> tuple[Status, str]:
-    name, _, when = " ".join(item.split()).partition(": ")
-    return _one_of(Status, name, f"{path}: ## Outcomes"), when
 
 
 class Topics(Protocol):

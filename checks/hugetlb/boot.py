@@ -146,7 +146,9 @@ def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
         if isinstance(menu, Unknown):
             missing = menu
             continue
-        saved = _grubenv(root, folder)
+        text = root.text(f"{folder}/grubenv")
+        lines = [] if isinstance(text, Unknown) else text.splitlines()
+        saved = dict(x.split("=", 1) for x in lines if "=" in x and not x.startswith("#"))
         entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
         return _chosen(entries, _default(menu, saved), path)
     return Unknown(f"no menu of a boot loader is read here: {missing.reason}", missing.absent)
@@ -202,12 +204,6 @@ def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, .
         if len(entry.names) >= len(wanted) and all(fits):
             return entry.words  # of a submenu alone the first, which is its own default
     return Unknown(f"{source}: no entry is {default!r}")
-
-
-def _grubenv(root: Root, folder: str) -> dict[str, str]:
-    text = root.text(f"{folder}/grubenv")
-    lines = [] if isinstance(text, Unknown) else text.splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
 def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:

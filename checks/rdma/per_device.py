@@ -108,20 +108,17 @@ def whichever_is_used(
     says why the devices are not known. judge: judges the uses that have devices.
     """
     instead = [why for _, why in users(launch_uses) if why is not None]
-    widest = [_widest(use) for use in launch_uses]
+    widest = [
+        use._replace(devices=use.devices._replace(names=use.devices.at_most))
+        if isinstance(use.devices.names, Unknown) and use.devices.at_most
+        else use
+        for use in launch_uses
+    ]
     if launch_uses != widest and all(not isinstance(use.devices.names, Unknown) for use in widest):
         wide = judge(widest)
         if all(finding.status in (Status.PASS, Status.SKIP) for finding in wide):
             return [*(why for why in instead if why.status is Status.SKIP), *wide]
     return [*instead, *judge(launch_uses)]
-
-
-def _widest(use: Use) -> Use:
-    """Return a use with all devices that it may come to, if their GIDs alone decide which."""
-    devices = use.devices
-    if not isinstance(devices.names, Unknown) or not devices.at_most:
-        return use
-    return use._replace(devices=devices._replace(names=devices.at_most))
 
 
 def judge_nics(

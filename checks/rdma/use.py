@@ -178,10 +178,12 @@ def devices_in_use(
         return DevicesInUse((), (), (), Transport.NONE, how, chosen=chosen)
     there = {nic.name: nic for nic in rdma.present}
     candidates = tuple(there) if wanted is None else wanted
-    listed = _listed(environment, release)
+    filtered = release is None or release.reads_te_filters
+    filters = environment.get("MC_TE_FILTERS", "").split(",") if filtered else []
+    listed = {name.strip() for name in filters} - {""}
 
     def reach(name: str) -> Lost | Unknown | None:
-        if listed is not None and name not in listed:
+        if listed and name not in listed:
             return Lost(name, Cause.FILTERED, "MC_TE_FILTERS leaves it out")
         if name not in there:
             return Lost(name, Cause.MISSING, "this host has no such RDMA device")
@@ -296,14 +298,6 @@ def _of_topology(content: str) -> tuple[str, ...]:
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return ()
-
-
-def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> set[str] | None:
-    """Return the devices that MC_TE_FILTERS allows; None if all are allowed."""
-    if release is not None and not release.reads_te_filters:
-        return None
-    names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
-    return names or None
 
 
 DEFAULT_PORT = 1

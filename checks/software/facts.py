@@ -319,7 +319,9 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
                 *OTHER_ENGINES,
             ):
                 others.setdefault(distribution[0], Distribution(*distribution, folder))
-        if package is None and "mooncake" in names and _has_engine(root, f"{folder}/mooncake"):
+        files = root.listed(f"{folder}/mooncake") if "mooncake" in names else ()
+        # A folder of that name without these files is something else.
+        if package is None and any(n.startswith(("engine.", "store.", "_store.")) for n in files):
             package = f"{folder}/mooncake"
         if "nvidia" in names:
             cuda = {**_cuda(root, f"{folder}/nvidia"), **cuda}
@@ -331,11 +333,6 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
     return Environment(
         interpreter, tuple(folders), found_here, package, sglang, torch, cuda, engines
     )
-
-
-def _has_engine(root: Root, package: str) -> bool:
-    """Return whether a folder is Mooncake's package, and not something else of that name."""
-    return any(name.startswith(("engine.", "store.", "_store.")) for name in root.listed(package))
 
 
 def _cuda(root: Root, folder: str) -> dict[str, str]:

@@ -472,18 +472,13 @@ def _judge_numactl(
     finding = passed(process.name, path or "none", "numactl on PATH")
     if path is not None:
         return finding
-    probes = probes_numactl(_version(software, needs))
+    engine = software.engine
+    sglang = engine.sglang if isinstance(engine, Environment) else None
+    version = needs.sglang_version or ("" if sglang is None else sglang.version)
+    probes = probes_numactl(version)
     package = Setting(Kind.PACKAGE, "numactl", "installed")
     finding = finding._replace(advice="install numactl", settings=(package,))
     why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
     if not finding.known(probes, why):
         return finding.failed('the rank ends at once with "exec: numactl: not found"')
     return finding.warned("ranks are not bound to their NUMA node")
-
-
-def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:
-    """Return the release that the launch names, else the installed one; "" if neither is known."""
-    engine = software.engine
-    if needs.sglang_version or not isinstance(engine, Environment) or engine.sglang is None:
-        return needs.sglang_version
-    return engine.sglang.version

@@ -13,6 +13,7 @@ from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, kno
 from checks.rdma.facts import Nic
 from checks.rdma.use import forces_tcp
 from checks.releases.sglang import sglang_release
+from checks.run.facts import Facts
 from checks.software.facts import Environment
 from checks.software.software_checks import OTHER_CONTAINER
 from preflight.inputs.host_source import Sized
@@ -164,34 +165,18 @@ def _environment(subject: AdvisorySubject) -> Environment:
 
     Raises UnknownFactError if it is not here.
     """
-    _must_be_here(subject)
-    engine = known(subject.seen.facts.software.engine)
+    engine = known(_here(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
     return engine
 
 
-def _must_be_here(subject: AdvisorySubject) -> None:
-    """Raise if the process sees other files than this program: those of its own image."""
+def _here(subject: AdvisorySubject) -> Facts:
+    """Return the facts of this host. Raises if the process sees the files of its own image."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
-
-
-def _missing(subject: AdvisorySubject) -> frozenset[str]:
-    _must_be_here(subject)
-    files = known(subject.seen.facts.software.files)
-    return frozenset(name for file in files or () for name, _ in file.missing)
-
-
-def _rdma_core(subject: AdvisorySubject) -> str:
-    _must_be_here(subject)
-    return str(known(subject.seen.facts.rdma.libraries.version))
-
-
-def _glibc(subject: AdvisorySubject) -> str:
-    _must_be_here(subject)
-    return known(subject.seen.facts.system.glibc)
+    return subject.seen.facts
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
@@ -225,13 +210,6 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
         return configured_segment(server)
     sizes = [known(store.client).segment_bytes for store in subject.process.stores]
     return max(sizes, default=None)
-
-
-def _gpu_names(subject: AdvisorySubject) -> frozenset[str]:
-    gpus = subject.seen.facts.gpus
-    if known(gpus.nvidia) is False:
-        return frozenset()
-    return frozenset(gpu.name for gpu in known(gpus.nvml).gpus if gpu.name is not None)
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
@@ -366,7 +344,9 @@ FACTS: Mapping[str, Read] = {
     "words": _words,  # all words and variables of its command
     "mooncake": lambda s: _version(s, "mooncake"),
     "mooncake.wheel": lambda s: frozenset(wheel.name for wheel in _environment(s).mooncake),
-    "mooncake.missing": _missing,  # libraries that its files need and do not find
+    "mooncake.missing": lambda s: frozenset(  # libraries that its files need and do not find
+        name for file in known(_here(s).software.files) or () for name, _ in file.missing
+    ),
     "sglang": lambda s: _version(s, "sglang"),
     "vllm": lambda s: _named(s, "vLLM"),  # by its image or pip, as LMCache's
     "lmcache": lambda s: _named(s, "LMCache"),
@@ -386,17 +366,21 @@ FACTS: Mapping[str, Read] = {
     "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
     "kernel": lambda s: s.seen.facts.system.kernel_release,
     "kernel.arguments": lambda s: s.seen.facts.pci.command_line,
-    "glibc": _glibc,
+    "glibc": lambda s: _here(s).system.glibc,
     "architecture": lambda s: s.seen.facts.system.architecture,  # x86_64, aarch64
     # Bytes that the kernel keeps for contiguous allocations.
     "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
-    "rdma-core": _rdma_core,
+    "rdma-core": lambda s: str(known(_here(s).rdma.libraries.version)),
     "nic.driver": lambda s: frozenset(
         str(known(nic.driven_by)) for nic in known(s.seen.facts.rdma.nics)
     ),
     # On how many NUMA nodes those sit that the process takes, and how many they are.
     "nic.nodes": lambda s: len({known(nic.node) for nic in _nics(s)} - {None}),
     "nic.taken": lambda s: len(_nics(s)),
-    "gpu.name": _gpu_names,
+    "gpu.name": lambda s: frozenset(
+        ()
+        if known(s.seen.facts.gpus.nvidia) is False
+        else (gpu.name for gpu in known(s.seen.facts.gpus.nvml).gpus if gpu.name is not None)
+    ),
     "nvidia-driver": _driver,
 }

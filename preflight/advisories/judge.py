@@ -125,14 +125,17 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         if _is_later(verdict):
             later.add(record.check)
         elif verdict.holds is True:
-            found.append(_affected(verdict))
+            status = Status.FAIL if record.grave else Status.WARN
+            found.append(_finding(verdict, status, f"What is seen: {record.seen}"))
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
             open_.setdefault(why, set()).add(record.check)
         elif verdict.hangs_on_words and verdict.may_give is not None:
             open_.setdefault((verdict.may_give.reason, ""), set()).add(record.check)
         else:
-            found.append(_unsure(verdict, verdict.holds))
+            status, open_fact = Status.UNKNOWN if record.grave else Status.WARN, verdict.holds
+            text = f"It is where {condition_text(record.when)}; not known: {open_fact.reason}"
+            found.append(_finding(verdict, status, text)._replace(cause=open_fact.cause))
     named = {each.check for each in found}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
@@ -176,16 +179,3 @@ def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
         advice=record.remedy,
         consequence=SEVERITIES[record.severity],
     )
-
-
-def _affected(verdict: Verdict) -> Finding:
-    record = verdict.advisory
-    status = Status.FAIL if record.grave else Status.WARN
-    return _finding(verdict, status, f"What is seen: {record.seen}")
-
-
-def _unsure(verdict: Verdict, why: Unknown) -> Finding:
-    record = verdict.advisory
-    status = Status.UNKNOWN if record.grave else Status.WARN
-    sentence = f"It is where {condition_text(record.when)}; not known: {why.reason}"
-    return _finding(verdict, status, sentence)._replace(cause=why.cause)

@@ -65,7 +65,9 @@ def run_behind_the_gate(
     as_json: the answer, as one object, on standard error. locked_start: the locked answer that
     decides in place of ``fail_on``. Raises UsageError for an unknown mode or check.
     """
-    mode = _mode(os.environ)
+    mode = os.environ.get(MODE, "") or "enforce"
+    if mode not in MODES:
+        raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
     if mode != "off" and chosen != ALL_CHECKS:
         selection_of(chosen)
     environment = dict(os.environ)
@@ -230,13 +232,6 @@ def recommended(report: Report) -> dict[str, str]:
         for setting in row.finding.settings
         if setting.kind is Kind.ENVIRONMENT
     }
-
-
-def _mode(environment: Mapping[str, str]) -> str:
-    mode = environment.get(MODE, "") or "enforce"
-    if mode not in MODES:
-        raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
-    return mode
 
 
 def _checked(

@@ -54,7 +54,8 @@ def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Fi
     if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
         # The upper bound is not known, and the lower one is too much already.
         failed = [finding for finding in lower if finding.status is Status.FAIL]
-        yield from (_at_least(finding) for finding in failed)
+        for finding in failed:
+            yield finding._replace(need=or_more(finding.need) if finding.need else "")
         subjects = {finding.subject for finding in failed}
         yield from (finding for finding in upper if finding.subject not in subjects)
         return
@@ -71,10 +72,6 @@ def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Fi
 
 def _worst(findings: Sequence[Finding]) -> Status:
     return min((finding.status for finding in findings), key=_ORDER.index, default=Status.SKIP)
-
-
-def _at_least(finding: Finding) -> Finding:
-    return finding._replace(need=or_more(finding.need) if finding.need else "")
 
 
 def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:

@@ -127,17 +127,14 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
         kept = [_explained(finding, grows_pool, advice, FIT) for finding in kept]
     for short in kept:
         if short.check == MEMORY and short.status is Status.FAIL:
-            return [_explained(finding, _grows_shm, memory_first(short)) for finding in kept]
+            advice = memory_first(short)
+            return [_explained(f, lambda s: s.kind is Kind.SHM_SIZE, advice) for f in kept]
     return kept
 
 
 def memory_first(short: Finding) -> str:
     """Return why /dev/shm is not made larger for a launch that the host's memory cannot hold."""
     return f"correct {MEMORY} first: have {short.have}, need {short.need}"
-
-
-def _grows_shm(setting: Setting) -> bool:
-    return setting.kind is Kind.SHM_SIZE
 
 
 def _explained(

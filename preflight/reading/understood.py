@@ -137,7 +137,7 @@ def _launch_reading(
             for process in processes
         ),
         (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
-        _notes(reading),
+        tuple(note for note in reading.notes if note.id != "condition"),
     )
 
 
@@ -151,10 +151,6 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         for each in facts:
             if isinstance(each, Unknown):
                 yield NotRead(process.kind.value, each.reason, process.command.origin)
-
-
-def _notes(reading: Reading) -> tuple[SourceNote, ...]:
-    return tuple(note for note in reading.notes if note.id != "condition")
 
 
 def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
