@@ -288,6 +288,7 @@ class TreeRoot(Root):
         modes: Mapping[str, int],
         folders: frozenset[str] = frozenset(),
     ) -> None:
+        """Keep the files, and list each folder's entries."""
         super().__init__()
         self._files = files
         self._links = links
@@ -299,9 +300,7 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
-        """Add a name to the entries of its folder, and each folder above to the entries of its
-        own parent.
-        """
+        """Add a name to its folder's entries, and so each folder above to the one above."""
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"

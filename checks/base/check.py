@@ -192,6 +192,7 @@ class CheckSet:
         """
 
         def add(function: JudgeByName) -> JudgeByName:
+            """Register one function."""
             code = function.__code__
             topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
 

@@ -181,6 +181,9 @@ class Finding(NamedTuple):
         settings: tuple[Setting, ...],
         more: dict[str, Any],
     ) -> "Finding":
+        """Return the same subject with a verdict; empty advice and settings keep those of the
+        finding.
+        """
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)

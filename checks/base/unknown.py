@@ -56,6 +56,7 @@ class Unknown:
         advice: str = "",
         sets: tuple[OpenVariable, ...] = (),
     ) -> None:
+        """Keep the reason; ``cause`` is the same text by default."""
         self.reason = reason
         self.absent = absent
         self.cause = cause or reason
@@ -63,7 +64,7 @@ class Unknown:
         self.sets = sets
 
     def of(self, what: str) -> "Unknown":
-        """Return another Unknown for the same reason, with ``what`` in front of it."""
+        """Return another Unknown for the same reason, with ``what`` in front."""
         return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:

@@ -53,6 +53,7 @@ class Ipv4Names:
     """
 
     def __init__(self, addresses: Iterable[int]) -> None:
+        """Give each address its replacement; addresses of one network stay in one network."""
         known = sorted(address for address in addresses if not keeps_ipv4(address))
         prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
         self._known: dict[int, int] = {}
@@ -122,6 +123,7 @@ class PrivateNames:
     """One consistent set of replacements; ``replace`` is a function of what ``learn`` has seen."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
+        """Begin with names of hosts and users that are known to be private."""
         self._hosts = {name for name in hosts if _is_private(name)}
         self._users = {name for name in users if _is_private(name)}
         self._ipv4: set[int] = set()

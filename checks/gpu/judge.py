@@ -302,9 +302,9 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     if isinstance(visible, Unknown):
         return finding.unknown(visible.of("which GPUs are visible is not known: "))
     assert not isinstance(here, Unknown)
-    found = len(visible)
-    finding = finding._replace(have=Quantity(f"{found or 'none'} visible", found, "GPUs"))
-    if found > highest:
+    seen = len(visible)
+    finding = finding._replace(have=Quantity(f"{seen or 'none'} visible", seen, "GPUs"))
+    if seen > highest:
         if container is not None and asked is None and container.runtime in NOT_GIVEN:
             where = _give_more(container.runtime)
             why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
@@ -312,7 +312,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         return finding._replace(status=Status.PASS)
     finding = finding.failed(
         "ranks without a GPU end with CUDA error: invalid device ordinal"
-        if found
+        if seen
         else "no CUDA device is available to any rank",
         evidence=(Evidence("GPUs that this process may use", ", ".join(here) or "none"),),
     )
@@ -328,7 +328,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     if len(gpus.on_pci) > max(len(here), highest):
         advice = f"give the container more of the host's {len(gpus.on_pci)} GPUs (docker --gpus)"
         return finding._replace(advice=advice)
-    if not found and not gpus.on_pci:
+    if not seen and not gpus.on_pci:
         return finding._replace(advice=_ELSEWHERE)
     return finding._replace(advice="use fewer ranks on this host, or a host with more GPUs")
 

@@ -47,9 +47,8 @@ class SysctlFile(NamedTuple):
 
 
 class DropIn(NamedTuple):
-    """Where a line has to be added to have the last word.
-
-    origin: what the file there is to be made of first; "" if it is there, or may be new.
+    """A line's place to have the last word. origin: the file to copy first; "" if none is
+    needed.
     """
 
     path: str = DROP_IN

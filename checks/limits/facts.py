@@ -134,13 +134,13 @@ class Pinned(NamedTuple):
 
 
 class LimitFacts(NamedTuple):
-    """The limits of this process and of what starts others.
+    """The limits of this process and of the daemons that start others; its capability masks.
 
-    Capability masks are those of this process. initial_user_namespace: whether its capabilities
-    count with the kernel's ``capable()``. pinned: processes that hold registered memory, all that
-    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without.
-    root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes or seconds. mappable_bytes:
-    the most that one mapping may be, where the kernel guesses (vm.overcommit_memory 0).
+    initial_user_namespace: its capabilities count with the kernel's ``capable()``. pinned:
+    processes that hold registered memory, as far as seen (``pinned_complete``: all). sudo_uid:
+    who called sudo, None without. root_names: users of number 0. sizes: those of ``SIZE_ROWS``,
+    bytes or seconds. mappable_bytes: the most that one mapping may be, if the kernel guesses
+    (vm.overcommit_memory 0).
     """
 
     memlock: Limit | Unknown

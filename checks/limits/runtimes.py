@@ -28,7 +28,7 @@ _UNITS = {"memlock": KIB, "as": KIB, "data": KIB, "fsize": KIB, "stack": KIB, "c
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Return the daemons, one of which hands its limit to a container that sets none of its own."""
+    """Name the daemons that may hand their limit to a container without a limit."""
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
     if runtime == "pyxis":
@@ -37,7 +37,7 @@ def runtime_units(runtime: str) -> tuple[str, ...]:
 
 
 class Limit(NamedTuple):
-    """A resource limit, in its own unit (bytes, files, processes); None: unlimited."""
+    """A resource limit, in the unit of its resource (bytes, files, processes); None: unlimited."""
 
     soft: int | None
     hard: int | None
@@ -125,7 +125,9 @@ class RuntimeLimits(NamedTuple):
 
 
 def _may_mean(domain: str, user: str) -> bool:
-    """Return whether a row may be of ``user``; root has no row but its own (limits.conf(5))."""
+    """Tell whether a row may be of ``user``; only rows of its name count for root
+    (limits.conf(5)).
+    """
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain

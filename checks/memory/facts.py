@@ -189,12 +189,12 @@ HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 
 
 class MemoryFacts(NamedTuple):
-    """Sizes in bytes.
+    """The host's memory, in bytes.
 
     headroom: the tightest memory limit over the cgroup and its ancestors; None if none binds.
-    killing_headroom: the same of the limits at which the kernel kills; memory.high is none.
-    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
-    shm_refuses: why no file can be made there, "" if nothing was seen that stands in the way.
+    killing_headroom: the same of the limits at which the kernel kills, so without memory.high.
+    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted
+    here. shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen.
     hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
     """
 

@@ -201,7 +201,7 @@ _REMOVE = "remove the files that killed servers left there"
 
 @CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge /dev/shm as it is here, and as each of the launch's containers would have its own."""
+    """Judge /dev/shm as it is here, and that of each container of the launch."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
     sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]

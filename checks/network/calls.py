@@ -104,7 +104,7 @@ def _seconds(share: float) -> float:
 
 
 def master(host: str, port: int) -> dict[str, Any]:
-    """Ask a Mooncake master with Mooncake's own client, in a process of its own.
+    """Ask a Mooncake master with Mooncake's own client, in a separate process.
 
     The protocol ``rpc_only`` connects, checks service and version, and returns before it joins:
     afterwards the master shows no such client. ``{"code": 0}`` is a master that is ready.

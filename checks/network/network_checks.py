@@ -90,7 +90,7 @@ def _port(
         and _meet(port.address, other.address)
     ]
     need = f"port {number} for one alone"
-    open_words = [one.unless for one in (port, *others) if one.unless]
+    open_words = [user.unless for user in (port, *others) if user.unless]
     if open_words and others:
         text = f"{others[0].what} of {others[0].owner} binds it too, unless {open_words[0]}"
         return judged.unknown(f"{text}, which is not known, gives another port", need=need)

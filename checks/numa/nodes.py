@@ -123,9 +123,10 @@ List = tuple[int, ...] | Unknown
 
 
 class Allowed(NamedTuple):
-    """cpus, mems: of this process; where nothing tells, those of its cpuset.
+    """cpus, mems: of this process; else those of its cpuset.
 
-    cpuset_*: what the innermost cpuset that says so allows, and its folder, "" without one.
+    cpuset_*: the CPUs or nodes that the innermost cpuset with a list allows, and its folder, ""
+    without.
     """
 
     cpus: List

@@ -40,9 +40,9 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """Return ACS control of a configuration space; None if it has none.
+    """Return ACS control of a configuration space; None if the function has no ACS.
 
-    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError if it gives too few.
+    read: ``read(offset, length)`` gives the bytes. Raises PermissionError if it gives too few.
     """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):

@@ -88,25 +88,26 @@ def kernel() -> dict[str, Any]:
 
 
 def held() -> dict[str, dict[str, dict[str, int]]]:
-    """Return what processes of this pid namespace hold of each device, as ``rdma resource show``.
+    """Count the objects of each device by process of this pid namespace, as ``rdma resource
+    show``.
 
     By device and pid: how many ``qp``, ``cq``, ``mr`` and ``pd``, and ``mr_bytes`` that are
-    registered. Needs no right; the kernel leaves out what belongs to another pid namespace
+    registered. Needs no right; the kernel leaves out objects of another pid namespace
     (drivers/infiniband/core/restrack.c, rdma_is_visible_in_pid_ns).
     """
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for _kind, body in list(_ask(CMD_RES_GET, b"", dump=True)):
-        given = dict(netlink_attributes(body))
-        processes = answer.setdefault(_text(given[DEV_NAME]), {})
+        attributes = dict(netlink_attributes(body))
+        processes = answer.setdefault(_text(attributes[DEV_NAME]), {})
         for what, (command, table) in RESOURCES.items():
-            for entry in _entries(command, given[DEV_INDEX], table):
+            for entry in _entries(command, attributes[DEV_INDEX], table):
                 if RES_PID not in entry:
                     continue  # the kernel's own
-                own = processes.setdefault(str(int.from_bytes(entry[RES_PID], "little")), {})
-                own[what] = own.get(what, 0) + 1
+                counts = processes.setdefault(str(int.from_bytes(entry[RES_PID], "little")), {})
+                counts[what] = counts.get(what, 0) + 1
                 if RES_MR_BYTES in entry:
                     size = int.from_bytes(entry[RES_MR_BYTES], "little")
-                    own["mr_bytes"] = own.get("mr_bytes", 0) + size
+                    counts["mr_bytes"] = counts.get("mr_bytes", 0) + size
     return answer
 
 

@@ -53,12 +53,11 @@ ENOMEM = 12
 
 
 class DeviceRow(NamedTuple):
-    """One kind of device. provider: as ``verbs.PROVIDERS``. functions: the PCI ids that it is
-    about, () for all of the provider.
+    """One type of device. provider: as ``verbs.PROVIDERS``. functions: PCI ids, () for all.
 
-    max_mr_size_counts: whether ibv_query_device's max_mr_size is a real bound. page_effect: what
-    the backing pages change. errno: what ``ibv_reg_mr`` gives over the sum.
-    kernel_log: words of the kernel's log that go with it. mode, gid: what Mooncake needs of it.
+    max_mr_size_counts: ibv_query_device's max_mr_size is a real bound. page_effect: what the
+    backing pages change. errno: that of ``ibv_reg_mr`` above the sum. kernel_log: words of the
+    kernel's log that go with it. mode, gid: what Mooncake needs.
     """
 
     provider: str
@@ -125,10 +124,11 @@ class Identity(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a device took. device: its name now. page_bytes: of the memory behind the regions.
+    """The most that a device took. device: its name now. page_bytes: of the memory behind the
+    regions.
 
-    holds_bytes, holds_regions: so much was registered at once. met: the limit that stopped it
-    there, "" if it was not met (``holds_bytes`` is then what was asked for).
+    holds_bytes, holds_regions: registered at once. met: the limit that stopped the probe, "" if
+    none did (``holds_bytes`` is then what was asked for).
     """
 
     device: str

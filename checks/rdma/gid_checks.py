@@ -41,6 +41,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return gid_problem(nic, use.environment, use.release, use.host_table)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
+        """Describe the GID that Mooncake takes on one device, or why none fits."""
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown) or (choice.gid is None and not use.host_table):

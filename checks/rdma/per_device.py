@@ -102,7 +102,7 @@ def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
 def whichever_is_used(
     launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
-    """Judge the uses; where only the GIDs are unknown, judge all devices that a use may come to.
+    """Judge the uses; if only GIDs are unknown, judge all devices that a use may come to.
 
     If these pass, every smaller choice passes: fewer devices take no more. Otherwise the finding
     says why the devices are not known. judge: judges the uses that have devices.

@@ -98,7 +98,7 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
-    """Judge whether one NIC's translation table holds all that the launch registers there."""
+    """Judge whether one NIC's translation table holds all regions that the launch registers."""
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
     if row is not None and row.table.bound is TableBound.HOST_MEMORY:

@@ -63,12 +63,13 @@ class ChosenBy(Enum):
 
 
 class DevicesInUse(NamedTuple):
-    """names: the devices that memory is registered with, or why that cannot be told.
+    """The devices that a process uses. names: those that it registers memory with, or why
+    unknown.
 
-    candidates: those that it would take if all were well. lost: which of them are not used, and
-    why. chosen: who chose them; how: the same, with where that is written. without: what becomes of
-    a process that can open none of them. at_most: where the names are not known for GIDs alone, all
-    that they may be.
+    candidates: the devices that the process would take if all were well. lost: candidates that
+    are not used, and why. chosen: who chose the candidates; how: the same, with the place of the
+    names. without: what becomes of a process that can open none. at_most: all devices that
+    ``names`` may be, if only GIDs are unknown.
     """
 
     names: tuple[str, ...] | Unknown
@@ -84,8 +85,8 @@ class DevicesInUse(NamedTuple):
 class Use(NamedTuple):
     """Processes of a launch that come to the same devices, with the same environment for them.
 
-    processes: () for the host itself, where no launch is given. takes: the host's devices that they
-    would take if all were well. release: Mooncake's, None if it is not known.
+    processes: () for the host itself, if no launch is given. takes: the host's devices that the
+    processes would take if all were well. release: Mooncake's, None if it is not known.
     """
 
     processes: tuple[ProcessNeeds, ...]

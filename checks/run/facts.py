@@ -69,6 +69,7 @@ class Facts:
         self.__dict__["topics"] = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
+        """Return a topic by its name. Raises UnreadTopicError if it was not read."""
         if name.startswith("_") or name not in READERS:
             raise AttributeError(name)
         topic = self.__dict__["topics"].get(name, Unknown(f"{name}: not read"))

@@ -48,10 +48,10 @@ class Environment(NamedTuple):
 
 
 class CompiledFile(NamedTuple):
-    """A compiled file of Mooncake's: ``missing`` pairs a library with the file that needs it.
+    """A compiled file of Mooncake: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries it looks for, "" if it names none. releases:
-    those that a program may be of, as it says itself or by its build id; none where neither tells.
+    wheel: the distribution whose libraries the file looks for, "" if it names none. releases:
+    those that a program may be of, by its own words or its build id; () if neither tells.
     """
 
     name: str
@@ -61,10 +61,11 @@ class CompiledFile(NamedTuple):
 
 
 class Record(NamedTuple):
-    """How a wheel's files differ from what its RECORD lists.
+    """How a wheel's files differ from its RECORD. listed: how many files RECORD names, None
+    without.
 
-    listed: how many files that names, None without a RECORD. changed: (name, bytes that RECORD
-    says, bytes there, None if it is absent); as many bytes mean another content.
+    changed: (name, bytes in RECORD, bytes on disk, None if it is absent); equal bytes mean
+    another content.
     """
 
     wheel: Distribution
@@ -112,8 +113,7 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 
 
 def installed_engine(root: Root) -> Installed | None:
-    """Return what a launch would load on this host, if by another interpreter than this
-    program's.
+    """Return the engine that a launch would load on this host by another interpreter.
 
     None if this program's own interpreter has SGLang or Mooncake, or none has.
     """

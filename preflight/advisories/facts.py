@@ -172,7 +172,7 @@ def _environment(subject: AdvisorySubject) -> Environment:
 
 
 def _here(subject: AdvisorySubject) -> Facts:
-    """Return the facts of this host. Raises if the process sees the files of its own image."""
+    """Return the facts of this host. Raises if the process sees the files of an image instead."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))

@@ -111,7 +111,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     """
     if not isinstance(seen.launch, Sized):
         return []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     open_: dict[tuple[str, str], set[str]] = {}
     judged: set[str] = set()
     later: set[str] = set()
@@ -126,7 +126,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
             later.add(record.check)
         elif verdict.holds is True:
             status = Status.FAIL if record.grave else Status.WARN
-            found.append(_finding(verdict, status, f"What is seen: {record.seen}"))
+            findings.append(_finding(verdict, status, f"What is seen: {record.seen}"))
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
             open_.setdefault(why, set()).add(record.check)
@@ -135,19 +135,19 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         else:
             status, open_fact = Status.UNKNOWN if record.grave else Status.WARN, verdict.holds
             text = f"It is where {condition_text(record.when)}; not known: {open_fact.reason}"
-            found.append(_finding(verdict, status, text)._replace(cause=open_fact.cause))
-    named = {each.check for each in found}.union(later, *open_.values())
+            findings.append(_finding(verdict, status, text)._replace(cause=open_fact.cause))
+    named = {each.check for each in findings}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
         text += "mooncake-preflight explain --advisories LAUNCH"
-        found.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
+        findings.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
     for (reason, advice), ids in open_.items():
         text = f"what decides {_count(ids)}. {advice}".rstrip()
-        found.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
+        findings.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
     if judged - named:
         have = f"{_count(judged - named)}, none of them here"
-        found.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
-    return found
+        findings.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
+    return findings
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:

@@ -80,13 +80,12 @@ Fact = Callable[[str], Any]
 
 
 class Advisory(NamedTuple):
-    """One record.
+    """One record. affected: any of these. when: conditions that have to hold too, or None.
 
-    affected: any of these. when: what has to hold besides, None for nothing. severity: a word of
-    ``SEVERITIES``. seen: what the user sees. log: ids of known lines (``explain``) that may be this
-    one; lines: texts of a log that are. covered_by: checks and rules that judge the same with more
-    facts, so that it has no finding of its own. arises: what has to happen later besides, which no
-    launch shows, "" for nothing. command: what reproduced it, "" for nothing.
+    severity: a word of ``SEVERITIES``. seen: the symptom. log: ids of known lines (``explain``)
+    that may be this one; lines: texts of a log that are. covered_by: checks and rules that judge
+    the same with more facts, so that the record yields no finding. arises: an event while the
+    launch runs that has to happen too, or "". command: the command that reproduced it, or "".
     """
 
     id: str

@@ -91,7 +91,7 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
 
 
 def _checked_all_the_same(findings: Iterable[Finding]) -> str:
-    judged = {found.check for found in findings if found.status is not Status.SKIP}
+    judged = {finding.check for finding in findings if finding.status is not Status.SKIP}
     topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
     return f"Checked all the same: {', '.join(sorted(topics)) or 'nothing of the host'}"
 

@@ -76,6 +76,7 @@ def run_behind_the_gate(
         return become(launch.words, environment)
 
     def judge() -> Judged:
+        """Judge with the options of this call."""
         return _judged(
             launch,
             fail_on,

@@ -332,10 +332,10 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Name the rule by which devices talk to each other, of Mooncake's two variables
-    (config.cpp).
+    """Name the rule by which devices talk to each other, from two variables (Mooncake's
+    config.cpp).
 
-    Both of them together count as neither. None without a process that uses RDMA.
+    Both variables together count as neither. None without a process that uses RDMA.
     """
     rules = set()
     for process in needs.rdma_processes:

@@ -81,23 +81,27 @@ class RefusedBy(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """One process of a launch: its workers on this host, and what each of them takes.
+    """One process of a launch: its workers on this host, and the memory of each worker.
 
-    What it is. release: as which it was read; parts: of what else runs in it; named: those that its
-    launch names, by product. connectors: by vLLM's names. settings: what all of this follows from.
+    Its program. release: the release as which it was read; parts: other libraries inside it;
+    named: releases that the launch names, by product. connectors: by vLLM's names. settings: the
+    values that all of this follows from.
 
-    Where it runs. engines: its data-parallel engines here, each of ``workers`` processes with a
-    GPU. hosts: over how many hosts one engine runs; node: which of them this is, None for one host
-    or if nothing says so; leader: the first's address, or "". executor: what starts the workers.
+    Its place. engines: its data-parallel engines on this host, each of ``workers`` processes
+    with a GPU. hosts: the number of hosts of one engine; node: the number of this host among
+    them, None for one host or if nothing says so; leader: the first host's address, or "".
+    executor: what starts workers.
 
-    What it takes. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
-    beside them, or None; transfer_protocol: what that goes by, or "". registers_gpu: what of GPU
-    memory it registers, or "". gpu_fraction: of each worker's GPU, what has to be free; gpu_fills:
-    nothing says that it takes less. ports: by what they are. sockets: files that it makes anew.
+    Its needs. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
+    beside them, or None; transfer_protocol: its protocol, or "". registers_gpu: the GPU memory
+    that it registers, or "". gpu_fraction: the share of each worker's GPU that has to be free;
+    gpu_fills: nothing says that it takes less. ports: by name. sockets: files that it makes
+    anew.
 
-    What is wrong. refused: its errors in every release; refused_by: in some. misread, ignored: what
-    was written and is taken for something else, or not at all. uncounted: what is in no number.
-    may_use: why it may use Mooncake although nothing that was read does; None if it does not.
+    Its faults. refused: its errors in every release; refused_by: in some. misread, ignored:
+    words that are taken for something else, or not at all. uncounted: memory that is in no
+    number. may_use: why it may use Mooncake although nothing that was read does; None if it does
+    not.
     """
 
     release: str
@@ -195,6 +199,7 @@ class ConsumerParts:
     """What a reader finds of one consumer, list by list, until all of it is read."""
 
     def __init__(self) -> None:
+        """Begin with empty lists."""
         self.settings: dict[str, SettingValue] = {}
         self.clients: list[Client] = []
         self.pools: list[WorkerPool] = []

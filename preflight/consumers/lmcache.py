@@ -89,8 +89,8 @@ def lmcache_values(
 ) -> dict[str, Any]:
     """Return every setting as LMCache has it, from a YAML text and the environment.
 
-    file: None without one. warnings: LMCache's warnings of lost values are added. Raises what
-    LMCache raises, in its own words.
+    file: None without one. warnings: LMCache's warnings of lost values are added. Raises
+    LMCache's own errors.
     """
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
@@ -300,6 +300,7 @@ class _Takes(ConsumerParts):
         read_file: ReadFile,
         warnings: list[str],
     ) -> None:
+        """Keep the values; an extra_config that is no mapping is refused."""
         super().__init__()
         self.values, self.environment, self.read_file = values, environment, read_file
         extra = values["extra_config"] or {}

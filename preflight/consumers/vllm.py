@@ -212,6 +212,7 @@ class _Connectors(ConsumerParts):
         engines: int | Unknown,
         workers: int | Unknown,
     ) -> None:
+        """Keep the arguments; add the HTTP port and the pinned weights."""
         super().__init__()
         self.arguments, self.environment, self.read_file = arguments, environment, read_file
         self.engines, self.workers = engines, workers
@@ -501,7 +502,7 @@ class _Connectors(ConsumerParts):
             )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
-        """Name LMCache as a part: its server holds the memory, and is a process of its own."""
+        """Name LMCache as a part: the memory is in a server, another process."""
         from preflight.consumers.lmcache import RELEASE as LMCACHE
 
         self.parts.append(LMCACHE)

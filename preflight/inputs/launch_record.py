@@ -187,6 +187,7 @@ def launch_from(
     files = record["files"]
 
     def read(name: str) -> str | Unknown:
+        """Read a file of the record, or an absolute path of the host."""
         if name.startswith("/"):
             return absolute(name)
         text = files.get(name)

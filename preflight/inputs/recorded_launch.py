@@ -33,6 +33,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
 
     def read() -> bytes | None:
+        """Read the launch from its own folder, and return its record."""
         folder, words, env_files = "", launch.words, launch.env_files
         if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
             # By its own name alone, which findings say: where it lies here is nobody's business.

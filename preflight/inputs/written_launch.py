@@ -51,6 +51,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
     """Return a function that gives the output of a command on the host; None: not known."""
 
     def words(command: str) -> str | None:
+        """Return the output of one command."""
         command = _plain(command)
         if command in _HOSTNAME or command == "hostname -s":
             name = root.text("/proc/sys/kernel/hostname")
@@ -257,6 +258,7 @@ def _reader(root: Root, folder: str) -> ReadFile:
     own_folder = os.path.abspath(folder or ".")
 
     def read(name: str) -> str | Unknown:
+        """Read one file."""
         if not name.startswith("/"):
             if folder and name.startswith(f"{folder}/") and os.path.isfile(name):
                 return Root("/").text(os.path.abspath(name))  # by $(dirname "$0")

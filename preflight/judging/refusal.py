@@ -30,7 +30,7 @@ _GPUS = "gpu.count"
 
 
 class PoolRefusal(NamedTuple):
-    """impossible: memory that is not there, now. undecided: what could not be read, and decides.
+    """Why pools may not grow. impossible: memory that is missing now. undecided: unread facts.
 
     ends: why the launch ends whatever pages there are, now or after a boot; in impossible too.
     """

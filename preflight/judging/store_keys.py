@@ -27,7 +27,7 @@ from preflight.sizing.launch_sizing import LaunchSizing
 
 
 class Unsure(NamedTuple):
-    """A value that stands for another: equal to its own like, and against any other unknown."""
+    """A value that stands for another: equal to the same value, and unknown against any other."""
 
     value: Any
     why: str

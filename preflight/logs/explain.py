@@ -313,6 +313,7 @@ def _timed(
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
+        """Say why an explanation is of an earlier time; "" if it is not."""
         if each.stage is Stage.WARNING:
             return ""
         if started is not None and each.last_line < started.last_line:
@@ -480,7 +481,7 @@ def heading(each: Explanation, paint: Paint) -> str:
 def explanation_text(
     head: str, each: Explanation, width: int, here: Here, decided_by: str = "This log"
 ) -> str:
-    """Return ``head``, the line, and under it what is known of it."""
+    """Return ``head``, the line, and below it the cause, the numbers and the remedy."""
     rows = [("", each.excerpt), ("Cause", _sentence(each.cause))]
     if each.sums:
         rows.append(("Numbers", _sentence(each.sums)))

@@ -31,6 +31,7 @@ class Search:
     """Finds the patterns in block after block of one process, and the errors that none knows."""
 
     def __init__(self) -> None:
+        """Begin without a line."""
         self.lines = 0
         self.last = UnknownText("line", "", 0)
         self.end: tuple[float | None, str] = (None, "")
@@ -48,7 +49,9 @@ class Search:
         return list(self._unknown.values())
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
-        """Search a block of whole lines; numbers: of its lines, where they do not follow."""
+        """Search a block of whole lines; numbers: those of its lines, if they do not follow each
+        other.
+        """
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -71,8 +74,8 @@ class Search:
         for group in _all_groups():
             if group.inner <= vocabulary_words and all(word in vocabulary for word in group.outer):
                 self._add_group(group, block, counted, known, explained, line_of)
-        for found in self._found.values():
-            found.settle(self._characters)
+        for matches in self._found.values():
+            matches.settle(self._characters)
         self._add_unknown(block, vocabulary, known, line_of)
         self._end_of(block, line_of)
         self.lines += block.count("\n")
@@ -271,6 +274,7 @@ class _Found:
     """A pattern's hit while the log is read; within a block its literals come one by one."""
 
     def __init__(self, match: re.Match[str]) -> None:
+        """Begin without a match."""
         self.times = 0
         self.line = self.last_line = 0
         self.excerpt = ""
@@ -329,6 +333,7 @@ class _Group:
     """
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
+        """Split the literal into words."""
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
@@ -434,7 +439,7 @@ class Bounded:
         self.cut = False
 
     def read(self, size: int, /) -> bytes:
-        """Read on, until the most bytes are read; then say whether more was there."""
+        """Read on, until the most bytes are read; then note whether the stream goes on."""
         if self._left:
             chunk = self._stream.read(min(size, self._left))
             self._left -= len(chunk)

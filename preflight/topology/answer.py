@@ -161,7 +161,7 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """Foretell the choice of Mooncake; with ``root`` the library itself is asked there too."""
+    """Foretell the choice of Mooncake; with ``root`` ask the library too."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -299,7 +299,9 @@ def _of_nodes(
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Yield whose segment lies on several nodes: a rank bound to one may have it there whole."""
+    """Yield whose segment lies on several NUMA nodes; a bound rank may have all of it on its
+    own.
+    """
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:

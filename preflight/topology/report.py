@@ -46,7 +46,7 @@ _NEAREST = "Mooncake takes the nearest of the NICs in use"
 
 
 def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
-    """Return the status, what it means, and how much is said of it below."""
+    """Return the status, its meaning, and how many findings and notes follow below."""
     status, shown = answer.status, _shown(answer)
     text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
     if status is Status.PASS and not answer.topology.nics:
