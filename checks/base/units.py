@@ -60,8 +60,7 @@ def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quant
 
     As ``"50.00 GiB (3.20 MiB more)"``. template: the text around it, ``"{} in one region"``.
     """
-    need = format_bytes(need_bytes)
-    if need_bytes > have_bytes and need == format_bytes(have_bytes):
+    if need_bytes > have_bytes and format_bytes(need_bytes) == format_bytes(have_bytes):
         template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
     return format_bytes(need_bytes, template)
 

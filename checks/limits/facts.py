@@ -164,8 +164,7 @@ class LimitFacts(NamedTuple):
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
         """Return whether a capability is in effect here, as the kernel's ``capable()`` says."""
-        mask = known(self.effective_capabilities)
-        if not mask >> bit & 1:
+        if not known(self.effective_capabilities) >> bit & 1:
             return False
         return self.initial_user_namespace
 

@@ -180,9 +180,8 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         return finding
     mapped = finding.known(process.regular_bytes) + finding.known(process.hugetlb_bytes)
     files = process.memfd_bytes
-    program = LEAST_PROGRAM_BYTES * (process.program in _MEASURED)
     certain = {
-        ADDRESS_SPACE: mapped + program,
+        ADDRESS_SPACE: mapped + (LEAST_PROGRAM_BYTES * (process.program in _MEASURED)),
         DATA_SIZE: mapped - sum(files),
         FILE_SIZE: max(files, default=0),
     }

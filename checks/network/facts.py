@@ -64,8 +64,7 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
 @or_unknown
 def _time_wait(root: Root) -> int | Unknown:
     """Read ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
-    content = known(root.text(SOCKETS))
-    for line in content.splitlines():
+    for line in known(root.text(SOCKETS)).splitlines():
         fields = line.split()
         if fields[:1] == ["TCP:"] and "tw" in fields[:-1]:
             count = fields[fields.index("tw") + 1]

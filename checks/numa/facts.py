@@ -177,8 +177,7 @@ def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
     table = known(table)
     total = 0
     for key in keys:
-        value = known(table.value(key))
-        total += value
+        total += known(table.value(key))
     return total
 
 

@@ -174,13 +174,11 @@ def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
         missing = named.nodes - there
         if not missing:
             continue
-        finding = passed(process.name, node_list(sorted(there)), f"{named.what}")
-        numactl = named.what.startswith("numactl")
-        return finding.failed(
+        return passed(process.name, node_list(sorted(there)), f"{named.what}").failed(
             f"this host has no {node_list(sorted(missing))}: "
             + (
                 f'numactl ends with exit code 1 and "<{_numbers(sorted(named.nodes))}> is invalid"'
-                if numactl
+                if named.what.startswith("numactl")
                 else "the engine refuses to start the container"
             ),
             "bind to nodes that this host has (numactl -H)",

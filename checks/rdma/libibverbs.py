@@ -89,8 +89,7 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     if not start:
         return {"listed": False, "error": os.strerror(ctypes.get_errno())}
     try:
-        devices = (ctypes.c_void_p * count.value).from_address(start)
-        for device in devices:
+        for device in (ctypes.c_void_p * count.value).from_address(start):
             if library.ibv_get_device_name(device).decode(errors="replace") == name:
                 return _opened(library, device or 0)
         return {"listed": False, "error": f"not among the {count.value} devices that it lists"}

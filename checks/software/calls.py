@@ -160,8 +160,7 @@ def records(folder: str) -> list[dict[str, Any]]:
         changed = []
         for name, sha256, size in rows:
             have = _size(os.path.join(folder, name))
-            hashed = _HASHED.fullmatch(name)
-            if have != int(size) or (hashed and not _hashed(folder, name, sha256)):
+            if have != int(size) or (_HASHED.fullmatch(name) and not _hashed(folder, name, sha256)):
                 changed.append([name, int(size), have])
         wheels.append({"info": info, "listed": len(rows), "changed": changed})
     return wheels

@@ -108,13 +108,12 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
     finding = passed(process.name, _have(engine), need)
     if engine.package is not None:
         return finding._replace(evidence=(Evidence(engine.package, _have(engine)),))
-    folders = ", ".join(engine.folders)
     return finding.failed(
         f'it ends with "ImportError: {_MISSING_TEXT}"',
         f"install mooncake-transfer-engine for {engine.interpreter}",
         (pip_install(engine, "mooncake-transfer-engine"),),
         have="none",
-        evidence=(Evidence(folders, "no folder mooncake with engine.so in it"),),
+        evidence=(Evidence(", ".join(engine.folders), "no folder mooncake with engine.so in it"),),
     )
 
 
@@ -234,9 +233,8 @@ def _judge_files(
     if not wrong:
         return finding
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    text = f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}"
     return finding.warned(
-        text,
+        f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}",
         "install it again, unless somebody changed these files on purpose",
         (pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}"),),
         need="the files that its RECORD lists",

@@ -123,11 +123,10 @@ def _space(item: Storage, path: str, folder: Folder) -> Finding:
     if folder.available_bytes >= item.need_bytes:
         return passed(path, have, need, formula, evidence=evidence)
     each = folder.available_bytes * 9 // 10 // users
-    variable = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
     return passed(path, have, need, formula, evidence=evidence).warned(
         "the disk gets full before offload stops by itself",
         f"let each process write {format_bytes(each)} at most",
-        (Setting(Kind.ENVIRONMENT, variable, str(each)),),
+        (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(each)),),
     )
 
 

@@ -291,8 +291,7 @@ def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
 @or_unknown
 def _seccomp(root: Root) -> str | Unknown:
     """Read the seccomp mode of this process."""
-    content = known(root.text(STATUS))
-    for line in content.splitlines():
+    for line in known(root.text(STATUS)).splitlines():
         if line.startswith("Seccomp:"):
             mode = line.partition(":")[2].strip()
             return SECCOMP_MODES.get(mode, Unknown(f"{STATUS}: Seccomp {mode[:20]!r}"))

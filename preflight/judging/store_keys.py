@@ -282,12 +282,11 @@ def _vllm(
     shards: Any = _shards(geometry, tp, dcp)
     algorithm = values["prefix_caching_hash_algo"]
     seed, drawn = _seed(process, algorithm)
-    block = values["block_size"]
     named = {
         "cache_prefix": str(prefix),
         "model name": name,
         "store layout": _layout(client),
-        "block size": _as_text(block),
+        "block size": _as_text(values["block_size"]),
         "hash": algorithm,
         "hash seed": seed,
         "vLLM release": _release(consumer, "vllm"),
@@ -347,8 +346,7 @@ def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
 
 def _layout(client: Client) -> Any:
     size = client.keys.get("store_tp_size")
-    lcm = client.keys.get("enable_store_tp_lcm")
-    if size is None and lcm is not True:
+    if size is None and client.keys.get("enable_store_tp_lcm") is not True:
         return "of each rank"
     return Unknown("which of store_tp_size's layouts vLLM takes follows from the KV cache")
 

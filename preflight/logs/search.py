@@ -309,14 +309,13 @@ class _Found:
     def hit(self) -> PatternHit:
         """Return the record of all matches."""
         first, last = _groups(self.first), _groups(self.last)
-        names = sorted(self.names, key=lambda name: self.names[name])
         return PatternHit(
             self.times,
             self.line,
             self.excerpt,
             first,
             last,
-            tuple(names),
+            tuple(sorted(self.names, key=lambda name: self.names[name])),
             self.last_line,
             time_of(self.first.string),
             time_of(self.last.string),

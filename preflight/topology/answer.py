@@ -235,8 +235,7 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
 
 def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
     """Yield notes on the devices that Mooncake does not use, or does not prefer."""
-    causes = dict.fromkeys(lost.cause for lost in seen.devices.lost)
-    for cause in causes:
+    for cause in dict.fromkeys(lost.cause for lost in seen.devices.lost):
         lost = [device for device in seen.devices.lost if device.cause is cause]
         names = folded(device.name for device in lost)
         yield f"{names}: not used by Mooncake ({cause.value}: {lost[0].why})"

@@ -25,10 +25,9 @@ MOST_COLUMNS = 80
 def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bool) -> str:
     """Write the answer without a final newline."""
     width = min(width, MOST_COLUMNS)
-    strokes = ASCII if ascii_only else LINES
     parts = [
         _verdict(answer, paint, width),
-        boxes(answer.topology, width, strokes),
+        boxes(answer.topology, width, ASCII if ascii_only else LINES),
         matrix(answer.topology, starred(answer), paint, width),
         _mooncake(answer, paint, width),
         _judged(answer, paint, width),
@@ -87,8 +86,7 @@ def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     for seen in answer.views:
         rule = f"Mooncake {seen.release}" if seen.release else "the newest Mooncake known"
         who = clean(folded(seen.processes))
-        title = f"{who}: the NICs that {rule} prefers, and those for another try"
-        lines += wrapped(title, width)
+        lines += wrapped(f"{who}: the NICs that {rule} prefers, and those for another try", width)
         if isinstance(seen.view, Unknown):
             lines += wrapped(f"  not known: {clean(seen.view.reason)}", width)
         else:
