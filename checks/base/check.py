@@ -228,7 +228,7 @@ def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
 
 
 def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of ``run``; where it could not judge on, the last one says why."""
+    """Return the findings of ``run``; if it raises UnjudgedError, the last one says why."""
     findings: list[Finding] = []
     try:
         findings.extend(run())  # what a generator yields before it breaks off stays

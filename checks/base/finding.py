@@ -205,9 +205,7 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: the finding that ``Finding.known`` raises is
-    returned.
-    """
+    """Decorate a function that judges one subject: what ``Finding.known`` raises is returned."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":

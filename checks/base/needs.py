@@ -259,9 +259,8 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Return the sizes of a launch that may be lowered, as a person calls them.
-
-    huge: those of its memory on huge pages, else on regular ones.
+    """Name the sizes of a launch that a person may lower. huge: those on huge pages, else
+    regular.
     """
     sizes = (
         (each.program, each.hugetlb_bytes if huge else each.regular_bytes) for each in processes

@@ -96,7 +96,7 @@ def known(fact: T | Unknown) -> T:
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
-    """Make ``function`` return the Unknown that ``known`` met in it."""
+    """Decorate a function: the Unknown on which ``known`` raised is returned."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:

@@ -37,9 +37,9 @@ _HOST_BITS = 8
 
 
 def keeps_ipv4(address: int) -> bool:
-    """Return whether an address means the same everywhere, so that it need not be replaced.
+    """Tell whether an address means the same on every host, so that it is not replaced.
 
-    Loopback, link-local, multicast and above (with them masks, as 255.255.240.0), "this network".
+    Loopback, link-local, multicast and above (so masks too, as 255.255.240.0), "this network".
     """
     first, second = address >> 24, address >> 16 & 255
     return first in (0, 127) or first >= 224 or (first, second) == (169, 254)
@@ -136,7 +136,7 @@ class PrivateNames:
     # What there is to replace --------------------------------------------------------------
 
     def learn_file(self, name: str, text: str) -> None:
-        """Collect the names that stand in a place of their own in one file."""
+        """Collect the private names of one file, by the place where such a file has them."""
         if name in _HOST_FILES:
             self._host(text.strip())
         if name == "/etc/hosts":
@@ -155,7 +155,7 @@ class PrivateNames:
         self._walk(text, _Learner(self))
 
     def learn_launch(self, text: str) -> None:
-        """Collect what is in a launch or the caller's variables: hosts of addresses, and mail."""
+        """Collect the hosts of addresses and mail in a launch or the caller's variables."""
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()

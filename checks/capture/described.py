@@ -83,7 +83,7 @@ class Description(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """All memory of the host. Raises CaptureError for none, or what cannot be meant."""
+        """All memory of the host. Raises CaptureError for zero, and for a size that no host has."""
         if not self.memory:
             raise CaptureError("a host is described by its memory first: give --memory, as 2tb")
         try:
@@ -380,7 +380,7 @@ def _add_nodes(tree: Tree, described: DescribedHost) -> None:
 
 
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
-    """Add so many of one model, evenly over the nodes; NVML knows NVIDIA's alone."""
+    """Add GPUs of one model, evenly over the NUMA nodes; NVML answers for NVIDIA's alone."""
     count, _, model = gpus
     devices = []
     for index in range(count):
@@ -411,7 +411,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
-    """Add so many of one model, evenly over the nodes."""
+    """Add NICs of one model, evenly over the NUMA nodes."""
     count, kind, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}

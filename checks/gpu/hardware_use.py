@@ -22,7 +22,7 @@ def nics_of(
 
 
 def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the NICs of the launch's processes, each once; Unknown only where none is known."""
+    """Return the NICs of the launch's processes, each once; Unknown if none of them is known."""
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:
@@ -125,7 +125,7 @@ def lacks_resource(gpus: GpuFacts, asked: GivenGpus) -> str:
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
-    """Return the GPUs given to its container or Slurm job; None if the launch does not say."""
+    """Return the GPUs given to the container or Slurm job of a process; None if nothing says so."""
     if process.container is not None:
         return process.container.gpus
     number = process.environment.get("SLURM_GPUS_ON_NODE", "")

@@ -114,7 +114,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
-    """Name the ranks on other accelerators, which are not counted on the host."""
+    """Name the ranks on other accelerators (NPUs): how many this host has is not read."""
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -170,7 +170,7 @@ SPAN_HOSTS = (
 
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge the GPUs that several programs take, of those that run at one time on this host."""
+    """Judge each GPU that several programs take at the same time."""
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
@@ -182,7 +182,7 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    """Judge programs on one GPU turn by turn, then all: unknown, as turns may end others too."""
+    """Judge the programs on one GPU, turn by turn; Unknown if a turn may end others too."""
     for turn in dict.fromkeys(process.turn for process in there):
         finding = _together(place, [process for process in there if process.turn == turn])
         if finding is not None:

@@ -183,7 +183,7 @@ def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @CHECKS.check("hugetlb.node-shortage", wanted_pages)
 def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each node, or set of nodes, that pages are bound to."""
+    """Judge each NUMA node, or set of nodes, that pages are bound to."""
     spots = wanted.spots(bound=True)
     for spot in spots:
         yield _judge_spot(spot, hugetlb, wanted)
@@ -193,7 +193,7 @@ def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @CHECKS.check("hugetlb.page-size", wanted_pages)
 def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each page size of the launch."""
+    """Judge whether the kernel has each page size of the launch."""
     host = hugetlb.hugetlb
     for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
         name = format_page_size(size)

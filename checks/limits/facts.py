@@ -30,7 +30,9 @@ MOST_PROCESSES = 3000
 
 
 def identity() -> dict[str, Any]:
-    """Read the user namespace, who called sudo, whether this is a Slurm job, and who is root."""
+    """Read the user namespace, the caller of sudo, whether this is a Slurm job, and root's
+    names.
+    """
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {
@@ -42,7 +44,7 @@ def identity() -> dict[str, Any]:
 
 
 def processes() -> dict[str, Any]:
-    """Read processes with pinned memory, the daemons above with limits, this user's threads."""
+    """Read the processes with pinned memory, the container daemons' limits, this user's threads."""
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
     pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []
@@ -80,7 +82,7 @@ def _row(content: bytes, name: bytes) -> bytes:
 
 
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """Read a file; returns nothing for a process that is gone or hidden."""
+    """Read a file of /proc; b"" if the process is gone or hidden."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -216,7 +218,7 @@ def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
 
 @or_unknown
 def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
-    """Return the second of the four user ids: real, effective, saved, file system."""
+    """Return the effective user id, the second of the four in a status file."""
     status = known(status)
     ids = status.get("Uid", "").split()
     if len(ids) < 2 or not ids[1].isdecimal():

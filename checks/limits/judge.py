@@ -161,7 +161,9 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge what a process maps for certain: its program, libraries and GPU come on top of that."""
+    """Judge the bytes that a process certainly maps against its limits; libraries and GPU add
+    more.
+    """
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {

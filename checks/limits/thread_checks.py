@@ -130,7 +130,7 @@ def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
 
 
 def _has_store(process: ProcessNeeds) -> bool:
-    """Return whether setup() is certainly called in it; else one thread at least is counted."""
+    """Tell whether a process certainly calls Mooncake's setup()."""
     if process.program == "store_service":
         return True
     regions = () if isinstance(process.regions, Unknown) else process.regions
@@ -140,7 +140,7 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
-    """Judge by the bound that leaves the fewest threads."""
+    """Judge by the ceiling that leaves the fewest threads."""
     wanted = counted(
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )

@@ -49,7 +49,7 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
 
 @CHECKS.check("network.port-taken", _ports)
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge each port of each process."""
+    """Judge whether each port of the launch is free, and taken once."""
     must_be_read(network)
     users: dict[tuple[str, int], list[BoundPort]] = {}
     for port in ports:
@@ -149,7 +149,7 @@ def _meet(address: str | None, other: str | None) -> bool:
 
 @CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge each port of each process."""
+    """Judge whether the kernel may hand a port of the launch to an outgoing connection."""
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)

@@ -25,7 +25,7 @@ _AROUND = " \t\n\0"
 
 
 def numa_nodes(root: Root) -> tuple[int, ...]:
-    """Return the nodes that sysfs shows, ascending; empty where it shows none (no NUMA)."""
+    """Return the NUMA nodes that sysfs shows, ascending; () without NUMA."""
     names = root.names(NODES)
     if isinstance(names, Unknown):
         return ()
@@ -170,7 +170,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
-    """Return the folder of the cpuset that says what is allowed, and its CPUs and nodes."""
+    """Return the innermost cpuset folder with lists, and its CPUs and nodes."""
     memberships = root.text(MEMBERSHIPS)
     for top, path in (*_usual(memberships), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
@@ -199,7 +199,7 @@ def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
 
 
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield the same wherever cpusets are mounted: cpuset(7), before and beside cgroups."""
+    """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
     path, mounts = root.word(CPUSET), root.text(MOUNTED)
     if isinstance(path, Unknown) or isinstance(mounts, Unknown):
         return

@@ -229,10 +229,7 @@ def read_function(root: Root, address: str) -> PciFunction:
 
 
 def _parents(root: Root, folder: str) -> tuple[str, ...]:
-    """Return the host bridge and the bridges above a function.
-
-    () where the tree does not show them.
-    """
+    """Return the host bridge and the bridges above a function; () if the tree shows none."""
     path = root.link(folder)
     if isinstance(path, Unknown):
         return ()
@@ -277,7 +274,7 @@ def _acs(root: Root, address: str) -> int | Unknown | None:
 
 
 def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
-    """Return whether there are Direct NIC functions, which ConnectX-8 and newer alone have."""
+    """Tell whether Direct NIC functions exist, which only ConnectX-8 and newer have."""
     if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
         return False
     return any(
@@ -290,7 +287,7 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
 
-    Symmetric. Unknown if the host bridges differ and a NUMA node is not known.
+    Unknown if the host bridges differ and a NUMA node is not known.
     """
     if not function.parents or not other.parents:
         missing = function if not function.parents else other

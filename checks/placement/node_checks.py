@@ -234,7 +234,9 @@ def judge_gpu(
     names: tuple[str, ...],
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge GPU number ``gpu`` of ``view``, whose NICs in use are ``names``."""
+    """Judge whether Mooncake prefers the nearest of the NICs ``names`` for GPU ``gpu`` of
+    ``view``.
+    """
     finding = finding._replace(need="the nearest NIC in use preferred")
     visible = finding.known(view.gpus)
     if gpu >= len(visible):

@@ -155,7 +155,9 @@ def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, byt
 def netlink_dump(
     protocol: int, message_type: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
+    """Yield the messages of one netlink answer, ``(type, body)``. Raises OSError for an error
+    code.
+    """
     import socket
     import struct
 
@@ -183,7 +185,7 @@ def netlink_dump(
 
 
 def netlink_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield netlink attributes, ``(number, value)``; a nested one's value holds some again."""
+    """Yield netlink attributes, ``(number, value)``; a nested value holds attributes again."""
     while len(data) >= 4:
         length = int.from_bytes(data[:2], "little")
         number = int.from_bytes(data[2:4], "little") & 0x3FFF
@@ -211,7 +213,7 @@ LARGEST_FILE_BYTES = 1 << 16
 
 
 def state_folders() -> list[str]:
-    """Return where results may lie: the system's first, then this user's own."""
+    """Return the folders of saved results: the system's first, then this user's."""
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
@@ -221,7 +223,7 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Return every result that can be read, each with the ``file`` that it lies in."""
+    """Read every saved result, each with the ``file`` that it is from."""
     import json
 
     results = []

@@ -124,7 +124,7 @@ def _listing(rdma: RdmaFacts) -> Evidence:
 
 
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
-    """Return the setting of the names where they stand, as far as that is one variable or flag."""
+    """Return the setting that names ``names``, if one variable or flag names the devices."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)

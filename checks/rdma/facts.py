@@ -112,7 +112,7 @@ class RdmaFacts(NamedTuple):
 
 
 def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
-    """Read it all; calls are made only where sysfs shows a device."""
+    """Read the topic; libraries are called only if sysfs shows a device."""
     names = device_names(root)
     environments = [process.environment for process in needs.processes] if needs else []
     pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}

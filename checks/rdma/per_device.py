@@ -88,7 +88,7 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
 
 
 def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
-    """Yield each use with why its devices cannot be judged, None if they can."""
+    """Yield each use with a finding if its devices cannot be judged, else with None."""
     for use in launch_uses:
         names = use.devices.names
         if isinstance(names, Unknown):
@@ -140,7 +140,7 @@ def judge_nics(
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
-    """Judge each use of devices; say why not, if none can be had."""
+    """Judge each use of devices; a use without known devices gets a finding that says why."""
 
     def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
         return [finding for use in launch_uses if use.nics for finding in judge(use)]
@@ -151,7 +151,7 @@ def judge_uses(
 def judge_regions(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
-    """Judge each process that registers memory, by name; equal findings together."""
+    """Judge each process that registers memory; equal findings are joined."""
 
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:

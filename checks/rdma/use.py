@@ -119,7 +119,7 @@ class Use(NamedTuple):
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
-    """Return the launch's RDMA processes, those alike together."""
+    """Group the launch's RDMA processes by the devices that they use."""
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
@@ -158,7 +158,7 @@ _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
-    """Return the devices of ``process``; ``release`` of Mooncake, None: as the newest known."""
+    """Return the devices that ``process`` uses. release: Mooncake's, None for the newest known."""
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
@@ -237,7 +237,7 @@ def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
 def _without_problem(
     names: tuple[str, ...], problem_of: Callable[[str], Lost | Unknown | None]
 ) -> tuple[tuple[str, ...], list[Lost | Unknown]]:
-    """Return the devices without a problem, and the problems of the others."""
+    """Split devices into those without a problem, and the problems of the others."""
     problems = {name: problem_of(name) for name in names}
     good = tuple(name for name, problem in problems.items() if problem is None)
     return good, [problem for problem in problems.values() if problem is not None]
@@ -314,7 +314,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device of the host, None if it does.
+    """Return the problem for which Mooncake does not list a device, None if it lists it.
 
     Source: topology.cpp, isIbDeviceAvailable.
     """
@@ -383,7 +383,7 @@ def gid_problem(
 
 
 def host_table(process: ProcessNeeds) -> bool:
-    """Return whether the GIDs that a process finds are certainly those of the host's addresses.
+    """Tell whether the GIDs that a process finds are certainly those of the host's addresses.
 
     A network of Kubernetes or of a plugin may give a device addresses once the container starts.
     """

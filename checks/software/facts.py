@@ -234,7 +234,7 @@ def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
 
 @cache
 def _build_ids() -> dict[str, tuple[str, ...]]:
-    """Return the table that lies beside this module: build id -> releases that have it."""
+    """Read the table of build ids: build id -> releases."""
     releases_of: dict[str, tuple[str, ...]] = {}
     with open(os.path.join(os.path.dirname(__file__), "build_ids.txt"), encoding="ascii") as file:
         for release, build_id in re.findall(r"^(\S+) (\w+)$", file.read(), re.MULTILINE):
@@ -294,7 +294,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read one; Unknown if a folder may not be listed and no other has SGLang or Mooncake."""
+    """Read one environment; Unknown if a folder without access may hold SGLang or Mooncake."""
     hidden: Unknown | None = None
     mooncake: dict[str, Distribution] = {}
     others: dict[str, Distribution] = {}
@@ -363,7 +363,7 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """Return the wheel that a file came in, by the folder of its bundled libraries."""
+    """Name the wheel that a file came in, by the folder of its bundled libraries."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

@@ -36,7 +36,7 @@ def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
 
 @CHECKS.check("storage.offload-path", _offloads)
 def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
-    """Judge each folder."""
+    """Judge whether Mooncake may use each offload folder."""
     for item in items:
         if isinstance(item.path, Unknown):
             yield unknown(Subject(item.owner, "process"), item.path)
@@ -96,7 +96,7 @@ def _usable(item: Storage, path: str, folder: Folder, evidence: tuple[Evidence, 
 
 @CHECKS.check("storage.offload-space", _offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
-    """Judge each folder, with all its users."""
+    """Judge whether each offload folder has room for all its users."""
     for item in items:
         path = item.path
         if isinstance(path, Unknown):
@@ -132,7 +132,7 @@ def _space(item: Storage, path: str, folder: Folder) -> Finding:
 
 @CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
-    """Judge each absolute path; a model's name on a hub is not one."""
+    """Judge whether each file of the launch exists; a model's name on a hub is no path."""
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
     if not looked:

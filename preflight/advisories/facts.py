@@ -111,7 +111,7 @@ def may_give(process: LaunchProcess) -> Unknown | None:
 
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
-    """Return whether a product's code runs in the process, as far as its words show it."""
+    """Tell whether a product's code runs in the process, as far as its words show it."""
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -161,9 +161,8 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 
 def _environment(subject: AdvisorySubject) -> Environment:
-    """Return the interpreter that the process runs in.
-
-    Raises UnknownFactError if it is not here.
+    """Return the environment that the process runs in. Raises UnknownFactError if it is not
+    here.
     """
     engine = known(_here(subject).software.engine)
     if engine is None:
@@ -292,7 +291,7 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
 
 
 def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
-    """Return how many clients of the store each network has, whose containers have one address."""
+    """Count the store's clients of each network: its containers have one address."""
     sizing = sized.sizing
     users: dict[str, list[LaunchProcess]] = {}
     for process in sizing.inputs.processes:

@@ -167,7 +167,7 @@ def _count(ids: set[str]) -> str:
 
 
 def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
-    """Return the finding of one record and one process: its summary, the release, and ``said``."""
+    """Return the finding of one record and one process: summary, release, then ``after``."""
     record = verdict.advisory
     ranges = "; ".join(map(range_text, record.affected))
     return Finding(

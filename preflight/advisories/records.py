@@ -131,7 +131,7 @@ def advisory(id_: str) -> Advisory | None:
 
 
 def _read(name: str) -> Advisory:
-    """Return the record of a file. Tests hold our own records to what one may have."""
+    """Read a record's file."""
     with open(os.path.join(FOLDER, name), "rb") as file:
         table = json.load(file)
     details = table["database_specific"]
@@ -175,7 +175,7 @@ _ENDS = {"fixed": "fixed", "last_affected": "last"}
 
 
 def expression(table: Mapping[str, Any]) -> Expression:
-    """Return a condition."""
+    """Read a condition."""
     if "fact" in table:
         (op,) = set(table) - {"fact"}
         return Comparison(table["fact"], op, table[op])
@@ -186,7 +186,7 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def comparisons_of(condition: Expression | None) -> list[Comparison]:
-    """Return every test in a condition."""
+    """Return every comparison in a condition."""
     if condition is None:
         return []
     if isinstance(condition, Comparison):
@@ -209,7 +209,9 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Return whether all (or any) of ``parts`` hold; a part that decides goes before an unknown."""
+    """Tell whether all (or any) of ``parts`` hold; a part that decides counts before an unknown
+    one.
+    """
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -274,10 +276,10 @@ def _in(affected: Affected, span: Range, key: Any) -> bool:
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return a key that orders versions, or Unknown for a text that is none.
+    """Return a key that orders versions, or Unknown if ``text`` is no version.
 
-    Of wheels by PEP 440 without the part that names a build, of others (``7.0.0-31-generic``,
-    ``595.71.05``) by their leading numbers.
+    Wheels by PEP 440 without the build part, others (``7.0.0-31-generic``, ``595.71.05``) by
+    their leading numbers.
     """
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version

@@ -154,9 +154,9 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
     again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings, each with what follows from it, and what mends it where it will run.
+    """Return the findings with functions for their commands and consequences.
 
-    again: the line that asks another command of this program the same.
+    again: returns the line of another command for the same launch.
     """
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
@@ -174,9 +174,9 @@ def _explained(
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; none if it would be another.
+    """Return the line that asks ``command`` of the same launch; () if it cannot be repeated.
 
-    A launch that was typed, and what standard input held, are not repeated.
+    A launch that was typed, or read from standard input, is not repeated.
     """
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
@@ -308,7 +308,7 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
 
 def nearest(name: str, ids: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown ``name``: what was probably meant."""
+    """End a sentence about an unknown ``name`` with the ids that were probably meant."""
     from difflib import get_close_matches
 
     known = sorted(set(ids))

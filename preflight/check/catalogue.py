@@ -59,7 +59,7 @@ class Catalogue(NamedTuple):
 
 
 def catalogue() -> Catalogue:
-    """Return all that is declared; imports every module that declares something."""
+    """Return all checks, rules and records; imports every module that declares some."""
     from checks.run.runner import every_check
     from preflight.advisories.records import advisories
     from preflight.judging.pages import LAUNCH_CHECKS

@@ -147,7 +147,7 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
 
 
 def _exit_code(child: int) -> int | None:
-    """Return how a child ended, as a shell has it; None if it does not within LAST_WAIT."""
+    """Return the exit code of a child; None if it does not end within LAST_WAIT."""
     until = time.monotonic() + LAST_WAIT
     while time.monotonic() < until:
         try:
@@ -214,8 +214,8 @@ def _judged(
 def _stop_at_once() -> None:
     """End on a signal while the check runs, as the command would later.
 
-    The first process of a container has no default action: a stop that came now would be lost, and
-    the server started all the same. What is ignored stays so; exec sets the rest back.
+    The first process of a container has no default action: a stop now would be lost, and the
+    server would start all the same. Ignored signals stay ignored; exec resets the others.
     """
     import signal
 
@@ -225,7 +225,7 @@ def _stop_at_once() -> None:
 
 
 def recommended(report: Report) -> dict[str, str]:
-    """Return the variables that findings want set; an empty one is to be removed."""
+    """Return the variables that findings want set; "" removes one."""
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
     return {
         setting.name: setting.wanted
@@ -238,7 +238,7 @@ def recommended(report: Report) -> dict[str, str]:
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
 ) -> tuple[Checked | None, str]:
-    """Return the report; without one, why: no launch is known, or it could not be read."""
+    """Return the report; without one, the reason: no launch is known, or it could not be read."""
     try:
         return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:
@@ -307,10 +307,9 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
 def _object_text(
     report: Report | None, reason: str, exit_code: int | None = None, locked: Differs | None = None
 ) -> str:
-    """Return the object of the check as text.
-
-    exit_code: None for the check's own. locked: what differs from a locked answer; None
-    without one.
+    """Return the check's object as text. exit_code: None for the check's own. locked: the
+    differences
+    from a locked answer; None without one.
     """
     from preflight.base.output import json_text
     from preflight.check.forms import error_object, report_object

@@ -267,7 +267,7 @@ _MADE = {
 
 
 def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
-    """Yield a hash of each model's config.json, so that one name with two models is seen."""
+    """Yield a hash of each model's config.json, so that two models of one name are seen."""
     import hashlib
 
     for storage in needs.storage if needs is not None else ():
@@ -300,7 +300,7 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
 
 
 def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
-    """Return the segment of each store client in bytes, without L2, whose size may be open."""
+    """Return the segment of each store client in bytes, without L2, whose size may be unknown."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             return [

@@ -49,7 +49,7 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return every port of every RDMA device; () where there is none."""
+    """Return every port of every RDMA device; () without a device."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma
@@ -107,7 +107,7 @@ def _rail(
     release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
-    """Return a port as a process with this environment takes it."""
+    """Describe one port as a process with this environment uses it."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     mtu = _active_mtu_bytes(nic, port)

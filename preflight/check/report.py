@@ -100,10 +100,7 @@ class Findings(NamedTuple):
 
 
 def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
-    """Return a function that gives a check's consequence by its id, from its page.
-
-    It gives None for other ids.
-    """
+    """Return a function: a check's id -> the consequence of its page; None for other ids."""
     by_id = {check.id: check for check in declared}
     return lambda id_: by_id[id_].consequence if id_ in by_id else None
 
@@ -115,7 +112,7 @@ def report(
     root: str,
     understood: str = "",
 ) -> Report:
-    """Fold, order and judge. A finding that is not a pass and has a waiver counts nowhere."""
+    """Fold, order and judge the findings. Those that are waived count nowhere."""
     counting: list[Finding] = []
     waived: list[Finding] = []
     for finding in findings.findings:

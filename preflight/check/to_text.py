@@ -167,7 +167,7 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
 
 
 def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return rows that are one line of the page: unknown for one reason, or many of one check."""
+    """Group rows for one line of the page: unknown for one reason, or many of one check."""
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
@@ -276,9 +276,9 @@ def said_of(rows: Sequence[Row], most: int = MOST_NAMES) -> str:
 
 
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Return the ids of rows that are one, and subject and what was found; -v shows the rest.
+    """Return the ids of rows that share a line, and their subjects with the finding.
 
-    most: so many subjects are named that have no number to count by.
+    most: how many subjects without a common number are named; -v shows the rest.
     """
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)

@@ -132,7 +132,9 @@ class Consumer(NamedTuple):
     connectors: tuple[str, ...] = ()
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
-        """Return why what runs may take the words; "" if it ends, None if it takes them."""
+        """Return why an error may not apply to the release that runs; "" if it applies, None if
+        not.
+        """
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -146,7 +148,7 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield what its launch names in another release than it was read as, and as which."""
+        """Yield each release that the launch names, if another one was read in its place."""
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
             named = self.named.get(product.lower())
@@ -169,7 +171,7 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools at one bound, and over both if ``mla`` is not known."""
+        """Return a worker's pools at one bound; the wider of both if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         pools = []
         for own_pool in self.pools:
@@ -187,7 +189,7 @@ class Consumer(NamedTuple):
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release lies in a span; False if one of the three is no number."""
+    """Tell whether a release lies between two; False if one of the three is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:

@@ -43,7 +43,7 @@ class _Row(NamedTuple):
 
 @cache
 def lmcache_settings() -> Mapping[str, _Row]:
-    """Return every setting by its name: how it is read, and its default."""
+    """Return the reader and the default of every setting, by name."""
     rows = {}
     with open(data_file("lmcache_settings.txt"), encoding="utf-8") as file:
         for line in file:
@@ -158,7 +158,7 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Complete the values as ``_validate_config`` does; of P2P, PD and NIXL nothing is refused."""
+    """Complete the values as LMCache's ``_validate_config`` does, without its refusals for P2P."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -175,7 +175,7 @@ def _validate(values: dict[str, Any]) -> None:
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``lmcache.<key>`` of the engine's JSON; what cannot be converted changes nothing."""
+    """Set ``lmcache.<key>`` of the engine's JSON, if its value can be converted."""
     row = lmcache_settings().get(key)
     if row is None:
         return
@@ -439,7 +439,7 @@ def _egm_pool(setup: Mapping[str, str]) -> list[str]:
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
-    """Return why ``setup(dict)`` (0.3.9 on, seen on 0.3.13.post1) fails, or the client it makes."""
+    """Return the error of Mooncake's ``setup(dict)`` (0.3.9 on), or the client that it makes."""
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None

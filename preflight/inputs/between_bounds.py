@@ -75,7 +75,7 @@ def _worst(findings: Sequence[Finding]) -> Status:
 
 
 def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """Return ``failed``, which is one of the two findings, as what may happen and may not."""
+    """Return ``failed`` as unknown: it holds at one bound of the sizes alone."""
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"

@@ -69,7 +69,7 @@ def _has_any(finding: Finding) -> bool:
 
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
-    """Return the sizing with why it prescribes no pages: the launch ends whatever pages there are.
+    """Return the sizing without pages if the launch ends whatever pages there are.
 
     As check and plan say it; of another host (``available_bytes``) nothing is known here.
     """

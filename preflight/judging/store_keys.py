@@ -71,7 +71,7 @@ class StoreKeys(NamedTuple):
 
     @property
     def model(self) -> str:
-        """Return the last part of the model's name, "" if it is not known."""
+        """The last part of the model's name, "" if it is not known."""
         consumer, server = self.process.consumer, self.process.server
         if consumer is not None:
             model = consumer.model
@@ -112,14 +112,14 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
 def matches(
     ours: Sequence[StoreKeys], others: Sequence[StoreKeys] | None = None
 ) -> Iterator[KeyMatch]:
-    """Yield every pair of a launch, or every process of one with every one of another."""
+    """Compare every two processes of a launch, or each with every process of another launch."""
     pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
     for first, second in pairs:
         yield compared(first, second)
 
 
 def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
-    """Hold two processes' keys against each other."""
+    """Compare the keys of two processes."""
     apart, unsure = _differences(first.store, second.store)
     if apart:
         return KeyMatch(first, second, Meeting.APART, tuple(apart))
@@ -330,7 +330,7 @@ def _number(value: Any) -> Any:
 
 
 def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
-    """Return how many shards the heads are in: ranks beyond the heads write the same bytes once."""
+    """Count the distinct shards of the heads: further ranks write the same bytes."""
     if not isinstance(tp, int):
         return tp
     if isinstance(dcp, Unknown):
@@ -359,7 +359,7 @@ def _draft(config: Any) -> Any:
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
-    """Return PYTHONHASHSEED, or what vLLM 0.33 takes without it; and why it is random."""
+    """Return PYTHONHASHSEED, or vLLM 0.33's value without it; and why the seed is random."""
     word = process.command.environment.get("PYTHONHASHSEED")
     if word is not None and not word.unresolved:
         # To Python's own hash "random" is no seed; vLLM hashes the word as any other.

@@ -45,7 +45,7 @@ def number(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return how many pages a mapping takes, of the size that the line or the log names."""
+    """Compute the pages of a mapping, of the size that the line or the log names."""
     mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
     size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
     default = 2 * MIB
@@ -114,7 +114,7 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return how many of what was asked for, or waited for, did not come."""
+    """Compute how many of the wanted things did not come."""
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -133,7 +133,7 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return which program of Mooncake has the flag in some releases, and in which."""
+    """Find the Mooncake program that has the flag in some releases, and these releases."""
     from preflight.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()
@@ -342,7 +342,7 @@ def explanations_text(
 ) -> str:
     """Return the answer for a terminal ``width`` columns wide, without a final newline.
 
-    paint(text, colour). The first cause of each process is told whole, and with verbose all.
+    paint(text, colour). The first cause of each process is explained whole, with verbose all.
     """
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
@@ -656,7 +656,7 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 
 def _of_others(case: Case, seen: Hits) -> Values:
-    """Return the groups of the first of the case's other lines that the log holds."""
+    """Return the groups of the first of the case's other lines that is in the log."""
     other = next((seen[id_] for id_ in case.seen if id_ in seen), None)
     if other is None:
         return {}

@@ -90,7 +90,10 @@ class Search:
         explained: set[int],
         line_of: Callable[[int], int],
     ) -> None:
-        """Count a group's lines; told: those that a pattern explains, as known are marks too."""
+        """Count a group's lines.
+
+        known: starts of all lines that a pattern knows; explained: of those that one explains.
+        """
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -153,7 +156,7 @@ class Search:
             self._unknown.popitem(last=False)
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
-        """Keep the last line that is not empty, and the last time."""
+        """Keep the last line with text, and the last time."""
         end, text = len(block), ""
         for _ in range(_MOST_BACK):
             start = block.rfind("\n", 0, max(end - 1, 0)) + 1
@@ -261,7 +264,7 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Return which process prints a line: its rank, or what its source file belongs to."""
+    """Name the process that prints a line: its rank, or the program of its source file."""
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -360,7 +363,7 @@ def _without_digits(text: str) -> str:
 
 @cache
 def _all_groups() -> list[_Group]:
-    """Return all patterns by their literals, those of the families last."""
+    """Group all patterns by literal, those of the families last."""
     by_literal: dict[tuple[bool, str], list[Pattern]] = {}
     for pattern in read_patterns():
         for literal in pattern.find:
@@ -386,10 +389,7 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
-    """Return the groups that took part.
-
-    ``name2`` stands for ``name`` in another branch of the expression.
-    """
+    """Return the named groups that matched; ``name2`` is ``name`` in another branch."""
     return {
         key.rstrip(_DIGITS): _plain_value(value)
         for key, value in match.groupdict().items()
@@ -448,8 +448,7 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Return why what is open as ``handle`` is no log; "" for a file, a pipe, a terminal and
-    /dev/null.
+    """Say why the open ``handle`` is no log; "" for a file, a pipe, a terminal and /dev/null.
 
     Other devices have no end: /dev/zero would be read for ever. Raises OSError.
     """
@@ -479,7 +478,7 @@ _WRONG = regex(r"[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
 def why_no_text(path: str, beginning: bytes) -> str:
-    """Return why a file that begins so is no log, and what to do; "" for a text."""
+    """Say why a file with this beginning is no log, and what to do; "" for a text."""
     for mark, unpack in _PACKED.items():
         if beginning.startswith(mark):
             return f"packed: {unpack} {path} | mooncake-preflight explain"
@@ -509,7 +508,7 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
 
 
 def blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, or blocks of lines, with or without their ends, as blocks for searching."""
+    """Join lines, or blocks of lines, into blocks for searching."""
     waiting: list[str] = []
     size = 0
     for line in lines:

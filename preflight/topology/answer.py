@@ -103,7 +103,9 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
-    """Return the worst of the findings and of what was measured; nothing to judge is a pass."""
+    """Return the worst status of the findings and of the measurement; a pass if nothing was
+    judged.
+    """
     seen = {finding.status for finding in findings}
     if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -146,7 +148,7 @@ class MooncakeView(NamedTuple):
 
 
 def engine_of_host(facts: Facts) -> Engine | Unknown:
-    """Return the Mooncake that a launch would load here."""
+    """Return the installed Mooncake that a launch would load here."""
     software = facts.topic("software")
     engine = software if isinstance(software, Unknown) else software.engine
     if isinstance(engine, Unknown):

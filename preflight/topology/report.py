@@ -65,7 +65,7 @@ def _shown(answer: TopologyAnswer) -> list[Finding]:
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """Return GPU -> NICs preferred for it, of the first process whose GPU it is."""
+    """Return GPU -> preferred NICs, of the first process that has the GPU."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for seen in answer.views:
@@ -221,7 +221,9 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
-    """Draw a box per node that has a device, one for other nodes, one for devices on none."""
+    """Draw a box for each NUMA node with devices, one for other nodes, one for devices without a
+    node.
+    """
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
@@ -263,7 +265,7 @@ def _heading(node: TopologyNode) -> str:
 
 
 def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, int]:
-    """Return widths of name, address and kind: a name is whole up to a third of the line."""
+    """Return the widths of name, address and type; a name may take a third of the line."""
     name = min(width // 3, max((len(device.name) for device in devices), default=0))
     address = max((len(device.address) for device in devices), default=0)
     users = any(device.used_by for device in devices)
@@ -291,7 +293,7 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Yield which ``cells`` fit on a line behind ``first`` columns, two spaces apart."""
+    """Split cells into lines of ``width`` columns, behind ``first`` columns, two spaces apart."""
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:
@@ -327,7 +329,7 @@ UNFOLDED_NICS = 8
 def matrix(
     topology: Topology, preferred: Mapping[str, tuple[str, ...]], paint: Paint, width: int
 ) -> list[str]:
-    """Draw the lines; none without GPUs or NICs. preferred: GPU -> NICs that get a star."""
+    """Draw the matrix of GPUs and NICs. preferred: GPU -> NICs that get a star."""
     gpus = [gpu.name for gpu in topology.gpus]
     nics = [nic.name for nic in topology.nics]
     if not gpus or not nics:
