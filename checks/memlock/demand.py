@@ -114,7 +114,7 @@ class Grant(NamedTuple):
 
     @property
     def have(self) -> str:
-        """The limit in words, with what lifts it."""
+        """The limit in words, with its origin; or the capability that lifts it."""
         if self.void is True:
             return f"CAP_IPC_LOCK in effect ({self.origin})"
         if isinstance(self.limit, Unknown):

@@ -171,7 +171,9 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools at one bound; the wider of both if ``mla`` is not known."""
+        """Return a worker's pools at one bound of the sizes, over both cases if ``mla`` is not
+        known.
+        """
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         pools = []
         for own_pool in self.pools:
