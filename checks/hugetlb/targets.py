@@ -71,7 +71,7 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 def _grow(
     wanted: dict[Spot, int], pool: Pool | Unknown, spot: Spot, pages: int, barred: Collection[int]
 ) -> None:
-    """Spread the pages of a set of NUMA nodes: each keeps its own, the missing ones go evenly."""
+    """Spread the pages of a set of NUMA nodes: each keeps what it has, the missing go evenly."""
     nodes = [Spot(spot.page_size_bytes, node) for node in spot.among if node not in barred]
     for at in nodes:
         now, others = now_and_held(pool, at.node)

@@ -22,6 +22,7 @@ from preflight.logs.search import (
     speaker_of,
 )
 from preflight.logs.streams import parts
+from preflight.render.plain_data import fields
 from preflight.sglang.admission_gate import RESERVE_BYTES
 
 Compute = Callable[[Groups, Hits], Mapping[str, Any]]
@@ -543,11 +544,9 @@ def _unknown_object(each: UnknownLine) -> dict[str, Any]:
     return {
         "file": file,
         "source": source,
-        "kind": line.kind,
-        "text": line.text,
+        **fields(line, "kind", "text"),
         "count": line.times,
-        "line": line.line,
-        "last_line": line.last_line,
+        **fields(line, "line", "last_line"),
         "time": line.time[1],
     }
 
@@ -559,17 +558,8 @@ def explanation_object(each: Explanation) -> dict[str, Any]:
         "layer": each.printer,
         "stage": each.stage.word,
         "count": each.times,
-        "file": each.file,
-        "source": each.source,
-        "process": each.process,
-        "ranks": list(each.ranks),
-        "line": each.line,
-        "last_line": each.last_line,
-        "first_time": each.first_time,
-        "last_time": each.last_time,
-        "earlier": each.earlier,
-        "excerpt": each.excerpt,
-        "names": list(each.names),
+        **fields(each, "file", "source", "process", "ranks", "line", "last_line", "first_time"),
+        **fields(each, "last_time", "earlier", "excerpt", "names"),
         "values": dict(each.groups),
         "cause": _sentence(each.cause),
         "numbers": each.sums,
