@@ -126,9 +126,7 @@ class _Bounds:
                 raise _RefusedError(f"a header of over {LONGEST_HEADER_BYTES >> 10} KiB, or many")
 
     def member(self, name: str) -> None:
-        """Count a member. Raises ArchiveError for too many, and for a name outside of the
-        archive.
-        """
+        """Count a member. Raises ArchiveError for too many, and for a name outside."""
         if ".." in name.split("/"):
             raise ArchiveError(f"has a member outside of itself: {name!r}")
         self.entries += 1

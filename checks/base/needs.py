@@ -259,9 +259,7 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Name the sizes of a launch that a person may lower. huge: those on huge pages, else
-    regular.
-    """
+    """Name the sizes that a person may lower: those on huge pages if ``huge``, else regular."""
     sizes = (
         (each.program, each.hugetlb_bytes if huge else each.regular_bytes) for each in processes
     )

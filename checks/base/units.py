@@ -154,8 +154,5 @@ def bare_number(text: str, number: str) -> str:
 
 
 def segment_text(size: int) -> str:
-    """Return a size as SGLang since 0.5.4 and the store service read it alike.
-
-    It is whole ``gb`` (2^30), else bytes.
-    """
+    """Return a size as SGLang and the store service both read it: whole ``gb``, else bytes."""
     return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)

@@ -127,9 +127,7 @@ class UnreadTopic:
 
 
 def must_be_read(topic: object) -> None:
-    """Raise UnreadTopicError at once if a topic was not read, whichever field is asked for
-    later.
-    """
+    """Raise UnreadTopicError at once if a topic was not read, whatever is asked for later."""
     why = unread(topic)
     if why is not None:
         raise UnreadTopicError(why)

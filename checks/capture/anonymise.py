@@ -68,9 +68,7 @@ class Ipv4Names:
 
     @staticmethod
     def _network(address: int, kept: int, prefixes: set[int], known: list[int]) -> int:
-        """Return the network that replaces an address's own; branches that both exist stay
-        apart.
-        """
+        """Return the replacement of an address's network; branches that both exist stay apart."""
         network = address >> (32 - kept)
         for shift in range(31 - kept, _HOST_BITS - 1, -1):
             prefix = address >> shift

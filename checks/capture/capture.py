@@ -91,10 +91,7 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open "/", a folder like it, a capture, a tree's archive, a demo, a description.
-
-    Raises CaptureError.
-    """
+    """Open "/", a folder, a capture, an archive, a demo or a description. Raises CaptureError."""
     if path.startswith(DEMO):
         return _demo(path)
     if is_description(path):

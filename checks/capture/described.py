@@ -170,10 +170,7 @@ class DescribedRoot(TreeRoot):
 
 
 def description_of(path: str) -> Description:
-    """Read ``described:memory=2tb,gpus=8xH800``, or a TOML file of the same keys.
-
-    Raises CaptureError for any other path.
-    """
+    """Read ``described:gpus=8xH800,...``, or a TOML file of these keys. Raises CaptureError."""
     if path.startswith(DESCRIBED):
         words = path.removeprefix(DESCRIBED).split(",")
         values: Table = {key: text for key, _, text in (word.partition("=") for word in words)}

@@ -82,9 +82,7 @@ _MOST_NAMES = 4  # of processes in one sentence
 
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether the host has as many GPUs as the launch takes, and no two programs share
-    one.
-    """
+    """Judge whether the host has all GPUs that the launch takes, and no two programs share one."""
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
@@ -229,9 +227,7 @@ def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
 
 
 def _refuses(running: ProcessNeeds, other: ProcessNeeds) -> bool:
-    """Tell whether vLLM refuses to start as ``other`` while ``running`` holds its share of the
-    GPU.
-    """
+    """Tell whether vLLM refuses to start as ``other`` while ``running`` holds its GPU share."""
     if running.id.command == other.id.command:
         return False
     share, wanted = running.gpu_share, other.gpu_share

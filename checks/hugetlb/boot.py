@@ -47,9 +47,7 @@ class SysctlFile(NamedTuple):
 
 
 class DropIn(NamedTuple):
-    """A line's place to have the last word. origin: the file to copy first; "" if none is
-    needed.
-    """
+    """A line's place to have the last word. origin: the file to copy first, or ""."""
 
     path: str = DROP_IN
     origin: str = ""

@@ -197,9 +197,7 @@ def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Count the free pages of a size that lie in one piece; 0 above the allocator's largest
-    order.
-    """
+    """Count the free pages that lie in one piece; 0 above the allocator's largest order."""
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:

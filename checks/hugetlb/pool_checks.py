@@ -21,9 +21,7 @@ CHECKS = CheckSet()
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
-    """Return the targets of one spot that are not met; of a whole pool, those of its bound
-    nodes.
-    """
+    """Return the targets of one spot that are not met; of a whole pool those of its nodes."""
     every = all_targets(facts.hugetlb, wanted.everything)
     size = spot.page_size_bytes
     mine = {at: target for at, target in every.items() if at.page_size_bytes == size}

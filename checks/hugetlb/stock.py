@@ -37,9 +37,7 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest limit over this process's cgroup and its ancestors; None if none
-    limits.
-    """
+    """Return the tightest limit over the cgroup and its ancestors; None if none limits."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount

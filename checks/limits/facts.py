@@ -30,9 +30,7 @@ MOST_PROCESSES = 3000
 
 
 def identity() -> dict[str, Any]:
-    """Read the user namespace, the caller of sudo, whether this is a Slurm job, and root's
-    names.
-    """
+    """Read the user namespace, sudo's caller, whether this is a Slurm job, and root's names."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {

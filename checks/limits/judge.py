@@ -161,9 +161,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge the bytes that a process certainly maps against its limits; libraries and GPU add
-    more.
-    """
+    """Judge the bytes that a process certainly maps (libraries and GPU add more) by its limits."""
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {

@@ -125,9 +125,7 @@ class RuntimeLimits(NamedTuple):
 
 
 def _may_mean(domain: str, user: str) -> bool:
-    """Tell whether a row may be of ``user``; only rows of its name count for root
-    (limits.conf(5)).
-    """
+    """Tell whether a row may be of ``user``; for root only rows of its name (limits.conf(5))."""
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain

@@ -61,9 +61,7 @@ class _Need(NamedTuple):
 
 @CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether the kernel, the cgroups and the user leave threads enough to start and to
-    run.
-    """
+    """Judge whether the kernel, the cgroups and the user leave enough threads."""
     if not needs.processes:
         yield skip("the launch has no process on this host")
         return

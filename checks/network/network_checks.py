@@ -301,9 +301,7 @@ def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
 
 @or_unjudged
 def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
-    """Judge the address of a service: it has a port, resolves, and is not loopback for other
-    hosts.
-    """
+    """Judge a service's address: it has a port, resolves, and is no loopback for other hosts."""
     finding = passed(_subject(service))
     judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
     if service.port is None:

@@ -69,10 +69,7 @@ def node_list(nodes: Iterable[int]) -> str:
 
 
 def parse_node_list(text: str) -> tuple[int, ...]:
-    """Return ``"0-1,4"`` as ``(0, 1, 4)``, ascending, each once.
-
-    Raises ValueError on anything else.
-    """
+    """Parse ``"0-1,4"`` to ``(0, 1, 4)``. Raises ValueError on anything else."""
     return _parse_list(text, MOST_NODES, "NUMA nodes")
 
 

@@ -141,10 +141,7 @@ class PciFacts(NamedTuple):
 
 
 def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
-    """Read the facts of PCI; never raises.
-
-    What has no PCI function (soft-RoCE) is in no list here.
-    """
+    """Read the facts of PCI; never raises. Soft-RoCE has no PCI function, and is left out."""
     one_node = len(numa_nodes(root)) <= 1
     functions = read_accelerators(root)
     accelerators = () if isinstance(functions, Unknown) else functions

@@ -234,9 +234,7 @@ def judge_gpu(
     names: tuple[str, ...],
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether Mooncake prefers the nearest of the NICs ``names`` for GPU ``gpu`` of
-    ``view``.
-    """
+    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``."""
     finding = finding._replace(need="the nearest NIC in use preferred")
     visible = finding.known(view.gpus)
     if gpu >= len(visible):

@@ -155,9 +155,7 @@ def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, byt
 def netlink_dump(
     protocol: int, message_type: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the messages of one netlink answer, ``(type, body)``. Raises OSError for an error
-    code.
-    """
+    """Yield the messages of a netlink answer, ``(type, body)``. Raises OSError for an error."""
     import socket
     import struct
 

@@ -202,9 +202,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
 
 
 def _most_regions(rdma: RdmaFacts, nic: Nic, device_limit: int) -> int:
-    """Return how many regions a device holds: max_mr, or fewer if the probe met a bound; 0: no
-    bound.
-    """
+    """Return a device's most regions: max_mr, or the bound that the probe met; 0: no bound."""
     met = [
         result.holds_regions
         for result in rdma.measured

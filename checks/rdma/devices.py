@@ -271,9 +271,7 @@ def choose_gid(
 def _given(
     gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
-    """Take the GID at the index that the environment gives, if Mooncake's release accepts the
-    entry.
-    """
+    """Take the GID at the environment's index, if Mooncake's release accepts the entry."""
     index, name = asked
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:

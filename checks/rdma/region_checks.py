@@ -160,9 +160,7 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
 
 
 def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
-    """Tell whether a device was measured to hold a load; None if the measurement does not show
-    it.
-    """
+    """Tell whether a device was measured to hold a load; None if that was not measured."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True

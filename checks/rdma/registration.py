@@ -68,9 +68,7 @@ def pieces(size_bytes: int, largest_bytes: int) -> int:
 def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
-    """Return how Mooncake registers a region, if one registration takes ``largest_bytes`` at
-    most.
-    """
+    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)

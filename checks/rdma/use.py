@@ -369,10 +369,7 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
 ) -> Lost | Unknown | None:
-    """Return a problem if Mooncake finds no GID on the port that it opens, else None.
-
-    of_host: see ``host_table``.
-    """
+    """Return a problem if no GID of the opened port is usable. of_host: see ``host_table``."""
     choice = known(gid_choice(nic, environment, release))
     if choice.gid or of_host:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)

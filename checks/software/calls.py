@@ -195,9 +195,7 @@ class Loader:
         self._given = [path or "." for path in paths.split(":")] if paths else []
 
     def missing(self, path: str) -> list[tuple[str, str]]:
-        """Return the libraries that ``path`` needs, itself or through others, and that are not
-        found.
-        """
+        """Return libraries that ``path`` needs, itself or through others, and are not found."""
         first = self._elf(path)
         if first is None:
             return []
@@ -225,9 +223,7 @@ class Loader:
     def _find(
         self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...], machine: int
     ) -> tuple[str, Elf] | None:
-        """Find a library as ld.so does: RPATH, LD_LIBRARY_PATH, RUNPATH, the cache, the standard
-        folders.
-        """
+        """Find a library as ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard folders."""
         if "/" in name:
             candidates = [name]
         else:

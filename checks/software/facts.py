@@ -87,10 +87,12 @@ class Master(NamedTuple):
 
 
 class SoftwareFacts(NamedTuple):
-    """environments: the interpreters looked at, this one first. files: compiled files of the
-    Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None. records: of
-    the wheels of ``engine``. master: None if PATH has none. parts: what of ``calls.PARTS`` its
-    compiled files have, asked for only where the launch names one."""
+    """What is installed. environments: the interpreters looked at, this one first.
+
+    files: compiled files of the Mooncake of ``engine``, None without one. programs: on PATH,
+    name -> file or None. records: of the wheels of ``engine``. master: None if PATH has none.
+    parts: those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one.
+    """
 
     environments: tuple[Environment, ...] | Unknown
     files: tuple[CompiledFile, ...] | Unknown | None

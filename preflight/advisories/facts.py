@@ -56,10 +56,7 @@ class AdvisorySubject(NamedTuple):
 
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
-    """Return a fact's value, None if there is none, or why it is not known.
-
-    Raises KeyError if no fact has that name.
-    """
+    """Return a fact's value, None for none, or why it is unknown. Raises KeyError."""
     prefix, dot, rest = name.partition(".")
     try:
         if dot and prefix == "env":
@@ -100,9 +97,7 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
 
 
 def may_give(process: LaunchProcess) -> Unknown | None:
-    """Return an unread file or unknown word that may give a process settings; None if there is
-    none.
-    """
+    """Return an unread file or unknown word that may give a process settings, else None."""
     unread = process.server.arguments.unread if process.server else process.unread
     if unread is None and process.store and isinstance(process.store.client, Unknown):
         unread = process.store.client
@@ -161,9 +156,7 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 
 def _environment(subject: AdvisorySubject) -> Environment:
-    """Return the environment that the process runs in. Raises UnknownFactError if it is not
-    here.
-    """
+    """Return the environment that the process runs in. Raises UnknownFactError if elsewhere."""
     engine = known(_here(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))

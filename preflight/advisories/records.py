@@ -47,8 +47,7 @@ SEVERITIES: Mapping[str, Consequence | None] = {
 
 
 class Range(NamedTuple):
-    """Versions from ``introduced`` on ("0": the first), before ``fixed``, up to ``last``; each ""
-    for no end."""
+    """Versions from ``introduced`` ("0": the first) until before ``fixed`` or to ``last``."""
 
     introduced: str
     fixed: str = ""
@@ -209,9 +208,7 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Tell whether all (or any) of ``parts`` hold; a part that decides counts before an unknown
-    one.
-    """
+    """Tell whether all (or any) of ``parts`` hold; a deciding part counts before an unknown one."""
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -331,8 +328,7 @@ def condition_text(condition: Expression | None) -> str:
 
 
 def as_osv(known: Advisory) -> dict[str, Any]:
-    """Return a record in OSV's own form. What OSV has no ecosystem for stands in
-    ``database_specific`` alone."""
+    """Return a record in OSV's form; ``database_specific`` has what OSV has no place for."""
     affected = []
     for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]

@@ -270,10 +270,7 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
 
 class Selection(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``); waivers: those that hold.
-
-    over: waivers that have expired.
-    """
+    """only, skip: patterns over ids (``rdma.*``); waivers: valid ones. over: expired ones."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -291,9 +288,7 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Say why ``pattern`` chooses none of ``ids``; what is found between nodes has a command
-    apart.
-    """
+    """Say why ``pattern`` chooses no id; checks between nodes belong to another command."""
     from preflight.check.catalogue import FLEET_CHECKS
 
     elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]

@@ -289,10 +289,7 @@ def _say(
 
 
 def _save(path: str | None, report: Report | None, reason: str, limit_seconds: float) -> None:
-    """Write the JSON report.
-
-    A place that cannot be written must not keep a server from starting.
-    """
+    """Write the JSON report; a place that cannot be written does not keep a server down."""
     if path is None:
         return
     from preflight.base.within import save
@@ -307,10 +304,7 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
 def _object_text(
     report: Report | None, reason: str, exit_code: int | None = None, locked: Differs | None = None
 ) -> str:
-    """Return the check's object as text. exit_code: None for the check's own. locked: the
-    differences
-    from a locked answer; None without one.
-    """
+    """Return the check's object as text. locked: differences from a locked answer, or None."""
     from preflight.base.output import json_text
     from preflight.check.forms import error_object, report_object
 

@@ -94,9 +94,7 @@ class LaunchShare(NamedTuple):
 
 
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
-    """Return the facts to compare with other machines, as data; texts are not cleaned of
-    secrets.
-    """
+    """Return the facts to compare with other machines; texts are not cleaned of secrets."""
     ports = rails(seen.facts, seen.needs)
     host, boot = _host_name(seen.host), seen.host.root.word(BOOT_ID)
     named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]

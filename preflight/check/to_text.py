@@ -453,9 +453,7 @@ def _skips(report: Report, paint: Paint, width: int) -> str:
 
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
-    """Return the last lines: unused waivers, the command for all settings, and where to read
-    more.
-    """
+    """Return the last lines: unused waivers, the command for all settings, what to read."""
     lines = [
         filled(f"waiver of {check}: nothing is found that it would waive", width)
         for check in report.unused_waivers

@@ -132,9 +132,7 @@ class Consumer(NamedTuple):
     connectors: tuple[str, ...] = ()
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
-        """Return why an error may not apply to the release that runs; "" if it applies, None if
-        not.
-        """
+        """Return why an error may not apply to the release in use; "" if it does, None if not."""
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -171,9 +169,7 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools at one bound of the sizes, over both cases if ``mla`` is not
-        known.
-        """
+        """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         pools = []
         for own_pool in self.pools:
@@ -288,9 +284,7 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
 def store_file(
     environment: Mapping[str, Word], read_file: ReadFile, read: Callable[[str], dict[str, Any]]
 ) -> tuple[dict[str, Any] | Unknown, str, tuple[str, ...]]:
-    """Read the file of MOONCAKE_CONFIG_PATH: its values, its path, and the errors that refuse
-    it.
-    """
+    """Read the file of MOONCAKE_CONFIG_PATH: its values, its path, and its errors."""
     path = environment.get(STORE_PATH)
     if path is None or not path.text:
         unset = f"The environment variable '{STORE_PATH}' is not set."

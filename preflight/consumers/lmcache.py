@@ -243,9 +243,7 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache hands to Mooncake's ``setup`` (its
-    ``_build_setup_dict``).
-    """
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
     bare, prefixed = {}, {}
     for key, value in raw.items():
         if value is None or key.removeprefix("mooncake_") in _OWN_KEYS:
@@ -261,9 +259,7 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
 ) -> Consumer:
-    """Read the memory that LMCache takes in each worker of an engine. overrides:
-    ``lmcache.<key>``.
-    """
+    """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
     path = environment.get(FILE_VARIABLE)
     text: str | Unknown | None = None
     if path is not None:

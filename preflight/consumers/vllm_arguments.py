@@ -118,9 +118,7 @@ def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
 
 
 def _arguments(words: Sequence[Word]) -> VllmArguments:
-    """Read words as argparse of vLLM does: ``--a b``, ``--a=b``, ``--a.b c`` for JSON, and
-    switches.
-    """
+    """Read words as vLLM's argparse: ``--a b``, ``--a=b``, ``--a.b c`` for JSON, switches."""
     flags: dict[str, Word] = {}
     nested: dict[str, dict[str, Any]] = {}
     model = None
@@ -203,9 +201,7 @@ def model_of(arguments: VllmArguments) -> SettingValue:
 
 
 def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return this host's number among an engine's hosts (None: the only one), and the first's
-    address.
-    """
+    """Return this host's number among an engine's hosts (None: the only one), and the first."""
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"

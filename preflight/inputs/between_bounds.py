@@ -19,9 +19,7 @@ _ORDER = list(Status)
 
 
 def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
-    """Compute the needs at the lower bound of the launch's pools; None if both bounds are the
-    same.
-    """
+    """Compute the needs at the lower bound of the pools; None if both bounds are the same."""
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:
         return None

@@ -198,10 +198,7 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 
 
 def captured_installed(host: Host) -> Installed | None:
-    """Return the releases installed on the capture's machine, not on this one.
-
-    None for a machine or a tree of files.
-    """
+    """Return the releases installed on a capture's machine; None for any other host."""
     recorded = host.extras.get("installed")
     if not isinstance(recorded, dict):
         return None
@@ -229,10 +226,7 @@ def _captured_version(host: Host) -> str | None:
 
 
 def _refuse_without_launch(words: LaunchWords) -> None:
-    """Raise UsageError for options about a launch if no launch is given.
-
-    They are a mistake, not something to pass over.
-    """
+    """Raise UsageError for options about a launch if no launch is given."""
     for name, value in words._asdict().items():
         if value:
             option = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}.get(

@@ -60,9 +60,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """Read the files beside the launch, by the names that the launch has for them. Raises
-    UsageError.
-    """
+    """Read the files beside the launch, by the launch's names for them. Raises UsageError."""
     from preflight.inputs.host_source import noting
     from preflight.processes.processes import understand
 

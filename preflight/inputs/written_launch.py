@@ -244,9 +244,7 @@ def size_launch_words(
 
 
 def _reader(root: Root, folder: str) -> ReadFile:
-    """Return a reader of a launch's files: absolute ones below the root, others beside the
-    launch.
-    """
+    """Return a reader of a launch's files: absolute ones below the root, others beside it."""
 
     own_folder = os.path.abspath(folder or ".")
 
@@ -321,10 +319,7 @@ def _of_containers(needs: LaunchNeeds) -> str:
 
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
-    """Say which NUMA node has too little memory, as ``check`` judges it; None if none has.
-
-    Unknown if that is not known.
-    """
+    """Say which NUMA node has too little memory, as ``check`` judges; None if none has."""
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
         return None

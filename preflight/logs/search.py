@@ -49,9 +49,7 @@ class Search:
         return list(self._unknown.values())
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
-        """Search a block of whole lines; numbers: those of its lines, if they do not follow each
-        other.
-        """
+        """Search a block of whole lines; numbers: theirs, if they do not follow each other."""
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -90,10 +88,7 @@ class Search:
         explained: set[int],
         line_of: Callable[[int], int],
     ) -> None:
-        """Count a group's lines.
-
-        known: starts of all lines that a pattern knows; explained: of those that one explains.
-        """
+        """Count a group's lines; known: starts of known lines; explained: of explained ones."""
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -207,9 +202,7 @@ _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:
 
 
 def _fault_kind(line: str) -> str:
-    """Name the fault of a line that no pattern knows: "exception", "error", "line"; "" for no
-    fault.
-    """
+    """Name the fault of an unknown line: "exception", "error", "line"; "" for no fault."""
     head = _GLOG_HEAD.search(line, 0, 200)
     if head is not None:
         return "error" if head[1] in "EF" else ""
@@ -377,10 +370,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 
 def _line_around(block: str, at: int) -> tuple[int, int]:
-    """Return where the line at ``at`` starts and ends.
-
-    A carriage return ends a line too (progress bars).
-    """
+    """Return the start and end of the line at ``at``; a carriage return ends a line too."""
     start = block.rfind("\n", 0, at) + 1
     end = block.find("\n", at)
     back = block.rfind("\r", start, at) + 1

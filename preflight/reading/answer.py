@@ -158,9 +158,7 @@ def _shown(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return the answer of ``schemas/launch-v1.schema.json``. defaults: include unwritten
-    settings.
-    """
+    """Return the answer of ``schemas/launch-v1.schema.json``; defaults: with unwritten ones."""
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [

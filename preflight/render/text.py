@@ -137,7 +137,5 @@ def filled(text: str, width: int, further: int = 4) -> str:
 
 
 def headed(word: str, rest: str, width: int, painted: str, margin: str = "") -> str:
-    """Return ``word: rest`` filled, then with the word replaced by ``painted`` (codes take no
-    room).
-    """
+    """Return ``word: rest`` filled, the word as ``painted``: colour codes take no room."""
     return filled(f"{margin}{word}: {rest}", width).replace(word, painted, 1)

@@ -103,9 +103,7 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
-    """Return the worst status of the findings and of the measurement; a pass if nothing was
-    judged.
-    """
+    """Return the worst status of findings and measurement; a pass if nothing was judged."""
     seen = {finding.status for finding in findings}
     if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -300,9 +298,7 @@ def _of_nodes(
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Yield whose segment lies on several NUMA nodes; a bound rank may have all of it on its
-    own.
-    """
+    """Yield whose segment lies on several NUMA nodes; a bound rank may have it on one."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:

@@ -221,9 +221,7 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
-    """Draw a box for each NUMA node with devices, one for other nodes, one for devices without a
-    node.
-    """
+    """Draw a box for each NUMA node with devices, for other nodes, for devices without a node."""
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
