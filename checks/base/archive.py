@@ -69,9 +69,10 @@ def read_archive(path: str) -> Archive:
 
 
 def _unpacked(path: str) -> bytes:
-    """Return the tar in a file, read to its end, which holds the checksum of the compressed whole.
+    """Return the tar in a file, uncompressed, and its checksum read.
 
-    Its content is bounded; what packs it may need more memory to unpack than there is.
+    The content is bounded; a compressed stream may still need more memory to unpack than the
+    host has.
     """
     import bz2
     import gzip
@@ -111,7 +112,7 @@ class _Bounds:
         self.entries = self.name_bytes = self.header_bytes = 0
 
     def header(self, member: tarfile.TarInfo) -> None:
-        """Take a header. Raises ArchiveError for one that no recorded host has."""
+        """Count a header. Raises ArchiveError for a header that no recorded host has."""
         if member.size < 0:
             raise ArchiveError(
                 f"not a whole tar archive: {member.name} has a size of {member.size}"
@@ -125,7 +126,7 @@ class _Bounds:
                 raise _RefusedError(f"a header of over {LONGEST_HEADER_BYTES >> 10} KiB, or many")
 
     def member(self, name: str) -> None:
-        """Take the name of a member. Raises ArchiveError for one too many, and for a way out."""
+        """Count a member. Raises ArchiveError for too many, and for a name outside."""
         if ".." in name.split("/"):
             raise ArchiveError(f"has a member outside of itself: {name!r}")
         self.entries += 1
@@ -181,9 +182,9 @@ def _absolute(name: str) -> str:
 
 
 def _without_top(archive: Archive) -> Archive:
-    """Return ``found`` without the one folder that all its names are in.
+    """Return ``archive`` without the one folder that all its names are in.
 
-    hwloc's archives have it, called as the host; ours and plain ones do not.
+    hwloc's archives have such a folder, named as the host; ours and plain ones do not.
     """
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
@@ -205,7 +206,7 @@ def _without_top(archive: Archive) -> Archive:
 
 
 def archive_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar of ``files``, by relative name, in order; always the same bytes."""
+    """Pack ``files`` (by relative name) into a gzipped tar; the same files give the same bytes."""
     import gzip
 
     plain = io.BytesIO()
@@ -247,7 +248,7 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
 
 
 def _as_before(path: str, handle: int, mode: int) -> None:
-    """Give a file, by its handle, the owner and mode of the one that it takes the place of."""
+    """Give a new file the owner and mode of the file that it replaces."""
     from contextlib import suppress
 
     try:
@@ -261,7 +262,7 @@ def _as_before(path: str, handle: int, mode: int) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a path exists and is not a regular file, or names a stream of this process."""
+    """Tell whether a path exists and is no regular file, or names a stream of this process."""
     if os.path.dirname(path) in ("/dev", "/dev/fd", "/proc/self/fd"):
         return True
     try:
@@ -288,6 +289,7 @@ class TreeRoot(Root):
         modes: Mapping[str, int],
         folders: frozenset[str] = frozenset(),
     ) -> None:
+        """Keep the files, and list each folder's entries."""
         super().__init__()
         self._files = files
         self._links = links
@@ -299,9 +301,7 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
-        """Add a name to the entries of its folder, and each folder above to the entries of its
-        own parent.
-        """
+        """Add a name to its folder's entries, and so each folder above to the one above."""
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"

@@ -59,7 +59,10 @@ def read_memberships(root: Root) -> str | Unknown:
 
 
 def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """Return the controller's mount for the text of /proc/self/cgroup; None if it has none."""
+    """Return where the controller's hierarchy is mounted for this process; None if nowhere.
+
+    memberships: the text of /proc/self/cgroup.
+    """
     paths = paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)
@@ -114,7 +117,7 @@ def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
 
 
 def paths_of(memberships: str, controller: str) -> dict[str, str]:
-    """Return file system -> the process's path, for each hierarchy that can hold the controller."""
+    """Return the process's path in each hierarchy that can hold the controller, by file system."""
     paths = {}
     for line in memberships.splitlines():
         _, _, rest = line.partition(":")
@@ -127,7 +130,7 @@ def paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 
 def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
-    """Read a mountinfo line as the mount of one of ``paths``; None if it is none of them."""
+    """Read a line of mountinfo; None if it mounts no hierarchy of ``paths`` with the controller."""
     before, dash, after = line.partition(" - ")
     fields, filesystem = before.split(), after.split()
     if not dash or len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in paths:

@@ -72,12 +72,13 @@ def read_page(folder: str, check: str) -> Page:
         raise PageError(f"{path}: write the question below the title, as in {_ORDER}")
     _title, asks, *why = _paragraphs(head)
     items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)[1:]
+    outcomes = [" ".join(item.split()).partition(": ") for item in items]
     consequence, *or_else = _consequences(path, _one(sections["What follows"]))
     return Page(
         asks,
         consequence,
         "\n\n".join(why),
-        tuple(_outcome(path, item) for item in items),
+        tuple((_one_of(Status, name, f"{path}: ## Outcomes"), when) for name, _, when in outcomes),
         _one(sections["What to do"]),
         _one(sections["Read or seen in"]),
         _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
@@ -123,11 +124,6 @@ def _paragraphs(text: str) -> list[str]:
 def _one(text: str) -> str:
     (paragraph,) = _paragraphs(text)
     return paragraph
-
-
-def _outcome(path: str, item: str) -> tuple[Status, str]:
-    name, _, when = " ".join(item.split()).partition(": ")
-    return _one_of(Status, name, f"{path}: ## Outcomes"), when
 
 
 class Topics(Protocol):
@@ -196,6 +192,7 @@ class CheckSet:
         """
 
         def add(function: JudgeByName) -> JudgeByName:
+            """Register one function."""
             code = function.__code__
             topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
 
@@ -231,7 +228,7 @@ def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
 
 
 def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of ``run``; where it could not judge on, the last one says why."""
+    """Return the findings of ``run``; if it raises UnjudgedError, the last one says why."""
     findings: list[Finding] = []
     try:
         findings.extend(run())  # what a generator yields before it breaks off stays

@@ -31,10 +31,11 @@ def device_names(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def device_node(root: Root, name: str) -> int | Unknown | None:
-    """Return the node that Mooncake takes a device to sit on; None if it finds none.
+    """Return the NUMA node of an RDMA device as Mooncake reads it; None if Mooncake finds none.
 
-    It reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that the link
-    "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp, listInfiniBandDevices.
+    Mooncake reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that
+    the link "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp,
+    listInfiniBandDevices.
     """
     node = root.integer(f"{RDMA_DEVICES}/{name}/device/numa_node")
     if isinstance(node, Unknown):
@@ -57,9 +58,10 @@ def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
-    """Return the NUMA node of each NVIDIA GPU in PCI order, which is NVML's; None: it names none.
+    """Return the NUMA node of each NVIDIA GPU, in PCI order as NVML; None if a GPU names none.
 
-    From files alone. What may be a GPU and cannot be read makes the others' order another.
+    From files alone. Unknown if a device that may be a GPU cannot be read: it would shift the
+    others.
     """
     nodes: list[int | None] = []
     driven = driver_gpus(root)

@@ -11,7 +11,7 @@ DOCKER_CONFIG = "/etc/docker/daemon.json"
 
 
 def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
-    """Return the object of daemon.json, empty without the file."""
+    """Read daemon.json; {} if the file does not exist."""
     content = root.text(DOCKER_CONFIG)
     if isinstance(content, Unknown):
         return {} if content.absent else content

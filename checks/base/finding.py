@@ -181,15 +181,13 @@ class Finding(NamedTuple):
         settings: tuple[Setting, ...],
         more: dict[str, Any],
     ) -> "Finding":
+        """Return the same subject with a verdict; empty advice and settings stay as they are."""
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact; raise UnjudgedError if it could not be read.
-
-        why: in front of the reason.
-        """
+        """Return the fact; raise UnjudgedError if it is Unknown. why: prefix of the reason."""
         if isinstance(fact, Unknown):
             raise UnjudgedError(self.unknown(fact.of(why)))
         return fact
@@ -202,9 +200,7 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: the finding that ``Finding.known`` raises is
-    returned.
-    """
+    """Decorate a function that judges one subject: what ``Finding.known`` raises is returned."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":

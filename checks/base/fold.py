@@ -13,7 +13,7 @@ _COUNTED = regex(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings that differ in their subject alone as one, in the order of their first."""
+    """Join findings that differ in their subject alone, in the order of the first of each."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(finding._replace(subject=""), []).append(finding.subject)
@@ -24,7 +24,7 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def fold_names(names: Sequence[str]) -> Subject:
-    """Return ``rank 0-7 (each of 8)``: eight ranks are one subject, not eight."""
+    """Return ``rank 0-7 (each of 8)`` as one subject for eight ranks."""
     known = [name for name in names if isinstance(name, Subject)]
     kinds = {name.kind for name in known} if len(known) == len(names) else {""}
     ranks = tuple(dict.fromkeys(rank for name in known for rank in name.ranks))
@@ -33,7 +33,7 @@ def fold_names(names: Sequence[str]) -> Subject:
 
 
 def folded(names: Iterable[str]) -> str:
-    """Return ``mlx5_0-3, mlx5_8, rank 0`` of the names in their order."""
+    """Return names in order, those that differ in a number folded: ``mlx5_0-3, mlx5_8, rank 0``."""
     runs: list[tuple[str, list[int]]] = []  # what stands before the number, and the numbers
     for name in names:
         match = _COUNTED.fullmatch(name)
@@ -47,9 +47,9 @@ def folded(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Return names that differ in one number as one: ``mlx5_0-3,8 port 1``.
+    """Fold names that differ in one number: ``mlx5_0-3,8 port 1``.
 
-    Others: the first ``most``, and how many more there are.
+    If they differ in more, return the first ``most`` and the number of the others.
     """
     folded_names = one_of(names)
     if folded_names is not None:
@@ -60,7 +60,7 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
 
 def one_of(names: Sequence[str]) -> str | None:
-    """Return names that differ in one number as one; None if they do not."""
+    """Fold names that differ in one number; None if they differ in more."""
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
         varying = [

@@ -48,7 +48,7 @@ def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[st
 def _installed(
     wanted: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Return name and version of the wanted distributions, as the folders' names say them.
+    """Return name and version of the wanted distributions, read from names of folders.
 
     importlib.metadata would cost a third of a command's start.
     """
@@ -67,9 +67,9 @@ def _installed(
 
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return ``(name, version)`` of a folder's entry that is a ``.dist-info``; None for others.
+    """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry.
 
-    beside: the folder's entries that have "editable" in their names. What was installed editable is
+    beside: the folder's entries that have "editable" in their names. An editable install is
     ``0.5.12+editable``: its code lies elsewhere, and has changed since. Source: setuptools' and
     hatchling's editable installs.
     """

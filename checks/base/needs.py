@@ -13,12 +13,12 @@ from checks.base.unknown import Unknown
 
 
 class RdmaUse(NamedTuple):
-    """How a process chooses its NICs.
+    """How a process chooses its NICs. devices: their names; () if Mooncake discovers them
+    itself.
 
-    devices: named ones, each as Mooncake will look it up; () for its own discovery.
     origin: where the names were written (flag, variable, file:line). written_as: the flag or the
-    variable alone; "" if a file has them, or nobody. by_engine: SGLang's own engine takes them,
-    which reads no variable of the store's client (MC_MS_AUTO_DISC, MC_MS_FILTERS).
+    variable alone; "" if a file or nobody names devices. by_engine: SGLang's own engine takes
+    the devices, and reads no variable of the store's client (MC_MS_AUTO_DISC, MC_MS_FILTERS).
     """
 
     devices: tuple[str, ...] | Unknown
@@ -54,10 +54,10 @@ class RunAs(NamedTuple):
 
 
 class Bound(Enum):
-    """A bound of a limit that stands in what is there when it is set.
+    """A limit that is set relative to the limits in force.
 
-    STAYS: itself. SOFT, HARD: that one. SYSTEMD: what a unit has that does not set the limit.
-    LOGIN: what a login of the user has.
+    STAYS: unchanged. SOFT, HARD: the one in force. SYSTEMD: systemd's default for units that set
+    no limit. LOGIN: what a login of the user gets.
     """
 
     STAYS = "stays"
@@ -68,13 +68,13 @@ class Bound(Enum):
 
 
 class SetLimit(NamedTuple):
-    """A limit that a launch itself sets for what it starts: setrlimit(2), in its order.
+    """A limit that a launch itself sets for the programs that it starts, by setrlimit(2).
 
-    name: as prlimit(1) has it, one of LIMIT_NAMES. soft, hard: bytes or a
-    count, None for no limit. raises: whether who sets it may go above the hard limit whatever else
-    is known of it (systemd, a container's engine). must: whether the program is not started where
-    it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
-    leaves it to systemd.
+    name: one of LIMIT_NAMES, as in prlimit(1). soft, hard: bytes or a count, None for no limit.
+    setter: the user who sets the limit; of LOGIN the user whose limit it is. raises: the setter
+    may go above the hard limit (systemd, a container's engine). must: the program is not started
+    if the limit is refused. where: the systemd unit that sets the limit, or leaves it to
+    systemd.
     """
 
     name: str
@@ -125,10 +125,10 @@ GPU_RESOURCES = {"nvidia.com/gpu": "0x10de", "amd.com/gpu": "0x1002"}
 class GivenGpus(NamedTuple):
     """The GPUs of the host that a container is given.
 
-    number: how many, the first ones where ``names`` is empty; None for all. names: their numbers or
-    UUIDs on the host, in the order in which CUDA counts them. resources: what device plugins of
-    Kubernetes call them (``amd.com/gpu``), each of one maker alone, its own first, and then what
-    its pod asks for beside; () for any GPU.
+    number: how many, the first ones if ``names`` is empty; None for all. names: their numbers or
+    UUIDs on the host, in CUDA's order. resources: their names for Kubernetes' device plugins
+    (``amd.com/gpu``), each of one maker alone: the container's first, then those of the rest of
+    the pod; () for any GPU.
     """
 
     number: int | None = None
@@ -139,9 +139,9 @@ class GivenGpus(NamedTuple):
 class ContainerLimits(NamedTuple):
     """The limits that the launch's container settings give a process; None if not set.
 
-    own_users: whether it has a user namespace of its own. verbs_nodes: paths of the host through
-    which it can open RDMA devices, a folder for all in it; () where nothing gives it any.
-    own_network: whether it certainly has a network of its own, into which nothing is moved.
+    own_users: the container has a user namespace of its own. verbs_nodes: paths of the host
+    through which it can open RDMA devices, a folder for all in it; () if none is given.
+    own_network: the container certainly has its own network, into which nothing is moved.
     """
 
     origin: str
@@ -259,10 +259,7 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Return the sizes of a launch that may be lowered, as a person calls them.
-
-    huge: those of its memory on huge pages, else on regular ones.
-    """
+    """Name the sizes that a person may lower: those on huge pages if ``huge``, else regular."""
     sizes = (
         (each.program, each.hugetlb_bytes if huge else each.regular_bytes) for each in processes
     )
@@ -280,10 +277,10 @@ class Service(NamedTuple):
 
     kind: master, master-admin (its HTTP health), metadata-http, metadata-etcd, metadata-redis,
     client (mooncake_client), worker (a router's SGLang server), dist-init (rank 0's rendezvous),
-    advertised (no service: the name under which a store of the launch registers itself).
-    own: the launch itself starts it on this host, so it need not answer yet. name: the host as it
-    is written, where what it stands for is unknown here; "" if that is not known either.
-    binds: of an advertised name: its store's process listens there itself.
+    advertised (no service: the name under which a store of the launch registers itself). own:
+    the launch itself starts the service on this host, so it need not answer yet. name: the host
+    as it is written, if its value is unknown here; else "". binds: the process of an advertised
+    store listens at the name itself.
     """
 
     kind: str
@@ -298,14 +295,13 @@ class Service(NamedTuple):
 
 
 class BoundPort(NamedTuple):
-    """A port that a process of the launch binds; ``what`` as the program calls it.
+    """A port that a process of the launch binds; ``what``: its name in the program.
 
-    network: where it binds it, "" on the host itself, else the pod or container. waited: what
-    follows in the launch runs only once the process has ended. turn: as in ``ProcessNeeds``. pod:
-    two of Kubernetes with one port never share a host.
-    address: of the host, "" for all of them, None for what the process itself binds. inner: for the
-    processes of one server among themselves: judged against the rest of the launch alone.
-    unless: the word, not known, that may hold another port than this one, which is the default.
+    network: the pod or container whose port it is, "" for the host. waited: the rest of the
+    launch starts only once the process has ended. turn: as in ``ProcessNeeds``. pod: two pods of
+    Kubernetes with one port never share a host. address: of the host, "" for all, None if the
+    process itself chooses. inner: the port is for processes of one server, and judged against
+    other programs alone. unless: an unknown word that may hold another port than this default.
     """
 
     what: str
@@ -322,11 +318,11 @@ class BoundPort(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """A path of the launch.
+    """A path of the launch. kind: offload, model, config, draft.
 
-    kind: offload, model, config, draft. need_bytes: what may be written there by all its users.
-    direct_io: it is opened with O_DIRECT. users: processes that write there, each its own folder
-    or (``shared``) all the same one. created: the process makes the folder itself.
+    need_bytes: the most that all users write to the path. direct_io: files are opened with
+    O_DIRECT. users: the number of processes that write, each to its own folder or (``shared``)
+    all to one. created: the process makes the folder itself.
     """
 
     kind: str
@@ -341,9 +337,10 @@ class Storage(NamedTuple):
 
 
 class LaunchNeeds(NamedTuple):
-    """Everything that checks ask of a launch. hosts: over how many it runs (``--nnodes``).
+    """All needs of a launch that checks ask for.
 
-    nic_nodes: the NUMA nodes of the NICs, where the command line states them in place of the host.
+    hosts: the number of hosts (``--nnodes``). nic_nodes: the NUMA nodes of the NICs, if the
+    command line states them in place of the host.
     """
 
     source: str

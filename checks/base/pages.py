@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Spot(NamedTuple):
     """Where pages come from: one page size, on one NUMA node or (``None``) on any.
 
-    among: on any of these, where they are several and not all.
+    among: on any of these NUMA nodes, if they are several and not all.
     """
 
     page_size_bytes: int
@@ -64,7 +64,7 @@ def own_allocator(process: str) -> str:
 
 
 class MemoryKind(str, Enum):
-    """What a piece of a launch's memory is for; a text of its own name in every answer."""
+    """The purpose of a piece of a launch's memory; a text with the same name in every answer."""
 
     HOST_POOL = "L2 host pool"
     HOT_CACHE = "hot cache"
@@ -95,9 +95,10 @@ class ProcessId(NamedTuple):
 class Region(NamedTuple):
     """Host memory that is handed to ``ibv_reg_mr`` whole, on every NIC in use.
 
-    bytes: the registered length. page_bytes: the pages behind it (4096, 2 MiB, 1 GiB).
-    offset_bytes: where in such a page it begins; where nobody knows, where it takes the most pages.
-    dontfork: its mapping has MADV_DONTFORK already, so that libibverbs changes nothing of it.
+    bytes: the registered length. page_bytes: the size of its pages (4096, 2 MiB, 1 GiB).
+    offset_bytes: where in a page the region begins; if nobody knows, the offset that takes the
+    most pages. dontfork: the mapping has MADV_DONTFORK already, so that libibverbs changes
+    nothing.
     """
 
     what: str

@@ -87,7 +87,7 @@ class RecordingRoot(Root):
         return _once(self.answers.calls, key, lambda _: self._inner.call(name, *arguments))
 
     def _told(self, name: str, ask: Callable[[str], Answer | Unknown]) -> Answer | Unknown:
-        """Return the answer; "absent" becomes Unknown if files lack the whole part it is in."""
+        """Ask for a name; "absent" becomes Unknown if the files lack that whole part."""
         answer = ask(name)
         if self.live or not isinstance(answer, Unknown) or not answer.absent:
             return answer

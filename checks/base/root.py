@@ -106,7 +106,7 @@ class Root:
         return () if isinstance(names, Unknown) else names
 
     def link(self, name: str) -> str | Unknown:
-        """Return the absolute name, below this root, of what ``name`` leads to by its links."""
+        """Return the path to which the links of ``name`` lead, below this root."""
         try:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
@@ -181,7 +181,7 @@ _OF_UNKNOWN = {"unknown", "absent", "cause", "advice"}
 
 
 def live_call(name: str, *arguments: str | int) -> Any | Unknown:
-    """Ask this machine; what goes wrong on the way is the reason of an Unknown."""
+    """Call a function on this machine; an error becomes the reason of an Unknown."""
     from importlib import import_module
 
     topic, _, function = name.partition(".")

@@ -23,7 +23,7 @@ class Quantity(str):
     def __new__(
         cls, text: str, value: float | None = None, unit: str = "", least: bool = False
     ) -> Quantity:
-        """Make a text that carries its number."""
+        """Make a text with its number."""
         made = super().__new__(cls, text)
         made.value, made.unit, made.least = value, unit, least
         return made
@@ -56,18 +56,17 @@ def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
 
 
 def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quantity:
-    """Return a need, with the bytes that are missing where the digits of both are the same.
+    """Return a need; if its digits are those of the bytes there are, with the missing bytes.
 
     As ``"50.00 GiB (3.20 MiB more)"``. template: the text around it, ``"{} in one region"``.
     """
-    need = format_bytes(need_bytes)
-    if need_bytes > have_bytes and need == format_bytes(have_bytes):
+    if need_bytes > have_bytes and format_bytes(need_bytes) == format_bytes(have_bytes):
         template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
     return format_bytes(need_bytes, template)
 
 
 def format_page_size(page_size_bytes: int) -> Quantity:
-    """Return a page size, which is a whole number of its unit, as ``"2 MiB"``."""
+    """Return a page size in whole units, as ``"2 MiB"``."""
     text = f"{page_size_bytes} B"
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if page_size_bytes >= scale:
@@ -110,9 +109,10 @@ _SIZE = regex(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
 def parse_size(text: str, *, bare_bytes: bool = False) -> int:
     """Return the bytes of a size such as ``"64gb"``. Units are powers of 1024.
 
-    The grammar is that of Mooncake's documented helper. A number without a unit is refused, zero
-    apart: its meaning depends on who reads it. To the helper itself (``bare_bytes``) it is bytes.
-    Raises ValueError with a sentence that names the value, the rule and the right spelling.
+    The grammar is that of Mooncake's documented helper. A number without a unit is refused,
+    except zero: programs read such numbers differently. With ``bare_bytes`` it means bytes, as
+    to the helper itself. Raises ValueError with a sentence that names the value, the rule and
+    the right spelling.
     """
     compact = text.strip().lower().replace("_", "")
     match = _SIZE.fullmatch(compact)
@@ -154,8 +154,5 @@ def bare_number(text: str, number: str) -> str:
 
 
 def segment_text(size: int) -> str:
-    """Return a size as SGLang since 0.5.4 and the store service read it alike.
-
-    It is whole ``gb`` (2^30), else bytes.
-    """
+    """Return a size as SGLang and the store service both read it: whole ``gb``, else bytes."""
     return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)

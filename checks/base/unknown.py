@@ -56,6 +56,7 @@ class Unknown:
         advice: str = "",
         sets: tuple[OpenVariable, ...] = (),
     ) -> None:
+        """Keep the reason; ``cause`` is the same text by default."""
         self.reason = reason
         self.absent = absent
         self.cause = cause or reason
@@ -63,7 +64,7 @@ class Unknown:
         self.sets = sets
 
     def of(self, what: str) -> "Unknown":
-        """Return another Unknown for the same reason, with ``what`` in front of it."""
+        """Return another Unknown for the same reason, with ``what`` in front."""
         return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ def known(fact: T | Unknown) -> T:
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
-    """Make ``function`` return the Unknown that ``known`` met in it."""
+    """Decorate a function: the Unknown on which ``known`` raised is returned."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:
@@ -126,9 +127,7 @@ class UnreadTopic:
 
 
 def must_be_read(topic: object) -> None:
-    """Raise UnreadTopicError at once if a topic was not read, whichever field is asked for
-    later.
-    """
+    """Raise UnreadTopicError at once if a topic was not read, whatever is asked for later."""
     why = unread(topic)
     if why is not None:
         raise UnreadTopicError(why)

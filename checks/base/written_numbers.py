@@ -8,19 +8,20 @@ from checks.base.regex import regex
 
 
 def leading_integer(text: str) -> int | None:
-    """Return the integer that ``text`` starts with, after blanks, as ``atoi`` and ``std::stoi`` do.
+    """Return the integer at the start of ``text``, after blanks, as ``atoi`` and ``std::stoi``
+    do.
 
-    None if there is none: ``atoi`` makes 0 of that, ``stoi`` throws.
+    None if there is no integer: ``atoi`` then returns 0, ``stoi`` throws.
     """
     match = re.match(r"[ \t\n\v\f\r]*([+-]?\d{1,18})", text, re.ASCII)
     return int(match.group(1)) if match else None
 
 
 def kernel_number(text: str) -> int | None:
-    """Return a number as the kernel prints it, else None: decimal, 64 bits at most, or negative.
+    """Return a number as the kernel prints it: decimal, 64 bits at most, or negative; else None.
 
-    ``int`` takes more, which is no number of a kernel's file: digits of other scripts, ``1_000``;
-    and it raises on very long ones. Blanks around it are cut off.
+    ``int`` takes more that no file of a kernel has: digits of other scripts, ``1_000``; and it
+    raises on very long ones. Blanks around the number are cut off.
     """
     word = text.strip()
     digits = word.removeprefix("-")
@@ -48,7 +49,7 @@ Numbers = tuple[int, int, int, int]
 def version_numbers(text: str, product: str, examples: str) -> Numbers:
     """Return the numbers of a version: ``"0.3.13.post1"`` is ``(0, 3, 13, 1)``.
 
-    Raises ValueError that names ``product`` (with its article) and ``examples`` of the spelling.
+    Raises ValueError with ``product`` (and its article) and ``examples`` of the spelling.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:

@@ -37,9 +37,9 @@ _HOST_BITS = 8
 
 
 def keeps_ipv4(address: int) -> bool:
-    """Return whether an address means the same everywhere, so that it need not be replaced.
+    """Tell whether an address means the same on every host, so that it is not replaced.
 
-    Loopback, link-local, multicast and above (with them masks, as 255.255.240.0), "this network".
+    Loopback, link-local, multicast and above (so masks too, as 255.255.240.0), "this network".
     """
     first, second = address >> 24, address >> 16 & 255
     return first in (0, 127) or first >= 224 or (first, second) == (169, 254)
@@ -53,6 +53,7 @@ class Ipv4Names:
     """
 
     def __init__(self, addresses: Iterable[int]) -> None:
+        """Give each address its replacement; addresses of one network stay in one network."""
         known = sorted(address for address in addresses if not keeps_ipv4(address))
         prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
         self._known: dict[int, int] = {}
@@ -67,9 +68,7 @@ class Ipv4Names:
 
     @staticmethod
     def _network(address: int, kept: int, prefixes: set[int], known: list[int]) -> int:
-        """Return the network that replaces an address's own; branches that both exist stay
-        apart.
-        """
+        """Return the replacement of an address's network; branches that both exist stay apart."""
         network = address >> (32 - kept)
         for shift in range(31 - kept, _HOST_BITS - 1, -1):
             prefix = address >> shift
@@ -122,6 +121,7 @@ class PrivateNames:
     """One consistent set of replacements; ``replace`` is a function of what ``learn`` has seen."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
+        """Begin with names of hosts and users that are known to be private."""
         self._hosts = {name for name in hosts if _is_private(name)}
         self._users = {name for name in users if _is_private(name)}
         self._ipv4: set[int] = set()
@@ -134,7 +134,7 @@ class PrivateNames:
     # What there is to replace --------------------------------------------------------------
 
     def learn_file(self, name: str, text: str) -> None:
-        """Collect the names that stand in a place of their own in one file."""
+        """Collect the private names of one file, by the place where such a file has them."""
         if name in _HOST_FILES:
             self._host(text.strip())
         if name == "/etc/hosts":
@@ -153,7 +153,7 @@ class PrivateNames:
         self._walk(text, _Learner(self))
 
     def learn_launch(self, text: str) -> None:
-        """Collect what is in a launch or the caller's variables: hosts of addresses, and mail."""
+        """Collect the hosts of addresses and mail in a launch or the caller's variables."""
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()

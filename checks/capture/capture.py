@@ -78,7 +78,7 @@ class Capture(Root):
         return _not_recorded(f"{name}: not in this capture")
 
     def _missing(self, name: str) -> bool:
-        """Return whether a folder above it was listed without it, or is known to be missing."""
+        """Tell whether a name certainly does not exist: its folder was listed without it."""
         parts = name.strip("/").split("/")
         for depth, part in enumerate(parts):
             entries = self.answers.folders.get("/" + "/".join(parts[:depth]))
@@ -91,10 +91,7 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open "/", a folder like it, a capture, a tree's archive, a demo, a description.
-
-    Raises CaptureError.
-    """
+    """Open "/", a folder, a capture, an archive, a demo or a description. Raises CaptureError."""
     if path.startswith(DEMO):
         return _demo(path)
     if is_description(path):
@@ -201,7 +198,7 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def json_of(value: object) -> bytes:
-    """Return a capture's object in lines for people. Raises CaptureError if it is too large."""
+    """Return an object as JSON with lines for people. Raises CaptureError if it is too large."""
     import json
 
     text = json.dumps(value, indent=1, sort_keys=True)

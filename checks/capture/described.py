@@ -62,9 +62,9 @@ def _table() -> Table:
 
 
 def known_models(kind: str) -> Mapping[str, Table]:
-    """Return what is known of each model of ``gpus`` or ``nics``, by its name."""
-    found: Mapping[str, Table] = _table()[kind]
-    return found
+    """Return the table of known models of ``gpus`` or ``nics``, by name."""
+    models: Mapping[str, Table] = _table()[kind]
+    return models
 
 
 class Description(NamedTuple):
@@ -77,13 +77,13 @@ class Description(NamedTuple):
 
     @property
     def root(self) -> str:
-        """How it is written behind ``--root``."""
-        given = (f"{key}={text}" for key, text in self._asdict().items() if text is not None)
-        return f"{DESCRIBED}{','.join(given)}"
+        """The same description as a text behind ``--root``."""
+        pairs = (f"{key}={text}" for key, text in self._asdict().items() if text is not None)
+        return f"{DESCRIBED}{','.join(pairs)}"
 
     @property
     def memory_bytes(self) -> int:
-        """All memory of the host. Raises CaptureError for none, or what cannot be meant."""
+        """All memory of the host. Raises CaptureError for zero, and for a size that no host has."""
         if not self.memory:
             raise CaptureError("a host is described by its memory first: give --memory, as 2tb")
         try:
@@ -99,7 +99,7 @@ class Description(NamedTuple):
 
     @property
     def numa_nodes(self) -> int:
-        """How many NUMA nodes. Raises CaptureError for what is no such number."""
+        """The number of NUMA nodes. Raises CaptureError if the text is no such number."""
         numa = self.numa or "1"
         if not re.fullmatch("[0-9]{1,2}", numa) or not 1 <= int(numa) <= _MOST_NODES:
             raise CaptureError(f"--numa {numa}: must be 1 to {_MOST_NODES}")
@@ -115,7 +115,7 @@ class Devices(NamedTuple):
 
 
 class DescribedHost(NamedTuple):
-    """What there is to know of the host; None for what is not described."""
+    """The described host as values; None if the description leaves one out."""
 
     memory_bytes: int
     gpus: Devices | None
@@ -137,13 +137,16 @@ class DescribedRoot(TreeRoot):
     description leaves out: they are not known, and no reader may find them absent.
     """
 
-    def __init__(self, told: Description) -> None:
-        gpus, nics = _devices("gpus", told.gpus), _devices("nics", told.nics)
-        self.host = DescribedHost(told.memory_bytes, gpus, nics, told.numa_nodes)
+    def __init__(self, description: Description) -> None:
+        """Make the files and answers of the described host. Raises CaptureError."""
+        gpus, nics = _devices("gpus", description.gpus), _devices("nics", description.nics)
+        self.host = DescribedHost(description.memory_bytes, gpus, nics, description.numa_nodes)
         super().__init__(*described_tree(self.host), _FOLDERS)
-        self.assumptions = _assumptions(self.host, told.numa is None)
+        self.assumptions = _assumptions(self.host, description.numa is None)
         topics = {"gpus": gpus, "rdma": nics}
-        self.not_described = frozenset(topic for topic, one in topics.items() if one is None)
+        self.not_described = frozenset(
+            topic for topic, devices in topics.items() if devices is None
+        )
 
     @property
     def gpu_bytes(self) -> int | None:
@@ -167,27 +170,25 @@ class DescribedRoot(TreeRoot):
 
 
 def description_of(path: str) -> Description:
-    """Return what ``described:memory=2tb,gpus=8xH800`` says, or a TOML file of the same keys.
-
-    Raises CaptureError for a file that is none.
-    """
+    """Read ``described:gpus=8xH800,...``, or a TOML file of these keys. Raises CaptureError."""
     if path.startswith(DESCRIBED):
         words = path.removeprefix(DESCRIBED).split(",")
-        given: Table = {key: text for key, _, text in (word.partition("=") for word in words)}
+        values: Table = {key: text for key, _, text in (word.partition("=") for word in words)}
     else:
         try:
             with open(path, "rb") as file:
-                given = tomllib.load(file)
+                values = tomllib.load(file)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise CaptureError(f"--root {path}: {why}") from None
     keys = Description._fields
-    if strange := [key for key in given if key not in keys]:
+    if strange := [key for key in values if key not in keys]:
         raise CaptureError(f"--root {path}: {strange[0]}: it describes a host by {', '.join(keys)}")
-    return Description(**{key: str(value).strip() for key, value in given.items()})
+    return Description(**{key: str(value).strip() for key, value in values.items()})
 
 
 def _devices(kind: str, text: str | None) -> Devices | None:
+    """Read ``8xH800``; None without a text. Raises CaptureError for anything else."""
     if text is None:
         return None
     option, known = f"--{kind}", known_models(kind)
@@ -195,15 +196,15 @@ def _devices(kind: str, text: str | None) -> Devices | None:
     if match is None:
         raise CaptureError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
     count, wanted = int(match[1]), match[2]
-    found = {_plain(name): name for name in known}.get(_plain(wanted))
-    model = known[found] if found else _by_memory(wanted) if kind == "gpus" else None
+    name = {_plain(name): name for name in known}.get(_plain(wanted))
+    model = known[name] if name else _by_memory(wanted) if kind == "gpus" else None
     if model is None:
         names = ", ".join(known)
         more = "; of others give the memory, as 8x288gb" if kind == "gpus" else ""
         raise CaptureError(f"{option} {text}: {wanted} is not known here: known are {names}{more}")
     if not 1 <= count <= _MOST_DEVICES:
         raise CaptureError(f"{option} {text}: must be 1 to {_MOST_DEVICES}")
-    return Devices(count, found or wanted, model)
+    return Devices(count, name or wanted, model)
 
 
 def _plain(name: str) -> str:
@@ -212,29 +213,30 @@ def _plain(name: str) -> str:
 
 
 def _by_memory(text: str) -> Table | None:
-    """Return a GPU of which the memory alone is given, as ``288gb``; None for what is no size."""
+    """Return a GPU by its memory alone, as ``288gb``; None if ``text`` is no size."""
     try:
         size = parse_size(text)
     except ValueError:
         return None
-    told = {"product": "GPU", "device": _UNLISTED, "source": "as given; gb is 2^30 bytes"}
-    return {**told, "memory_mib": size // MIB} if size >= GIB else None
+    row = {"product": "GPU", "device": _UNLISTED, "source": "as given; gb is 2^30 bytes"}
+    return {**row, "memory_mib": size // MIB} if size >= GIB else None
 
 
 def usable_bytes(memory_bytes: int, nodes: int) -> int:
-    """Return what is available of so much memory."""
+    """Return the memory that is available of ``memory_bytes``."""
     return DescribedHost(memory_bytes, None, None, nodes).usable[1] * nodes
 
 
 def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
-    """Yield the GPUs that are described, or ``count`` of each kind: names, and the least of them.
+    """Yield the described GPUs, or ``count`` of each known kind: names, and the smallest of
+    them.
 
-    Kinds within eight per cent of each other are one.
+    Kinds within eight per cent of each other count as one.
     """
     if gpus is not None:
-        found = _devices("gpus", gpus)
-        assert found is not None
-        yield (found.name,), found
+        devices = _devices("gpus", gpus)
+        assert devices is not None
+        yield (devices.name,), devices
         return
     names: list[str] = []
     models = known_models("gpus")
@@ -247,6 +249,7 @@ def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], D
 
 
 def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
+    """Return a sentence for each value that the description leaves open."""
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -290,12 +293,12 @@ class Tree(NamedTuple):
 
     def add(self, section: str, **values: Any) -> None:
         """Add the files and links of a section of the table, with ``values`` in their places."""
-        for table, found in (
+        for table, entries in (
             (_table()[section], self.files),
             (_table()["links"].get(section, {}), self.links),
         ):
             for name, text in table.items():
-                found[name.format(**values)] = text.format(**values)
+                entries[name.format(**values)] = text.format(**values)
 
 
 def described_tree(
@@ -318,6 +321,7 @@ def _listed(count: int) -> str:
 
 
 def _add_host(tree: Tree, described: DescribedHost) -> None:
+    """Add the files of the host itself: memory, limits, kernel."""
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
@@ -353,6 +357,7 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
 
 
 def _add_nodes(tree: Tree, described: DescribedHost) -> None:
+    """Add the files of each NUMA node."""
     nodes, (total, free) = described.nodes, described.usable
     folders = ["/sys/kernel/mm"]
     for node in range(nodes):
@@ -372,7 +377,7 @@ def _add_nodes(tree: Tree, described: DescribedHost) -> None:
 
 
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
-    """Add so many of one model, evenly over the nodes; NVML knows NVIDIA's alone."""
+    """Add GPUs of one model, evenly over the NUMA nodes; NVML answers for NVIDIA's alone."""
     count, _, model = gpus
     devices = []
     for index in range(count):
@@ -403,7 +408,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
-    """Add so many of one model, evenly over the nodes."""
+    """Add NICs of one model, evenly over the NUMA nodes."""
     count, kind, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
@@ -442,8 +447,8 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
         tree.calls["network.addresses"].append({"interface": interface, "address": ip, "up": True})
         tree.calls[f"rdma.device_node /dev/infiniband/uverbs{index}"] = _OPENABLE
         port = {"active_mtu_bytes": 4096, "gid_table": 255, "pkey_table": 1}
-        told = {"listed": True, "opened": True, "limits": limits, "ports": {"1": port}}
-        tree.calls[f"rdma.verbs {name}"] = told
+        answer = {"listed": True, "opened": True, "limits": limits, "ports": {"1": port}}
+        tree.calls[f"rdma.verbs {name}"] = answer
     _load(tree, "ib_uverbs", "ib_core")
     tree.calls["rdma.kernel"] = {"netns_mode": "shared", "copy_on_fork": True, "devices": kernel}
     tree.calls["rdma.interfaces"] = interfaces

@@ -11,5 +11,5 @@ class CaptureError(Exception):
 
 
 def is_description(path: str) -> bool:
-    """Return whether this root is no host that was there, but one in words."""
+    """Tell whether a root is a description of a host, not a host that was read."""
     return path.startswith(DESCRIBED) or (path.endswith(".toml") and os.path.isfile(path))

@@ -99,7 +99,7 @@ def _clean_words(words: Iterable[str]) -> Iterator[str]:
 
 
 def public(value: Any) -> Any:
-    """Return data without values of secret variables, and addresses without user and query."""
+    """Return data without the values of secrets, and addresses without user and query."""
     if isinstance(value, str):
         shown = _public(value)
         return value if shown == value else shown  # a Quantity stays one
@@ -120,7 +120,7 @@ def _public(text: str) -> str:
 
 
 def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) -> str:
-    """Return a text without the values that stand behind the names of secrets."""
+    """Replace the value behind the name of each secret in a text."""
     parts, done = [], 0
     for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):

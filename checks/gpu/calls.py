@@ -22,7 +22,7 @@ def visible_devices() -> str | None:
 def nvml() -> dict[str, Any]:
     """Ask NVML: ``{"driver", "cuda", "devices": [...]}``, or ``{"error", "code"}``.
 
-    A single value that a GPU does not have is None. ``code`` is NVML's own (nvmlReturn_t).
+    A value that a GPU does not support is None. ``code`` is NVML's own (nvmlReturn_t).
     """
     pynvml = _library()
 
@@ -101,7 +101,7 @@ def _library() -> Any:
 
 
 def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """Return NVML's answer, None if this GPU, driver or version of pynvml has none."""
+    """Call a function of NVML; None if the GPU, driver or pynvml does not have it."""
     pynvml = _library()
 
     try:

@@ -22,7 +22,7 @@ def nics_of(
 
 
 def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the NICs of the launch's processes, each once; Unknown only where none is known."""
+    """Return the NICs of the launch's processes, each once; Unknown if none of them is known."""
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:
@@ -74,17 +74,17 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
-    """Return CUDA_VISIBLE_DEVICES as the process will have it: its own, or inherited from here."""
+    """Return CUDA_VISIBLE_DEVICES of the process: set by the launch, or inherited from here."""
     setting = process.environment.get("CUDA_VISIBLE_DEVICES")
     return gpus.visible_devices if setting is None and process.container is None else setting
 
 
 @or_unknown
 def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """Return the PCI addresses of the GPUs that CUDA shows to ``process``, by their index there.
+    """Return the PCI addresses of the GPUs that CUDA shows to ``process``, in CUDA's order.
 
-    An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself. Which GPUs
-    a pod is given is not known: they are taken as the first.
+    An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself. Which
+    GPUs a pod is given is not known: they are taken as the first.
     """
     physical = known(physical_gpus(gpus))
     container_gpus = known(given_gpus(gpus, process))
@@ -125,7 +125,7 @@ def lacks_resource(gpus: GpuFacts, asked: GivenGpus) -> str:
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
-    """Return the GPUs given to its container or Slurm job; None if the launch does not say."""
+    """Return the GPUs given to the container or Slurm job of a process; None if nothing says so."""
     if process.container is not None:
         return process.container.gpus
     number = process.environment.get("SLURM_GPUS_ON_NODE", "")

@@ -82,9 +82,7 @@ _MOST_NAMES = 4  # of processes in one sentence
 
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether the host has as many GPUs as the launch takes, and no two programs share
-    one.
-    """
+    """Judge whether the host has all GPUs that the launch takes, and no two programs share one."""
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
@@ -114,7 +112,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
-    """Name the ranks on other accelerators, which are not counted on the host."""
+    """Name the ranks on other accelerators (NPUs): how many this host has is not read."""
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -170,7 +168,7 @@ SPAN_HOSTS = (
 
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge the GPUs that several programs take, of those that run at one time on this host."""
+    """Judge each GPU that several programs take at the same time."""
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
@@ -182,7 +180,7 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    """Judge programs on one GPU turn by turn, then all: unknown, as turns may end others too."""
+    """Judge the programs on one GPU, turn by turn; Unknown if a turn may end others too."""
     for turn in dict.fromkeys(process.turn for process in there):
         finding = _together(place, [process for process in there if process.turn == turn])
         if finding is not None:
@@ -229,9 +227,7 @@ def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
 
 
 def _refuses(running: ProcessNeeds, other: ProcessNeeds) -> bool:
-    """Tell whether vLLM refuses to start as ``other`` while ``running`` holds its share of the
-    GPU.
-    """
+    """Tell whether vLLM refuses to start as ``other`` while ``running`` holds its GPU share."""
     if running.id.command == other.id.command:
         return False
     share, wanted = running.gpu_share, other.gpu_share
@@ -302,9 +298,9 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     if isinstance(visible, Unknown):
         return finding.unknown(visible.of("which GPUs are visible is not known: "))
     assert not isinstance(here, Unknown)
-    found = len(visible)
-    finding = finding._replace(have=Quantity(f"{found or 'none'} visible", found, "GPUs"))
-    if found > highest:
+    seen = len(visible)
+    finding = finding._replace(have=Quantity(f"{seen or 'none'} visible", seen, "GPUs"))
+    if seen > highest:
         if container is not None and asked is None and container.runtime in NOT_GIVEN:
             where = _give_more(container.runtime)
             why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
@@ -312,7 +308,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         return finding._replace(status=Status.PASS)
     finding = finding.failed(
         "ranks without a GPU end with CUDA error: invalid device ordinal"
-        if found
+        if seen
         else "no CUDA device is available to any rank",
         evidence=(Evidence("GPUs that this process may use", ", ".join(here) or "none"),),
     )
@@ -328,7 +324,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     if len(gpus.on_pci) > max(len(here), highest):
         advice = f"give the container more of the host's {len(gpus.on_pci)} GPUs (docker --gpus)"
         return finding._replace(advice=advice)
-    if not found and not gpus.on_pci:
+    if not seen and not gpus.on_pci:
         return finding._replace(advice=_ELSEWHERE)
     return finding._replace(advice="use fewer ranks on this host, or a host with more GPUs")
 

@@ -39,7 +39,7 @@ MIG_ON = 1
 
 @or_unknown
 def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu] | Unknown:
-    """Return the GPUs in use, by address as NVML has them; all of the host's without a launch."""
+    """Return the GPUs that the launch uses, by NVML's address; without a launch all of the host."""
     nvml = known(gpus.nvml)
     if nvml.error:
         return Unknown(f"NVML: {nvml.error}")
@@ -91,7 +91,7 @@ def memory_busy(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _busy(subject: str, gpu: NvmlGpu) -> Finding:
-    """Judge whether something else uses a GPU."""
+    """Judge whether other processes use memory of a GPU."""
     finding = passed(subject, need=format_bytes(IDLE_BYTES, "at most {} used"))
     if gpu.used_bytes is None or gpu.memory_bytes is None:
         return finding.unknown("NVML does not say what is used")

@@ -47,17 +47,15 @@ class SysctlFile(NamedTuple):
 
 
 class DropIn(NamedTuple):
-    """Where a line has to be added to have the last word.
-
-    origin: what the file there is to be made of first; "" if it is there, or may be new.
-    """
+    """A line's place to have the last word. origin: the file to copy first, or ""."""
 
     path: str = DROP_IN
     origin: str = ""
 
 
 def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
-    """Return the files in the order in which they act; of one name the one that counts.
+    """Return the sysctl files in the order in which they act; of one name only the one that
+    counts.
 
     lasting: without those of /run, which are gone after a boot that does not write them again.
     """
@@ -92,7 +90,7 @@ def parse_settings(text: str) -> Iterator[tuple[str, str]]:
 def _dotted(name: str) -> str:
     """Return a setting's name with dots between its parts.
 
-    Where a slash comes first in it, slashes separate the parts and dots belong to them.
+    If its first separator is a slash, slashes separate the parts and dots belong to them.
     """
     first = next((letter for letter in name if letter in "./"), ".")
     return name if first == "." else name.translate(str.maketrans("./", "/."))
@@ -138,7 +136,7 @@ class BootEntry(NamedTuple):
 
 
 def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the command line of the entry that starts next; Unknown if no menu says it."""
+    """Return the kernel command line of the next boot; Unknown if no menu says it."""
     missing = Unknown("")
     for folder in GRUB_FOLDERS:
         path = f"{folder}/grub.cfg"
@@ -146,7 +144,9 @@ def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
         if isinstance(menu, Unknown):
             missing = menu
             continue
-        saved = _grubenv(root, folder)
+        text = root.text(f"{folder}/grubenv")
+        lines = [] if isinstance(text, Unknown) else text.splitlines()
+        saved = dict(x.split("=", 1) for x in lines if "=" in x and not x.startswith("#"))
         entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
         return _chosen(entries, _default(menu, saved), path)
     return Unknown(f"no menu of a boot loader is read here: {missing.reason}", missing.absent)
@@ -186,7 +186,7 @@ def _words(line: str) -> list[str]:
 
 
 def _default(menu: str, saved: dict[str, str]) -> str:
-    """Return the entry that the menu takes, before any variable of grubenv is put in."""
+    """Return the entry that the menu starts by default, as ``_chosen`` takes it."""
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
     defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
@@ -202,12 +202,6 @@ def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, .
         if len(entry.names) >= len(wanted) and all(fits):
             return entry.words  # of a submenu alone the first, which is its own default
     return Unknown(f"{source}: no entry is {default!r}")
-
-
-def _grubenv(root: Root, folder: str) -> dict[str, str]:
-    text = root.text(f"{folder}/grubenv")
-    lines = [] if isinstance(text, Unknown) else text.splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
 def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
@@ -250,7 +244,7 @@ class PoolWriter(NamedTuple):
 
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
-    """Read what writes the pools at boot, in the order in which it acts.
+    """Read everything that sets pools at boot, in the order of the boot.
 
     That is: the kernel command line, sysctl, TuneD, systemd units.
     """
@@ -288,7 +282,7 @@ def shares_after_boot(
 def _last_writers(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
-    """Return the last writer of the whole pool, and by node those that wrote a node after it."""
+    """Return the last writer of the whole pool, and by node those that wrote a node later."""
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for writer in writers:
@@ -307,7 +301,7 @@ def _last_writers(
 def unread_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> str:
-    """Return the source of the last writer of a pool where its number is not read, else ""."""
+    """Name the last writer of a pool if its number could not be read, else ""."""
     last = ""
     for writer in writers:
         size = writer.page_size_bytes
@@ -319,7 +313,7 @@ def unread_after_boot(
 def overruling(
     writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
 ) -> tuple[PoolWriter, ...]:
-    """Return who sets the default pool after our drop-in: to less, or by a script."""
+    """Return the writers after our drop-in that set fewer pages, or an unread number."""
     return tuple(
         writer
         for writer in writers
@@ -390,7 +384,7 @@ def _tuned(root: Root) -> Iterator[PoolWriter]:
 
 
 def _units(root: Root) -> Iterator[PoolWriter]:
-    """Yield what this host's own units write to ``nr_hugepages`` with ``tee``, ``echo >`` etc."""
+    """Read systemd units that write ``nr_hugepages`` with ``tee``, ``echo >`` etc."""
     names = root.names(_UNITS)
     for name in () if isinstance(names, Unknown) else names:
         if not name.endswith(".service"):

@@ -51,7 +51,7 @@ class FitVerdict(NamedTuple):
 
 
 def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
-    """Return the verdict for ``usages`` together. A spot missing from ``stock`` is unknown."""
+    """Judge whether ``stock`` holds all ``usages`` together. A spot missing from it is unknown."""
     needs = fit_needs(usages)
     start = start_needs([_as_it_can_map(usage, stock) for usage in usages])
     missing = Unknown("not read")
@@ -90,9 +90,9 @@ def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
 
 
 def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return a usage without its arena where that never maps: the whole pool is smaller.
+    """Return a usage without its arena if the whole pool is smaller than the arena.
 
-    The arena is then dropped in every order, and takes nothing from the others.
+    Such an arena is dropped in every order, and takes nothing from the others.
     """
     for spot, pages in usage.arena.items():
         for at in (spot, Spot(spot.page_size_bytes, None)):
@@ -103,7 +103,7 @@ def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage
 
 
 def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages with which every mapping that is asked for succeeds, whatever the order."""
+    """Return the pages with which every mapping succeeds, in whatever order processes start."""
     return {
         spot: sum(_at(spot, usage.mapped) for usage in usages)
         + max(usage.headroom.get(spot, 0) for usage in usages)
@@ -112,10 +112,10 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages with which every process starts for certain, its arena mapped or not.
+    """Return the pages with which every process starts, its arena mapped or not.
 
-    For each process: all others have taken the most that they can, and it still gets the least that
-    it must have.
+    For each process: all others have taken the most that they can, and it still gets the least
+    that it must have.
     """
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
@@ -135,10 +135,10 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def pool_needs(needs: Pages) -> dict[Spot, int]:
-    """Return needs with each whole pool as large as its nodes have to be together.
+    """Return needs with each whole pool as large as its NUMA nodes have to be together.
 
-    That is more than is ever taken at once where a node has to show free pages for a moment
-    (``Usage.headroom``), or where pages that are bound to no node may come to lie on any.
+    That is more than is ever taken at once if a node has to show free pages for a moment
+    (``Usage.headroom``), or if unbound pages may lie on any node.
     """
     together: dict[Spot, int] = {}
     for spot, pages in needs.items():
@@ -156,7 +156,7 @@ def _spots(every: Iterable[Pages]) -> list[Spot]:
 
 
 def _at(spot: Spot, pages: Pages) -> int:
-    """Return the pages that may come to lie on ``spot``, with those that are bound to no node."""
+    """Return the most pages that may lie on ``spot``: those bound to it, and unbound ones."""
     return sum(
         count
         for at, count in pages.items()

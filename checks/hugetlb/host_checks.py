@@ -106,7 +106,7 @@ def _limit(
 
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge what a manifest itself asks for, summed over the processes of one container."""
+    """Judge the huge pages that a manifest asks for, summed over each container's processes."""
     taken: dict[tuple[str, str], int] = {}
     limits: dict[tuple[str, str], Mapping[int, int]] = {}
     for process in needs.processes:
@@ -137,7 +137,7 @@ _BASE_PAGE_BYTES = 4 * KIB
 
 @CHECKS.check(RESERVATION, wanted_pages)
 def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each pool, or node of one, that must grow."""
+    """Judge each pool, or NUMA node, that must grow: whether memory for it is free."""
     short = reserve_targets(hugetlb.hugetlb, wanted.everything)
     if not short:
         yield skip("no page is missing")
@@ -197,10 +197,7 @@ def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Return how many pages lie free in one piece.
-
-    Above the largest order the allocator has to search.
-    """
+    """Count the free pages that lie in one piece; 0 above the allocator's largest order."""
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:
@@ -214,7 +211,7 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
 
 @CHECKS.check("hugetlb.after-reboot", wanted_pages)
 def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge each page size."""
+    """Judge whether the pools are set at boot as large as the launch needs."""
     default = hugetlb.hugetlb.default_page_size_bytes
     contained = unread(system) is None and system.container.inside
     targets = all_targets(hugetlb.hugetlb, wanted.everything)

@@ -21,9 +21,7 @@ CHECKS = CheckSet()
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
-    """Return the targets of one spot that are not met; of a whole pool, those of its bound
-    nodes.
-    """
+    """Return the targets of one spot that are not met; of a whole pool those of its nodes."""
     every = all_targets(facts.hugetlb, wanted.everything)
     size = spot.page_size_bytes
     mine = {at: target for at, target in every.items() if at.page_size_bytes == size}
@@ -183,7 +181,7 @@ def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @CHECKS.check("hugetlb.node-shortage", wanted_pages)
 def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each node, or set of nodes, that pages are bound to."""
+    """Judge each NUMA node, or set of nodes, that pages are bound to."""
     spots = wanted.spots(bound=True)
     for spot in spots:
         yield _judge_spot(spot, hugetlb, wanted)
@@ -193,7 +191,7 @@ def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @CHECKS.check("hugetlb.page-size", wanted_pages)
 def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each page size of the launch."""
+    """Judge whether the kernel has each page size of the launch."""
     host = hugetlb.hugetlb
     for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
         name = format_page_size(size)

@@ -98,7 +98,7 @@ class HugeTlb(NamedTuple):
         return tuple(sorted(node for node in pool.nodes if node not in self.barred))
 
     def once_allowed(self, needs: Pages) -> "HugeTlb":
-        """Return the pools with the nodes open that pages are bound to: they are allowed first."""
+        """Return the pools as if the NUMA nodes that ``needs`` bind pages to were allowed."""
         if isinstance(self.barred, Unknown):
             return self
         bound = {spot.node for spot in needs}
@@ -118,7 +118,7 @@ class HugeTlb(NamedTuple):
 
 
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
-    """Read every pool below ``root``; falls back to ``/proc/meminfo`` where sysfs has none."""
+    """Read every pool; from ``/proc/meminfo`` if sysfs has none."""
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
     folders, barred = root.names(POOLS), _barred(root)
     if not isinstance(folders, Unknown):
@@ -134,9 +134,9 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 
 def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
-    """Return the nodes outside of this process's cpuset, and those that are a GPU's memory.
+    """Return the NUMA nodes outside of this process's cpuset, and those that are a GPU's memory.
 
-    A mapping is granted on the free pages of allowed nodes alone (mm/hugetlb.c, allowed_mems_nr).
+    A mapping gets free pages of allowed nodes alone (mm/hugetlb.c, allowed_mems_nr).
     """
     allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
     if isinstance(allowed.mems, Unknown):

@@ -37,9 +37,7 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest limit over this process's cgroup and its ancestors; None if none
-    limits.
-    """
+    """Return the tightest limit over the cgroup and its ancestors; None if none limits."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -84,8 +82,8 @@ def stock_of(
 ) -> dict[Spot, Stock | Unknown]:
     """Return the pages available at each of ``spots``: free, not reserved, within ``limits``.
 
-    limits: by page size. Counted are the nodes that this process may use, without those that are a
-    GPU's memory.
+    limits: by page size. Only NUMA nodes count that this process may use and that are not a
+    GPU's.
     """
     stock: dict[Spot, Stock | Unknown] = {}
     for spot in spots:
@@ -107,7 +105,7 @@ def stock_of(
 
 
 def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict[Spot, Stock]:
-    """Return a stated pool of ``pages``, spread over ``nodes`` as ``vm.nr_hugepages`` is."""
+    """Spread a stated number of pages over ``nodes``, as the kernel does for vm.nr_hugepages."""
     stock = {Spot(page_size_bytes, None): Stock(pages, pages)}
     for index, node in enumerate(nodes):
         share = pages // len(nodes) + (index < pages % len(nodes))

@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
 
 def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Return a target for each pool that must grow, node by node where pages are bound to nodes.
+    """Return a target for each pool that must grow, by NUMA node if pages are bound to nodes.
 
     The target counts the pages that others hold; nothing is ever lowered.
     """
@@ -71,10 +71,7 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 def _grow(
     wanted: dict[Spot, int], pool: Pool | Unknown, spot: Spot, pages: int, barred: Collection[int]
 ) -> None:
-    """Add to ``wanted`` what several nodes are to give together.
-
-    Each gives what it has, and all evenly what is missing.
-    """
+    """Spread the pages of a set of NUMA nodes: each keeps what it has, the missing go evenly."""
     nodes = [Spot(spot.page_size_bytes, node) for node in spot.among if node not in barred]
     for at in nodes:
         now, others = now_and_held(pool, at.node)
@@ -85,7 +82,7 @@ def _grow(
 
 
 def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> Pages:
-    """Return the pages bound to no node: of the whole pool, or of the nodes that are not barred."""
+    """Return unbound pages as those of the whole pool, or evenly over the nodes not barred."""
     whole = Spot(size, None)
     usable = () if isinstance(pool, Unknown) else hugetlb.usable_nodes(pool)
     if isinstance(pool, Unknown) or isinstance(usable, Unknown) or len(usable) == len(pool.nodes):
@@ -110,7 +107,7 @@ def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, in
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
 ) -> "tuple[Setting, ...]":
-    """Return the settings that make the pools so; ``vm.nr_hugepages`` is for the default size."""
+    """Return the settings that give the pools their targets."""
     from checks.base.finding import Kind, Setting
 
     settings: list[Setting] = []
@@ -143,7 +140,7 @@ def grows_pool(setting: Setting) -> bool:
 def room_bytes(
     spot: Spot, available_bytes: int | Unknown, node_free_bytes: Mapping[int, int]
 ) -> int | Unknown:
-    """Return the memory that a pool can grow out of: free, and page cache that gives way."""
+    """Return the memory that a pool can grow by: free memory, and page cache."""
     if spot.node is None:
         return available_bytes
     free = node_free_bytes.get(spot.node)

@@ -57,7 +57,7 @@ def pool_terms(wanted: Wanted, spot: Spot) -> str:
 
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
-    """Return the pages as a sum over processes, equal ones as one term: ``8 x 14306 + 128``."""
+    """Return the pages as a sum over processes, equal terms joined: ``8 x 14306 + 128``."""
     counts: dict[int, int] = {}
     if needs is None or isinstance(needs.usages, Unknown):
         return ""

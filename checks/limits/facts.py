@@ -30,7 +30,7 @@ MOST_PROCESSES = 3000
 
 
 def identity() -> dict[str, Any]:
-    """Read the user namespace, who called sudo, whether this is a Slurm job, and who is root."""
+    """Read the user namespace, sudo's caller, whether this is a Slurm job, and root's names."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {
@@ -42,7 +42,7 @@ def identity() -> dict[str, Any]:
 
 
 def processes() -> dict[str, Any]:
-    """Read processes with pinned memory, the daemons above with limits, this user's threads."""
+    """Read the processes with pinned memory, the container daemons' limits, this user's threads."""
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
     pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def _row(content: bytes, name: bytes) -> bytes:
 
 
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """Read a file; returns nothing for a process that is gone or hidden."""
+    """Read a file of /proc; b"" if the process is gone or hidden."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -134,13 +134,13 @@ class Pinned(NamedTuple):
 
 
 class LimitFacts(NamedTuple):
-    """The limits of this process and of what starts others.
+    """The limits of this process and of the daemons that start others; its capability masks.
 
-    Capability masks are those of this process. initial_user_namespace: whether its capabilities
-    count with the kernel's ``capable()``. pinned: processes that hold registered memory, all that
-    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without.
-    root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes or seconds. mappable_bytes:
-    the most that one mapping may be, where the kernel guesses (vm.overcommit_memory 0).
+    initial_user_namespace: its capabilities count with the kernel's ``capable()``. pinned:
+    processes that hold registered memory, as far as seen (``pinned_complete``: all). sudo_uid:
+    who called sudo, None without. root_names: users of number 0. sizes: those of ``SIZE_ROWS``,
+    bytes or seconds. mappable_bytes: the most that one mapping may be, if the kernel guesses
+    (vm.overcommit_memory 0).
     """
 
     memlock: Limit | Unknown
@@ -164,8 +164,7 @@ class LimitFacts(NamedTuple):
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
         """Return whether a capability is in effect here, as the kernel's ``capable()`` says."""
-        mask = known(self.effective_capabilities)
-        if not mask >> bit & 1:
+        if not known(self.effective_capabilities) >> bit & 1:
             return False
         return self.initial_user_namespace
 
@@ -217,7 +216,7 @@ def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
 
 @or_unknown
 def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
-    """Return the second of the four user ids: real, effective, saved, file system."""
+    """Return the effective user id, the second of the four in a status file."""
     status = known(status)
     ids = status.get("Uid", "").split()
     if len(ids) < 2 or not ids[1].isdecimal():

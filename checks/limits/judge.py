@@ -161,7 +161,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge what a process maps for certain: its program, libraries and GPU come on top of that."""
+    """Judge the bytes that a process certainly maps (libraries and GPU add more) by its limits."""
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {
@@ -180,9 +180,8 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         return finding
     mapped = finding.known(process.regular_bytes) + finding.known(process.hugetlb_bytes)
     files = process.memfd_bytes
-    program = LEAST_PROGRAM_BYTES * (process.program in _MEASURED)
     certain = {
-        ADDRESS_SPACE: mapped + program,
+        ADDRESS_SPACE: mapped + (LEAST_PROGRAM_BYTES * (process.program in _MEASURED)),
         DATA_SIZE: mapped - sum(files),
         FILE_SIZE: max(files, default=0),
     }

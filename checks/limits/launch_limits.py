@@ -66,7 +66,8 @@ def may(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> bool | Unknown:
-    """Tell whether a user has a capability of CAPABILITIES in effect, in the initial namespace.
+    """Tell whether ``run_as`` has a capability of CAPABILITIES in effect, in the initial
+    namespace.
 
     container: the container of the process, if the launch describes one.
     """
@@ -83,7 +84,7 @@ def may(
 
 
 def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
-    """Return whether the capability is in effect in a container that the engine makes.
+    """Tell whether a capability is in effect in a container that does not exist yet.
 
     The container's user namespace is not looked at.
     """

@@ -28,7 +28,7 @@ _UNITS = {"memlock": KIB, "as": KIB, "data": KIB, "fsize": KIB, "stack": KIB, "c
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Return the daemons, one of which hands its limit to a container that sets none of its own."""
+    """Name the daemons that may hand their limit to a container without a limit."""
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
     if runtime == "pyxis":
@@ -37,7 +37,7 @@ def runtime_units(runtime: str) -> tuple[str, ...]:
 
 
 class Limit(NamedTuple):
-    """A resource limit, in its own unit (bytes, files, processes); None: unlimited."""
+    """A resource limit, in the unit of its resource (bytes, files, processes); None: unlimited."""
 
     soft: int | None
     hard: int | None
@@ -125,17 +125,14 @@ class RuntimeLimits(NamedTuple):
 
 
 def _may_mean(domain: str, user: str) -> bool:
-    """Return whether a row may be of ``user``; root has no row but its own (limits.conf(5))."""
+    """Tell whether a row may be of ``user``; for root only rows of its name (limits.conf(5))."""
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
 
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
-    """Read all limits that are visible below ``root``.
-
-    daemons: the limits of those that run, by name.
-    """
+    """Read the limits that daemons, Docker, logins and Slurm hand on. daemons: running, by name."""
     docker_default, userns_remap = _docker(root)
     return RuntimeLimits(
         units=tuple(_units(root, {} if isinstance(daemons, Unknown) else daemons)),
@@ -151,7 +148,7 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
 def parse_limit(text: str) -> int | Unknown | None:
     """Return a limit in bytes, None for ``unlimited``, ``infinity`` or -1.
 
-    A number may have K, M, G, T (of 1024), as all of these files write it.
+    A number may end in K, M, G, T (of 1024), as all of these files write it.
     """
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
@@ -234,7 +231,7 @@ def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:
-    """Return the last ``key=soft[:hard]`` and its file; an empty value undoes the earlier ones."""
+    """Return the last ``key=soft[:hard]`` and its file; an empty value removes earlier ones."""
     value, source = "", ""
     for path, content in files:
         for line in content.splitlines():
@@ -276,7 +273,7 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
 
 
 def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
-    """Read the rows in the order in which pam_limits reads them; a later one wins."""
+    """Read the rows of limits.conf in the order of pam_limits; a later row wins."""
     paths = ["/etc/security/limits.conf"]
     names = root.names(PAM_FOLDER)
     if not isinstance(names, Unknown):
@@ -301,7 +298,7 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 
 
 def _slurm(root: Root) -> bool | Unknown | None:
-    """Return whether slurmd gives jobs the submitting shell's memlock, as it does by default."""
+    """Tell whether slurmd gives jobs the memlock of the submitting shell, its default."""
     for path in SLURM_CONFIGS:
         content = root.text(path)
         if isinstance(content, Unknown):

@@ -61,9 +61,7 @@ class _Need(NamedTuple):
 
 @CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether the kernel, the cgroups and the user leave threads enough to start and to
-    run.
-    """
+    """Judge whether the kernel, the cgroups and the user leave enough threads."""
     if not needs.processes:
         yield skip("the launch has no process on this host")
         return
@@ -130,7 +128,7 @@ def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
 
 
 def _has_store(process: ProcessNeeds) -> bool:
-    """Return whether setup() is certainly called in it; else one thread at least is counted."""
+    """Tell whether a process certainly calls Mooncake's setup()."""
     if process.program == "store_service":
         return True
     regions = () if isinstance(process.regions, Unknown) else process.regions
@@ -140,7 +138,7 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
-    """Judge by the bound that leaves the fewest threads."""
+    """Judge by the ceiling that leaves the fewest threads."""
     wanted = counted(
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )

@@ -40,10 +40,7 @@ class ThreadFacts(NamedTuple):
 
 
 def read_threads(root: Root, status: dict[str, str] | Unknown, processes: object) -> ThreadFacts:
-    """Read what limits threads.
-
-    status: the rows of /proc/self/status. processes: the answer of limits.processes.
-    """
+    """Read what limits threads. status: of /proc/self/status. processes: of limits.processes."""
     return ThreadFacts(_kernel(root), _cgroups(root), _of_user(processes), _cpus(status))
 
 

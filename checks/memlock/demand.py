@@ -114,7 +114,7 @@ class Grant(NamedTuple):
 
     @property
     def have(self) -> str:
-        """What is granted, as a person reads it."""
+        """The limit in words, with its origin; or the capability that lifts it."""
         if self.void is True:
             return f"CAP_IPC_LOCK in effect ({self.origin})"
         if isinstance(self.limit, Unknown):
@@ -202,7 +202,7 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
 
 
 def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
-    """Return ``base`` with the capability of the user that runs it instead of this shell's."""
+    """Return ``base`` with the capability of the user that runs the process."""
     void = may(run_as, "IPC_LOCK", None, limits, system)
     user = run_as.user
     who = user.reason if isinstance(user, Unknown) else f"run by {user or 'whoever starts it'}"
@@ -243,7 +243,7 @@ def _own(limits: LimitFacts, origin: str) -> Grant:
 
 
 def _login_hint(limits: LimitFacts) -> str:
-    """Return advice if a new login would have no limit, for whomever its row is; else ""."""
+    """Return advice if a new login of a user would have no limit, else ""."""
     if isinstance(limits.runtimes.pam, Unknown):
         return ""
     rows = [row for row in limits.runtimes.pam if row.name == "memlock"]

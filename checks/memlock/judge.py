@@ -77,7 +77,7 @@ def _judge_limit(
 
 
 def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
-    """Return the verdict where the limit counts; the caller adds subject, formula and evidence."""
+    """Judge a demand against a limit that counts; the caller adds subject and evidence."""
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)

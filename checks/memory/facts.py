@@ -29,9 +29,10 @@ from checks.numa.nodes import Meminfo, read_meminfo
 
 
 def space(path: str) -> dict[str, int | bool]:
-    """Return the bytes of ``path``'s file system, and what an unprivileged process may still take.
+    """Return the size of ``path``'s file system, and the room for an unprivileged process.
 
-    full_of_files: its file system counts files, and has no room for another. Source: ``statvfs``.
+    full_of_files: its file system counts files, and has no room for another. Source:
+    ``statvfs``.
     """
     status = os.statvfs(path)
     return {
@@ -76,7 +77,7 @@ _HIERARCHIES = {
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
     """Return the tightest limit over the cgroup and its ancestors; None if nothing limits.
 
-    throttles: whether memory.high counts, beyond which the kernel slows down and kills nobody.
+    throttles: count memory.high too, above which the kernel slows down and kills nobody.
 
     Unknown if SGLang cannot tell either: it then checks an explicit size against the host's
     memory alone, and refuses to size a pool by itself.
@@ -147,7 +148,7 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
 
 @or_unknown
 def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
-    """Return the usage less the page cache that reclaim can take, bytes."""
+    """Return the bytes used, without page cache that the kernel can give back."""
     usage = known(root.count(f"{folder}/{files.usage}"))
     content = known(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
@@ -163,7 +164,7 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 
 
 def _protected_below(root: Root, folder: str) -> bool:
-    """Return whether a descendant keeps memory from reclaim, or one cannot be read."""
+    """Tell whether a descendant cgroup protects memory from reclaim, or cannot be read."""
     names = root.names(folder)
     if isinstance(names, Unknown):
         return True
@@ -189,12 +190,12 @@ HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 
 
 class MemoryFacts(NamedTuple):
-    """Sizes in bytes.
+    """The host's memory, in bytes.
 
     headroom: the tightest memory limit over the cgroup and its ancestors; None if none binds.
-    killing_headroom: the same of the limits at which the kernel kills; memory.high is none.
-    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
-    shm_refuses: why no file can be made there, "" if nothing was seen that stands in the way.
+    killing_headroom: the same of the limits at which the kernel kills, so without memory.high.
+    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted
+    here. shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen.
     hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
     """
 

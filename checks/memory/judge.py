@@ -39,7 +39,7 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
-    """Return the regular memory of the processes as a sum. huge_bytes: what is counted beside."""
+    """Return the regular memory of the processes as a sum. huge_bytes: added as one more term."""
     counts: dict[int, int] = {}
     for process in processes:
         if isinstance(process.regular_bytes, int) and process.regular_bytes:
@@ -53,7 +53,7 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge all processes together."""
+    """Judge whether the host has the regular memory of all processes together."""
     finding = passed("regular memory")
     table = finding.known(memory.meminfo)
     need_bytes = finding.known(regular_bytes(needs))
@@ -157,7 +157,7 @@ def _limited(
 
 
 def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge the limits of the launch's own manifest, each by the processes of its container."""
+    """Judge the memory limits of the launch's manifest, each for its container's processes."""
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container
@@ -174,7 +174,7 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge what a job's --mem leaves: not always a limit, ConstrainRAMSpace is no by default."""
+    """Judge the --mem of a Slurm job (a limit only if cgroup.conf has ConstrainRAMSpace=yes)."""
     places = [(each, each.container) for each in needs.processes]
     inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
@@ -201,7 +201,7 @@ _REMOVE = "remove the files that killed servers left there"
 
 @CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge /dev/shm as it is here, and as each of the launch's containers would have its own."""
+    """Judge /dev/shm as it is here, and that of each container of the launch."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
     sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]
@@ -289,7 +289,7 @@ def _shm(
 
 @CHECKS.check("memory.max-map-count")
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge the host's limit."""
+    """Judge how many mappings the host lets one process have."""
     count = memory.max_map_count
     need = counted(USUAL_MAP_COUNT, "mappings")
     if isinstance(count, Unknown):
@@ -308,7 +308,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
 
 @CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge the host's policy."""
+    """Judge whether the host's policy of overcommit refuses mappings."""
     finding = passed("overcommit")
     policy = finding.known(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"

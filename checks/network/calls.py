@@ -11,10 +11,7 @@ from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
 def addresses() -> list[dict[str, Any]]:
-    """Return every address of this network namespace.
-
-    ``{interface, address, up}``, IPv4 and IPv6.
-    """
+    """Return every address of this network namespace: ``{interface, address, up}``."""
     import socket
 
     import psutil
@@ -30,10 +27,9 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Return whether a server could bind ``port`` on all addresses: ``{"free": true}``.
+    """Try to bind ``port`` on all addresses, as servers do (SO_REUSEADDR): ``{"free": true}``.
 
-    Else ``errno`` names the error. Tried as servers do (SO_REUSEADDR). Nothing listens, so nobody
-    can connect meanwhile.
+    Else ``errno`` names the error. Nothing listens, so nobody can connect meanwhile.
     """
     import errno
     import socket
@@ -104,7 +100,7 @@ def _seconds(share: float) -> float:
 
 
 def master(host: str, port: int) -> dict[str, Any]:
-    """Ask a Mooncake master with Mooncake's own client, in a process of its own.
+    """Ask a Mooncake master with Mooncake's own client, in a separate process.
 
     The protocol ``rpc_only`` connects, checks service and version, and returns before it joins:
     afterwards the master shows no such client. ``{"code": 0}`` is a master that is ready.

@@ -63,9 +63,8 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
 
 @or_unknown
 def _time_wait(root: Root) -> int | Unknown:
-    """Read ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
-    content = known(root.text(SOCKETS))
-    for line in content.splitlines():
+    """Count connections in TIME_WAIT: ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
+    for line in known(root.text(SOCKETS)).splitlines():
         fields = line.split()
         if fields[:1] == ["TCP:"] and "tw" in fields[:-1]:
             count = fields[fields.index("tw") + 1]
@@ -101,7 +100,7 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
 
 
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
-    """Read ``8080,30000-30010``; an empty line reserves nothing."""
+    """Read reserved ports, ``8080,30000-30010``; an empty line reserves none."""
     content = root.text(RESERVED)
     if isinstance(content, Unknown):
         return () if content.absent else content
@@ -176,7 +175,7 @@ def key_of(service: Service) -> tuple[str, str, int | None]:
 
 
 def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
-    """Ask every service of the launch, side by side."""
+    """Ask every service of the launch, all at the same time."""
     import threading
 
     answers: dict[tuple[str, str, int | None], ServiceAnswer] = {}
@@ -240,7 +239,7 @@ def has_no_address(why: Unknown) -> bool:
 
 
 def _is_address(host: str) -> bool:
-    """Return whether ``host`` is an address as it stands, which no name service is asked for."""
+    """Tell whether ``host`` is an address, which needs no name service."""
     import socket
 
     for family in (socket.AF_INET, socket.AF_INET6):

@@ -49,7 +49,7 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
 
 @CHECKS.check("network.port-taken", _ports)
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge each port of each process."""
+    """Judge whether each port of the launch is free, and taken once."""
     must_be_read(network)
     users: dict[tuple[str, int], list[BoundPort]] = {}
     for port in ports:
@@ -90,7 +90,7 @@ def _port(
         and _meet(port.address, other.address)
     ]
     need = f"port {number} for one alone"
-    open_words = [one.unless for one in (port, *others) if one.unless]
+    open_words = [user.unless for user in (port, *others) if user.unless]
     if open_words and others:
         text = f"{others[0].what} of {others[0].owner} binds it too, unless {open_words[0]}"
         return judged.unknown(f"{text}, which is not known, gives another port", need=need)
@@ -149,7 +149,7 @@ def _meet(address: str | None, other: str | None) -> bool:
 
 @CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge each port of each process."""
+    """Judge whether the kernel may hand a port of the launch to an outgoing connection."""
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
@@ -301,9 +301,7 @@ def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
 
 @or_unjudged
 def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
-    """Judge the address of a service: it has a port, resolves, and is not loopback for other
-    hosts.
-    """
+    """Judge a service's address: it has a port, resolves, and is no loopback for other hosts."""
     finding = passed(_subject(service))
     judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
     if service.port is None:

@@ -62,7 +62,7 @@ class RoutingTables(NamedTuple):
 
 
 def read_routing(root: Root) -> RoutingTables | Unknown:
-    """Return the kernel's answers, live or recorded; Unknown in a capture that has none."""
+    """Read the kernel's rules and routes, live or recorded."""
     rules, routes = root.call("routing.rules"), root.call("routing.routes")
     for answer in (rules, routes):
         if isinstance(answer, Unknown):

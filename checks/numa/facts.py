@@ -27,10 +27,10 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """Return the errno of each call, 0 if it is permitted: get_mempolicy, set_mempolicy, mbind.
+    """Try get_mempolicy, set_mempolicy and mbind; return the errno of each, 0 if permitted.
 
-    Each is made with the preferred policy and no node, which any cpuset accepts: what refuses it is
-    a seccomp filter, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
+    Each is made with the preferred policy and no node, which any cpuset accepts: only a seccomp
+    filter refuses it, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
     """
     import ctypes
     import mmap  # not in the child: another thread may hold the lock of its import for ever
@@ -78,7 +78,7 @@ class NumaNode(NamedTuple):
 
     @property
     def available_bytes(self) -> int | Unknown:
-        """The most that a process bound to this node could still get, all cache dropped."""
+        """The most memory that a process bound to this node can get, all page cache dropped."""
         if isinstance(self.free_bytes, Unknown):
             return self.free_bytes
         if isinstance(self.cache_bytes, Unknown):
@@ -177,8 +177,7 @@ def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
     table = known(table)
     total = 0
     for key in keys:
-        value = known(table.value(key))
-        total += value
+        total += known(table.value(key))
     return total
 
 

@@ -25,7 +25,7 @@ _AROUND = " \t\n\0"
 
 
 def numa_nodes(root: Root) -> tuple[int, ...]:
-    """Return the nodes that sysfs shows, ascending; empty where it shows none (no NUMA)."""
+    """Return the NUMA nodes that sysfs shows, ascending; () without NUMA."""
     names = root.names(NODES)
     if isinstance(names, Unknown):
         return ()
@@ -69,10 +69,7 @@ def node_list(nodes: Iterable[int]) -> str:
 
 
 def parse_node_list(text: str) -> tuple[int, ...]:
-    """Return ``"0-1,4"`` as ``(0, 1, 4)``, ascending, each once.
-
-    Raises ValueError on anything else.
-    """
+    """Parse ``"0-1,4"`` to ``(0, 1, 4)``. Raises ValueError on anything else."""
     return _parse_list(text, MOST_NODES, "NUMA nodes")
 
 
@@ -123,9 +120,10 @@ List = tuple[int, ...] | Unknown
 
 
 class Allowed(NamedTuple):
-    """cpus, mems: of this process; where nothing tells, those of its cpuset.
+    """cpus, mems: of this process; else those of its cpuset.
 
-    cpuset_*: what the innermost cpuset that says so allows, and its folder, "" without one.
+    cpuset_*: the CPUs or nodes that the innermost cpuset with a list allows, and its folder, ""
+    without.
     """
 
     cpus: List
@@ -169,7 +167,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
-    """Return the folder of the cpuset that says what is allowed, and its CPUs and nodes."""
+    """Return the innermost cpuset folder with lists, and its CPUs and nodes."""
     memberships = root.text(MEMBERSHIPS)
     for top, path in (*_usual(memberships), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
@@ -198,7 +196,7 @@ def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
 
 
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield the same wherever cpusets are mounted: cpuset(7), before and beside cgroups."""
+    """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
     path, mounts = root.word(CPUSET), root.text(MOUNTED)
     if isinstance(path, Unknown) or isinstance(mounts, Unknown):
         return

@@ -40,9 +40,9 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """Return ACS control of a configuration space; None if it has none.
+    """Return ACS control of a configuration space; None if the function has no ACS.
 
-    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError if it gives too few.
+    read: ``read(offset, length)`` gives the bytes. Raises PermissionError if it gives too few.
     """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
@@ -141,10 +141,7 @@ class PciFacts(NamedTuple):
 
 
 def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
-    """Read the facts of PCI; never raises.
-
-    What has no PCI function (soft-RoCE) is in no list here.
-    """
+    """Read the facts of PCI; never raises. Soft-RoCE has no PCI function, and is left out."""
     one_node = len(numa_nodes(root)) <= 1
     functions = read_accelerators(root)
     accelerators = () if isinstance(functions, Unknown) else functions
@@ -229,10 +226,7 @@ def read_function(root: Root, address: str) -> PciFunction:
 
 
 def _parents(root: Root, folder: str) -> tuple[str, ...]:
-    """Return the host bridge and the bridges above a function.
-
-    () where the tree does not show them.
-    """
+    """Return the host bridge and the bridges above a function; () if the tree shows none."""
     path = root.link(folder)
     if isinstance(path, Unknown):
         return ()
@@ -277,7 +271,7 @@ def _acs(root: Root, address: str) -> int | Unknown | None:
 
 
 def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
-    """Return whether there are Direct NIC functions, which ConnectX-8 and newer alone have."""
+    """Tell whether Direct NIC functions exist, which only ConnectX-8 and newer have."""
     if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
         return False
     return any(
@@ -290,7 +284,7 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
 
-    Symmetric. Unknown if the host bridges differ and a NUMA node is not known.
+    Unknown if the host bridges differ and a NUMA node is not known.
     """
     if not function.parents or not other.parents:
         missing = function if not function.parents else other

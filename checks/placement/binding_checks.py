@@ -88,7 +88,7 @@ def _policy_of(
 
 
 def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
-    """Judge what is permitted here: the container that the launch describes may still refuse."""
+    """Add that the launch's own container may refuse a call that is permitted here."""
     limits = process.container
     if (
         limits is None
@@ -168,19 +168,17 @@ def _allowed_to(
 
 
 def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
-    """Judge nodes that the launch names and that this host does not have at all."""
+    """Return a failure if the launch names NUMA nodes that this host does not have."""
     there = {node.node for node in numa.nodes} or {0}
     for named in process.named_nodes:
         missing = named.nodes - there
         if not missing:
             continue
-        finding = passed(process.name, node_list(sorted(there)), f"{named.what}")
-        numactl = named.what.startswith("numactl")
-        return finding.failed(
+        return passed(process.name, node_list(sorted(there)), f"{named.what}").failed(
             f"this host has no {node_list(sorted(missing))}: "
             + (
                 f'numactl ends with exit code 1 and "<{_numbers(sorted(named.nodes))}> is invalid"'
-                if numactl
+                if named.what.startswith("numactl")
                 else "the engine refuses to start the container"
             ),
             "bind to nodes that this host has (numactl -H)",
@@ -190,7 +188,7 @@ def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
 
 @or_unknown
 def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> set[int] | Unknown:
-    """Return the nodes over which a process splits its segment; one alone is no split."""
+    """Return the NUMA nodes over which a process splits its segment; empty for a single one."""
     if needs.nic_nodes is not None:
         return set(known(process.segment_nodes))
     nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
@@ -199,7 +197,7 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
 
 
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
-    """Yield how Mooncake treats missing nodes of a segment, and SGLang one of its rank."""
+    """Yield the effect of nodes that are not allowed, on Mooncake's segment and SGLang's rank."""
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:

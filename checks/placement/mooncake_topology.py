@@ -80,7 +80,7 @@ def predicted(
 
 
 def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
-    """Return the location of a node; it prefers a NIC on that node, and no other."""
+    """Return the location of a NUMA node: it prefers the NICs on that node."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         near_node = nodes[name]
@@ -97,7 +97,7 @@ def _of_gpu(
     names: Sequence[str],
     release: MooncakeRelease | None,
 ) -> Location:
-    """Return a GPU's location: of its node's NICs (or all) the fewest steps away are preferred."""
+    """Return the location of a GPU: it prefers the nearest NICs, those of its NUMA node first."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((function for function in gpus.on_pci if function.address == address), None)
@@ -196,7 +196,7 @@ def measured(
 def differences(
     foretold: Sequence[Location], measured: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return (location, foretold, found) where they differ; the order of names is chance."""
+    """Return (location, foretold, measured) for each location that differs."""
     wanted, have = ({place.name: place for place in places} for places in (foretold, measured))
     rows = []
     for name in sorted({*wanted, *have}, key=_order):
@@ -235,8 +235,8 @@ print("\\n{_MARK}" + answer.replace("\\n", " "), flush=True)
 def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
     """Ask ``TransferEngine.get_local_topology``: location -> [preferred, others].
 
-    devices: names joined by commas, "" for all. variables: ``NAME=value`` of its environment, in
-    which no other variable of Mooncake's is. Raises OSError with what the child said.
+    devices: names joined by commas, "" for all. variables: ``NAME=value`` of its environment,
+    without Mooncake's other variables. Raises OSError with the child's message.
     """
     import json
     import os

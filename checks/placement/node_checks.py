@@ -176,14 +176,13 @@ def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Fin
         return finding._replace(have=f"node {node}")
     if not several:
         return finding._replace(have="no node named, one on the host")
-    source = f"{RDMA_DEVICES}/{name}/device/numa_node"
     return finding.warned(
         "Mooncake places no memory near it, and prefers NICs that have a NUMA node",
         "set the device's NUMA affinity in the firmware, or write its node to numa_node"
         if name in pci.nics
         else "a software device has none: use hardware NICs",
         have="no node named",
-        evidence=(Evidence(source, "-1 or absent"),),
+        evidence=(Evidence(f"{RDMA_DEVICES}/{name}/device/numa_node", "-1 or absent"),),
     )
 
 
@@ -235,7 +234,7 @@ def judge_gpu(
     names: tuple[str, ...],
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge GPU number ``gpu`` of ``view``, whose NICs in use are ``names``."""
+    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``."""
     finding = finding._replace(need="the nearest NIC in use preferred")
     visible = finding.known(view.gpus)
     if gpu >= len(visible):

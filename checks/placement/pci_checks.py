@@ -49,9 +49,7 @@ class _Used(NamedTuple):
 
 
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
-    """Return the GPUs and NICs on PCI that the launch (or the host) uses. Raises UnjudgedError
-    if none.
-    """
+    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if there are none."""
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:

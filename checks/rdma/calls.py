@@ -88,25 +88,26 @@ def kernel() -> dict[str, Any]:
 
 
 def held() -> dict[str, dict[str, dict[str, int]]]:
-    """Return what processes of this pid namespace hold of each device, as ``rdma resource show``.
+    """Count the objects of each device by process of this pid namespace, as ``rdma resource
+    show``.
 
     By device and pid: how many ``qp``, ``cq``, ``mr`` and ``pd``, and ``mr_bytes`` that are
-    registered. Needs no right; the kernel leaves out what belongs to another pid namespace
+    registered. Needs no right; the kernel leaves out objects of another pid namespace
     (drivers/infiniband/core/restrack.c, rdma_is_visible_in_pid_ns).
     """
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for _kind, body in list(_ask(CMD_RES_GET, b"", dump=True)):
-        given = dict(netlink_attributes(body))
-        processes = answer.setdefault(_text(given[DEV_NAME]), {})
+        attributes = dict(netlink_attributes(body))
+        processes = answer.setdefault(_text(attributes[DEV_NAME]), {})
         for what, (command, table) in RESOURCES.items():
-            for entry in _entries(command, given[DEV_INDEX], table):
+            for entry in _entries(command, attributes[DEV_INDEX], table):
                 if RES_PID not in entry:
                     continue  # the kernel's own
-                own = processes.setdefault(str(int.from_bytes(entry[RES_PID], "little")), {})
-                own[what] = own.get(what, 0) + 1
+                counts = processes.setdefault(str(int.from_bytes(entry[RES_PID], "little")), {})
+                counts[what] = counts.get(what, 0) + 1
                 if RES_MR_BYTES in entry:
                     size = int.from_bytes(entry[RES_MR_BYTES], "little")
-                    own["mr_bytes"] = own.get("mr_bytes", 0) + size
+                    counts["mr_bytes"] = counts.get("mr_bytes", 0) + size
     return answer
 
 
@@ -154,7 +155,7 @@ def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, byt
 def netlink_dump(
     protocol: int, message_type: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
+    """Yield the messages of a netlink answer, ``(type, body)``. Raises OSError for an error."""
     import socket
     import struct
 
@@ -182,7 +183,7 @@ def netlink_dump(
 
 
 def netlink_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield netlink attributes, ``(number, value)``; a nested one's value holds some again."""
+    """Yield netlink attributes, ``(number, value)``; a nested value holds attributes again."""
     while len(data) >= 4:
         length = int.from_bytes(data[:2], "little")
         number = int.from_bytes(data[2:4], "little") & 0x3FFF
@@ -210,7 +211,7 @@ LARGEST_FILE_BYTES = 1 << 16
 
 
 def state_folders() -> list[str]:
-    """Return where results may lie: the system's first, then this user's own."""
+    """Return the folders of saved results: the system's first, then this user's."""
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
@@ -220,7 +221,7 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Return every result that can be read, each with the ``file`` that it lies in."""
+    """Read every saved result, each with the ``file`` that it is from."""
     import json
 
     results = []

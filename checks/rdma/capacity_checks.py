@@ -87,7 +87,7 @@ def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
 
 @or_unjudged
 def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding) -> Finding:
-    """Judge one limit; ``refused``: what it comes to where the handles do not suffice."""
+    """Judge one cgroup's limit for a device. refused: the finding if handles do not suffice."""
     # At start: what is certain. The providers of some devices make a few objects of their own.
     regions = 0 if isinstance(need.regions, Unknown) else need.regions
     start = regions + need.others
@@ -202,7 +202,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
 
 
 def _most_regions(rdma: RdmaFacts, nic: Nic, device_limit: int) -> int:
-    """Return max_mr, or fewer where the probe met the device's own bound before; 0: no bound."""
+    """Return a device's most regions: max_mr, or the bound that the probe met; 0: no bound."""
     met = [
         result.holds_regions
         for result in rdma.measured

@@ -124,7 +124,7 @@ def _listing(rdma: RdmaFacts) -> Evidence:
 
 
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
-    """Return the setting of the names where they stand, as far as that is one variable or flag."""
+    """Return the setting that names ``names``, if one variable or flag names the devices."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)
@@ -221,6 +221,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     @or_unjudged
     def judge(nic: Nic) -> Finding:
+        """Judge one device."""
         finding = passed(nic.name, need="node type CA")
         node_type = finding.known(nic.node_type)
         evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", node_type),)
@@ -259,6 +260,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
 
     @or_unjudged
     def judge(nic: Nic) -> Finding:
+        """Judge one device."""
         if nic.driver != ERDMA:
             return skip("it is not an eRDMA device", nic.name)
         finding = passed(nic.name, need="compat_mode=Y")

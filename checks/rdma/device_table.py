@@ -53,12 +53,11 @@ ENOMEM = 12
 
 
 class DeviceRow(NamedTuple):
-    """One kind of device. provider: as ``verbs.PROVIDERS``. functions: the PCI ids that it is
-    about, () for all of the provider.
+    """One type of device. provider: as ``verbs.PROVIDERS``. functions: PCI ids, () for all.
 
-    max_mr_size_counts: whether ibv_query_device's max_mr_size is a real bound. page_effect: what
-    the backing pages change. errno: what ``ibv_reg_mr`` gives over the sum.
-    kernel_log: words of the kernel's log that go with it. mode, gid: what Mooncake needs of it.
+    max_mr_size_counts: ibv_query_device's max_mr_size is a real bound. page_effect: what the
+    backing pages change. errno: that of ``ibv_reg_mr`` above the sum. kernel_log: words of the
+    kernel's log that go with it. mode, gid: what Mooncake needs.
     """
 
     provider: str
@@ -77,7 +76,7 @@ class DeviceRow(NamedTuple):
 
 @cache
 def device_rows() -> tuple[DeviceRow, ...]:
-    """Read the table that lies beside this module."""
+    """Read the table of devices."""
     import sys
 
     if sys.version_info >= (3, 11):
@@ -102,9 +101,9 @@ def _row(row: dict[str, Any]) -> DeviceRow:
 
 
 def device_row(provider: str, function: str | None) -> DeviceRow | None:
-    """Return the row of a device, None if it is no known one. function: its PCI id, 1ded:107f.
+    """Return the row of a device by provider and PCI id (1ded:107f); None if neither is known.
 
-    A function that no row names takes the first of its provider: the driver is the same.
+    A function that no row names takes the first row of its provider: the driver is the same.
     """
     rows = [row for row in device_rows() if row.provider == provider]
     exact = [row for row in rows if function in row.functions]
@@ -125,10 +124,11 @@ class Identity(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a device took. device: its name now. page_bytes: of the memory behind the regions.
+    """The most that a device took. device: its name now. page_bytes: of the memory behind the
+    regions.
 
-    holds_bytes, holds_regions: so much was registered at once. met: the limit that stopped it
-    there, "" if it was not met (``holds_bytes`` is then what was asked for).
+    holds_bytes, holds_regions: registered at once. met: the limit that stopped the probe, "" if
+    none did (``holds_bytes`` is then what was asked for).
     """
 
     device: str
@@ -153,10 +153,7 @@ def identity_of(root: Root, name: str, driver: str) -> Identity:
 
 
 def function_of(root: Root, name: str) -> str | None:
-    """Return the PCI id of a device's function, ``1ded:107f``.
-
-    None if it has none, or hides it.
-    """
+    """Return the PCI id of a device's function, ``1ded:107f``; None if it cannot be read."""
     parts = [root.word(f"{RDMA_DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
     known = [part.removeprefix("0x") for part in parts if isinstance(part, str)]
     return ":".join(known) if len(known) == 2 else None

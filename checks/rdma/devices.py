@@ -248,7 +248,7 @@ def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
 def choose_gid(
     port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """Return the GID of ``port`` that Mooncake uses; ``release`` None: as the newest known does."""
+    """Return the GID of ``port`` that Mooncake uses. release: None for the newest known."""
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)
@@ -271,9 +271,7 @@ def choose_gid(
 def _given(
     gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
-    """Take the GID at the index that the environment gives, if Mooncake's release accepts the
-    entry.
-    """
+    """Take the GID at the environment's index, if Mooncake's release accepts the entry."""
     index, name = asked
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
@@ -304,7 +302,7 @@ _RANKS = (
 
 
 def _rank(gid: Gid) -> int:
-    """Return the rank as autoGidCandidateClassPriority does: lower is taken first.
+    """Rank a GID as autoGidCandidateClassPriority does: the lowest is taken.
 
     192.168.0.0/16 counts as routable, and so does every IPv6 address but fe80::/10: fec0:: too.
     """

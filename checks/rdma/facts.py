@@ -84,11 +84,14 @@ class Erdma(NamedTuple):
 
 
 class RdmaFacts(NamedTuple):
-    """nics: by name. cpus: online ones, as the C++ library counts them. topologies: the files of
-    MC_CUSTOM_TOPO_JSON that the launch names, by path. measured: what the probe found of these
-    devices before. docker_runtime: Docker's default. parts: what is built into the Mooncake here,
-    as the topic of software has it. class_there: the kernel's folder of devices is. nodes_alone:
-    nodes below /dev/infiniband where it shows no device."""
+    """The host's RDMA devices (``nics``, by name), and what it takes to use them.
+
+    cpus: online ones, as the C++ library counts them. topologies: the files of
+    MC_CUSTOM_TOPO_JSON that the launch names, by path. measured: earlier results of the probe.
+    docker_runtime: Docker's default. parts: those built into the Mooncake here, from the topic
+    of software. class_there: the kernel's folder of devices exists. nodes_alone: nodes below
+    /dev/infiniband if it shows no device.
+    """
 
     nics: tuple[Nic, ...] | Unknown
     netdevs: Mapping[str, Netdev]
@@ -112,7 +115,7 @@ class RdmaFacts(NamedTuple):
 
 
 def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
-    """Read it all; calls are made only where sysfs shows a device."""
+    """Read the topic; libraries are called only if sysfs shows a device."""
     names = device_names(root)
     environments = [process.environment for process in needs.processes] if needs else []
     pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}

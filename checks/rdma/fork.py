@@ -49,7 +49,7 @@ class Forking(NamedTuple):
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
-    """Return whether libibverbs calls madvise in steps of 4 KiB for a process."""
+    """Tell whether libibverbs calls madvise in steps of 4 KiB for a process."""
     if VARIABLE in environment:
         return False
     version, kernel = rdma.libraries.version, rdma.kernel

@@ -41,6 +41,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return gid_problem(nic, use.environment, use.release, use.host_table)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
+        """Describe the GID that Mooncake takes on one device, or why none fits."""
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown) or (choice.gid is None and not use.host_table):
@@ -70,7 +71,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _others(rdma: RdmaFacts, use: Use) -> list[str]:
-    """Return the devices that the launch does not name and could use."""
+    """Return devices that the launch does not name and could use."""
     environment, release = use.environment, use.release
     return [
         nic.name
@@ -115,7 +116,7 @@ def _judge_choice(
 
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
-    """Judge whether the GID's interface is here, and has that address here."""
+    """Judge whether the GID's interface is in this namespace, with the GID's address."""
     netdev = rdma.netdevs.get(finding.known(gid.netdev))
     if netdev is None:
         text = (
@@ -196,7 +197,7 @@ def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unknown
 def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
-    """Return a GID's subnet: its first 64 bits, or its IPv4 network as the interface has it."""
+    """Return a GID's subnet: its first 64 bits, or the IPv4 network of its interface."""
     gid = known(choice).gid
     if gid is None:
         return Unknown("no GID")

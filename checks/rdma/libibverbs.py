@@ -62,7 +62,7 @@ _ODP_CAPS = 240
 
 
 def library() -> ctypes.CDLL:
-    """Load the library. Raises OSError if there is none, or a library that it needs is not."""
+    """Load libibverbs. Raises OSError if it, or a library that it needs, does not exist."""
     loaded = ctypes.CDLL(SONAME, use_errno=True)
     for function, result, arguments in (
         ("ibv_get_device_list", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -81,16 +81,16 @@ def library() -> ctypes.CDLL:
 def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     """Ask for one device.
 
-    listed: the library has a provider for the device. opened: ibv_open_device succeeds.
-    limits, pages_on_demand, ports (by number: active_mtu_bytes, gid_table, pkey_table): then.
+    listed: the library has a provider for the device. opened: ibv_open_device succeeds; then
+    limits, pages_on_demand and ports (by number: active_mtu_bytes, gid_table, pkey_table)
+    follow.
     """
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
     if not start:
         return {"listed": False, "error": os.strerror(ctypes.get_errno())}
     try:
-        devices = (ctypes.c_void_p * count.value).from_address(start)
-        for device in devices:
+        for device in (ctypes.c_void_p * count.value).from_address(start):
             if library.ibv_get_device_name(device).decode(errors="replace") == name:
                 return _opened(library, device or 0)
         return {"listed": False, "error": f"not among the {count.value} devices that it lists"}
@@ -124,7 +124,7 @@ def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _pages_on_demand(context: int) -> bool | None:
-    """Return whether memory need not be pinned; None if the provider does not tell."""
+    """Tell whether memory need not be pinned; None if the provider does not say."""
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value

@@ -88,7 +88,7 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
 
 
 def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
-    """Yield each use with why its devices cannot be judged, None if they can."""
+    """Yield each use with a finding if its devices cannot be judged, else with None."""
     for use in launch_uses:
         names = use.devices.names
         if isinstance(names, Unknown):
@@ -102,26 +102,23 @@ def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
 def whichever_is_used(
     launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
-    """Judge the uses; where only the GIDs are unknown, judge all devices that a use may come to.
+    """Judge the uses; if only GIDs are unknown, judge all devices that a use may come to.
 
     If these pass, every smaller choice passes: fewer devices take no more. Otherwise the finding
     says why the devices are not known. judge: judges the uses that have devices.
     """
     instead = [why for _, why in users(launch_uses) if why is not None]
-    widest = [_widest(use) for use in launch_uses]
+    widest = [
+        use._replace(devices=use.devices._replace(names=use.devices.at_most))
+        if isinstance(use.devices.names, Unknown) and use.devices.at_most
+        else use
+        for use in launch_uses
+    ]
     if launch_uses != widest and all(not isinstance(use.devices.names, Unknown) for use in widest):
         wide = judge(widest)
         if all(finding.status in (Status.PASS, Status.SKIP) for finding in wide):
             return [*(why for why in instead if why.status is Status.SKIP), *wide]
     return [*instead, *judge(launch_uses)]
-
-
-def _widest(use: Use) -> Use:
-    """Return a use with all devices that it may come to, if their GIDs alone decide which."""
-    devices = use.devices
-    if not isinstance(devices.names, Unknown) or not devices.at_most:
-        return use
-    return use._replace(devices=devices._replace(names=devices.at_most))
 
 
 def judge_nics(
@@ -143,7 +140,7 @@ def judge_nics(
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
-    """Judge each use of devices; say why not, if none can be had."""
+    """Judge each use of devices; a use without known devices gets a finding that says why."""
 
     def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
         return [finding for use in launch_uses if use.nics for finding in judge(use)]
@@ -154,7 +151,7 @@ def judge_uses(
 def judge_regions(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
-    """Judge each process that registers memory, by name; equal findings together."""
+    """Judge each process that registers memory; equal findings are joined."""
 
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:

@@ -62,6 +62,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return port_problem(nic, use.environment)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
+        """Describe the ports of one device."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         states = [
             f"port {port.number} {_shown(port.state)} ({_shown(port.physical_state)})"
@@ -187,6 +188,7 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
     """Judge whether processes can open each device's file below /dev/infiniband."""
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
+        """Describe the device file of one device."""
         file = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
@@ -322,6 +324,7 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
         return provider_problem(nic) if file_problem is None else file_problem
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
+        """Describe the provider of one device."""
         name = nic.provider if isinstance(nic.provider, str) else "the device's"
         finding = passed(nic.name, "listed by libibverbs", f"provider {name}")
         if lost is None:

@@ -98,7 +98,7 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
-    """Judge whether one NIC's translation table holds all that the launch registers there."""
+    """Judge whether one NIC's translation table holds all regions that the launch registers."""
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
     if row is not None and row.table.bound is TableBound.HOST_MEMORY:
@@ -160,7 +160,7 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
 
 
 def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
-    """Return whether a device was measured to hold a load; None: the measurement does not say."""
+    """Tell whether a device was measured to hold a load; None if that was not measured."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
@@ -207,7 +207,7 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
 
 
 def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
-    """Return the finding with all that would bring the NIC's entries down to ``most``, computed."""
+    """Return the finding with advice, computed, that brings the NIC's entries down to ``most``."""
     ways = []
     settings: tuple[Setting, ...] = ()
     small = load.by_page.get(BASE_PAGE_BYTES, 0)

@@ -52,7 +52,7 @@ class Registration(NamedTuple):
 
 @or_unknown
 def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) -> int | Unknown:
-    """Return Mooncake's max_mr_size: MC_MAX_MR_SIZE lowered to that of every device opened."""
+    """Return Mooncake's max_mr_size: the smallest of MC_MAX_MR_SIZE and every device's limit."""
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
@@ -68,7 +68,7 @@ def pieces(size_bytes: int, largest_bytes: int) -> int:
 def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
-    """Return how a region is registered where one registration takes ``largest_bytes`` at most."""
+    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)
@@ -103,7 +103,10 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Count the ends of pieces, of the first ``ends``, on a page's own end: every period-th."""
+    """Count piece ends that fall on a page boundary: such a page is pinned once, others twice.
+
+    Pieces are of one length, so every period-th end falls on a boundary.
+    """
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0
@@ -197,7 +200,7 @@ class NicLoad(NamedTuple):
 
     @property
     def by_page(self) -> Mapping[int, int]:
-        """Return registered bytes by the size of the backing page."""
+        """Registered bytes by the size of the backing page."""
         sums: dict[int, int] = {}
         for _, load in self.loads:
             for page, size in load.by_page.items():
@@ -214,7 +217,7 @@ class NicLoad(NamedTuple):
 
 
 def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
-    """Return each NIC in use, in the host's order, with all that the launch registers with it."""
+    """Add up what the launch registers with each NIC in use, in the host's order."""
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
     for use in launch_uses:

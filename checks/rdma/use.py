@@ -63,12 +63,13 @@ class ChosenBy(Enum):
 
 
 class DevicesInUse(NamedTuple):
-    """names: the devices that memory is registered with, or why that cannot be told.
+    """The devices that a process uses. names: those that it registers memory with, or why
+    unknown.
 
-    candidates: those that it would take if all were well. lost: which of them are not used, and
-    why. chosen: who chose them; how: the same, with where that is written. without: what becomes of
-    a process that can open none of them. at_most: where the names are not known for GIDs alone, all
-    that they may be.
+    candidates: the devices that the process would take if all were well. lost: candidates that
+    are not used, and why. chosen: who chose the candidates; how: the same, with the place of the
+    names. without: what becomes of a process that can open none. at_most: all devices that
+    ``names`` may be, if only GIDs are unknown.
     """
 
     names: tuple[str, ...] | Unknown
@@ -84,8 +85,8 @@ class DevicesInUse(NamedTuple):
 class Use(NamedTuple):
     """Processes of a launch that come to the same devices, with the same environment for them.
 
-    processes: () for the host itself, where no launch is given. takes: the host's devices that they
-    would take if all were well. release: Mooncake's, None if it is not known.
+    processes: () for the host itself, if no launch is given. takes: the host's devices that the
+    processes would take if all were well. release: Mooncake's, None if it is not known.
     """
 
     processes: tuple[ProcessNeeds, ...]
@@ -118,7 +119,7 @@ class Use(NamedTuple):
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
-    """Return the launch's RDMA processes, those alike together."""
+    """Group the launch's RDMA processes by the devices that they use."""
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
@@ -157,7 +158,7 @@ _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
-    """Return the devices of ``process``; ``release`` of Mooncake, None: as the newest known."""
+    """Return the devices that ``process`` uses. release: Mooncake's, None for the newest known."""
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
@@ -178,10 +179,12 @@ def devices_in_use(
         return DevicesInUse((), (), (), Transport.NONE, how, chosen=chosen)
     there = {nic.name: nic for nic in rdma.present}
     candidates = tuple(there) if wanted is None else wanted
-    listed = _listed(environment, release)
+    filtered = release is None or release.reads_te_filters
+    filters = environment.get("MC_TE_FILTERS", "").split(",") if filtered else []
+    listed = {name.strip() for name in filters} - {""}
 
     def reach(name: str) -> Lost | Unknown | None:
-        if listed is not None and name not in listed:
+        if listed and name not in listed:
             return Lost(name, Cause.FILTERED, "MC_TE_FILTERS leaves it out")
         if name not in there:
             return Lost(name, Cause.MISSING, "this host has no such RDMA device")
@@ -234,7 +237,7 @@ def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
 def _without_problem(
     names: tuple[str, ...], problem_of: Callable[[str], Lost | Unknown | None]
 ) -> tuple[tuple[str, ...], list[Lost | Unknown]]:
-    """Return the devices without a problem, and the problems of the others."""
+    """Split devices into those without a problem, and the problems of the others."""
     problems = {name: problem_of(name) for name in names}
     good = tuple(name for name, problem in problems.items() if problem is None)
     return good, [problem for problem in problems.values() if problem is not None]
@@ -298,14 +301,6 @@ def _of_topology(content: str) -> tuple[str, ...]:
         return ()
 
 
-def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> set[str] | None:
-    """Return the devices that MC_TE_FILTERS allows; None if all are allowed."""
-    if release is not None and not release.reads_te_filters:
-        return None
-    names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
-    return names or None
-
-
 DEFAULT_PORT = 1
 # What opening a device says where the rdma cgroup has no handle left (kernel/cgroup/rdma.c); seen.
 EAGAIN = 11
@@ -319,7 +314,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device of the host, None if it does.
+    """Return the problem for which Mooncake does not list a device, None if it lists it.
 
     Source: topology.cpp, isIbDeviceAvailable.
     """
@@ -374,10 +369,7 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
 ) -> Lost | Unknown | None:
-    """Return a problem if Mooncake finds no GID on the port that it opens, else None.
-
-    of_host: see ``host_table``.
-    """
+    """Return a problem if no GID of the opened port is usable. of_host: see ``host_table``."""
     choice = known(gid_choice(nic, environment, release))
     if choice.gid or of_host:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
@@ -388,7 +380,7 @@ def gid_problem(
 
 
 def host_table(process: ProcessNeeds) -> bool:
-    """Return whether the GIDs that a process finds are certainly those of the host's addresses.
+    """Tell whether the GIDs that a process finds are certainly those of the host's addresses.
 
     A network of Kubernetes or of a plugin may give a device addresses once the container starts.
     """

@@ -106,7 +106,7 @@ class Libraries(NamedTuple):
 
 @or_unknown
 def read_node(root: Root, path: str) -> DeviceNode | Unknown:
-    """Read a node; absent where there is no such file."""
+    """Read a device file; an absent Unknown if it does not exist."""
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
@@ -193,7 +193,7 @@ def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
 
 
 def read_libraries(root: Root) -> Libraries:
-    """Read which libibverbs and providers are in the folders of this root."""
+    """Find libibverbs and its providers in the library folders of this root."""
     for folder in LIBRARY_FOLDERS:
         file = root.link(f"{folder}/libibverbs.so.1")
         if isinstance(file, Unknown):
@@ -288,7 +288,7 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
 
 @or_unknown
 def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
-    """Read this process's cgroup and its ancestors, those that have rdma limits, the own one first.
+    """Read this process's cgroup, then its ancestors, as far as they have rdma limits.
 
     Source: Documentation/admin-guide/cgroup-v2.rst (RDMA), kernel/cgroup/rdma.c.
     """

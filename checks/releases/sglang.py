@@ -348,7 +348,7 @@ def sglang_release(text: str) -> SglangRelease:
 
 
 def older_than_known(text: str) -> str:
-    """Return the sentence that says that ``text`` is older than the table; "" if it is not."""
+    """Return a sentence if ``text`` is older than the table, else ""."""
     try:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
@@ -368,9 +368,9 @@ def store_reader(version: str | None) -> StoreReader:
 
 
 def release_of(text: str) -> SglangRelease | None:
-    """Return the release that somebody else wrote, or None if it cannot be told.
+    """Return the facts of a version that a user wrote; None if the text is no version.
 
-    What is older than the table is taken for its oldest row.
+    A version older than the table is taken for its oldest row.
     """
     try:
         return _row_of(text)

@@ -69,6 +69,7 @@ class Facts:
         self.__dict__["topics"] = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
+        """Return a topic by its name. Raises UnreadTopicError if it was not read."""
         if name.startswith("_") or name not in READERS:
             raise AttributeError(name)
         topic = self.__dict__["topics"].get(name, Unknown(f"{name}: not read"))
@@ -120,15 +121,11 @@ def read_facts(
         slow(waiting)
     _wait(threads, start + limit_seconds)
     late = Unknown(f"not read within {limit_seconds:g} s")
-    return Facts(_joined({topic: results.get(topic, late) for topic in threads}))
-
-
-def _joined(topics: dict[str, Any]) -> dict[str, Any]:
-    """Return the topics, RDMA's with what Mooncake has built in: its devices hang on that."""
-    rdma, software = (topics.get(topic, Unknown("not read")) for topic in ("rdma", "software"))
-    if isinstance(rdma, Unknown) or isinstance(software, Unknown):
-        return topics
-    return {**topics, "rdma": rdma._replace(parts=software.parts)}
+    read = {topic: results.get(topic, late) for topic in threads}
+    rdma, software = (read.get(topic, late) for topic in ("rdma", "software"))
+    if not isinstance(rdma, Unknown) and not isinstance(software, Unknown):
+        read["rdma"] = rdma._replace(parts=software.parts)  # Mooncake's devices depend on them
+    return Facts(read)
 
 
 def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:

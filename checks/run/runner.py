@@ -41,8 +41,8 @@ CHECK_MODULES = (
 def every_check() -> Iterator[tuple[Check, Judge]]:
     """Return all checks of the host, declared in ``CHECK_MODULES``.
 
-    A module that cannot be loaded stands for its checks as one that is always unknown: checks that
-    vanish would be passes.
+    A module that cannot be loaded is replaced by one check that is always unknown: missing
+    checks would be passes.
     """
     for module in CHECK_MODULES:
         yield from _checks_of(module)
@@ -77,7 +77,7 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
 
 
 def _described(finding: Finding, runtime: str) -> Finding:
-    """Return the finding with ``runtime`` as what describes the processes and their variables."""
+    """Mark the finding's variables as set by ``runtime``."""
     if not runtime or not finding.settings:
         return finding
     settings = tuple(

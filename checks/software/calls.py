@@ -57,7 +57,7 @@ class Elf(NamedTuple):
 
 
 def search() -> dict[str, Any]:
-    """Return where this interpreter looks for modules, and the programs that are on PATH."""
+    """Return this interpreter's module folders, and the programs on PATH."""
     return {
         "interpreter": sys.executable,
         "folders": [os.path.abspath(folder) for folder in sys.path if folder],
@@ -75,10 +75,10 @@ def _on_path(name: str) -> str | None:
 
 
 def libraries(package: str) -> list[dict[str, Any]]:
-    """Return each compiled file of a ``mooncake`` folder that a launch uses, and what it misses.
+    """Read each compiled file of a ``mooncake`` folder that a launch uses.
 
-    ``missing`` is pairs of a library and the file that needs it; ``rpath`` is the file's own, which
-    names the wheel that it came in. Of a program also what ``_identity`` has.
+    ``missing``: pairs of a library and the file that needs it; ``rpath``: that of the file,
+    which names the wheel that it came in; of a program also the keys of ``_identity``.
     """
     loader = Loader()
     files = []
@@ -100,7 +100,7 @@ def _wanted(package: str) -> list[tuple[str, str]]:
 
 
 def parts(package: str) -> list[str]:
-    """Return which of ``PARTS`` a ``mooncake`` folder's files have. Raises OSError if not read."""
+    """Return the ``PARTS`` that are built into a ``mooncake`` folder's files. Raises OSError."""
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
@@ -160,8 +160,7 @@ def records(folder: str) -> list[dict[str, Any]]:
         changed = []
         for name, sha256, size in rows:
             have = _size(os.path.join(folder, name))
-            hashed = _HASHED.fullmatch(name)
-            if have != int(size) or (hashed and not _hashed(folder, name, sha256)):
+            if have != int(size) or (_HASHED.fullmatch(name) and not _hashed(folder, name, sha256)):
                 changed.append([name, int(size), have])
         wheels.append({"info": info, "listed": len(rows), "changed": changed})
     return wheels
@@ -196,7 +195,7 @@ class Loader:
         self._given = [path or "." for path in paths.split(":")] if paths else []
 
     def missing(self, path: str) -> list[tuple[str, str]]:
-        """Return libraries that ``path`` needs, itself or through others, and that are nowhere."""
+        """Return libraries that ``path`` needs, itself or through others, and are not found."""
         first = self._elf(path)
         if first is None:
             return []
@@ -224,9 +223,7 @@ class Loader:
     def _find(
         self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...], machine: int
     ) -> tuple[str, Elf] | None:
-        """Find a library as ld.so does: RPATH, LD_LIBRARY_PATH, RUNPATH, the cache, the standard
-        folders.
-        """
+        """Find a library as ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard folders."""
         if "/" in name:
             candidates = [name]
         else:

@@ -48,10 +48,10 @@ class Environment(NamedTuple):
 
 
 class CompiledFile(NamedTuple):
-    """A compiled file of Mooncake's: ``missing`` pairs a library with the file that needs it.
+    """A compiled file of Mooncake: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries it looks for, "" if it names none. releases:
-    those that a program may be of, as it says itself or by its build id; none where neither tells.
+    wheel: the distribution whose libraries the file looks for, "" if it names none. releases:
+    those that a program may be of, by its own words or its build id; () if neither tells.
     """
 
     name: str
@@ -61,10 +61,11 @@ class CompiledFile(NamedTuple):
 
 
 class Record(NamedTuple):
-    """How a wheel's files differ from what its RECORD lists.
+    """How a wheel's files differ from its RECORD. listed: how many files RECORD names, None
+    without.
 
-    listed: how many files that names, None without a RECORD. changed: (name, bytes that RECORD
-    says, bytes there, None if it is absent); as many bytes mean another content.
+    changed: (name, bytes in RECORD, bytes on disk, None if it is absent); equal bytes mean
+    another content.
     """
 
     wheel: Distribution
@@ -86,10 +87,12 @@ class Master(NamedTuple):
 
 
 class SoftwareFacts(NamedTuple):
-    """environments: the interpreters looked at, this one first. files: compiled files of the
-    Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None. records: of
-    the wheels of ``engine``. master: None if PATH has none. parts: what of ``calls.PARTS`` its
-    compiled files have, asked for only where the launch names one."""
+    """What is installed. environments: the interpreters looked at, this one first.
+
+    files: compiled files of the Mooncake of ``engine``, None without one. programs: on PATH,
+    name -> file or None. records: of the wheels of ``engine``. master: None if PATH has none.
+    parts: those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one.
+    """
 
     environments: tuple[Environment, ...] | Unknown
     files: tuple[CompiledFile, ...] | Unknown | None
@@ -112,8 +115,7 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 
 
 def installed_engine(root: Root) -> Installed | None:
-    """Return what a launch would load on this host, if by another interpreter than this
-    program's.
+    """Return the engine that a launch would load on this host by another interpreter.
 
     None if this program's own interpreter has SGLang or Mooncake, or none has.
     """
@@ -234,7 +236,7 @@ def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
 
 @cache
 def _build_ids() -> dict[str, tuple[str, ...]]:
-    """Return the table that lies beside this module: build id -> releases that have it."""
+    """Read the table of build ids: build id -> releases."""
     releases_of: dict[str, tuple[str, ...]] = {}
     with open(os.path.join(os.path.dirname(__file__), "build_ids.txt"), encoding="ascii") as file:
         for release, build_id in re.findall(r"^(\S+) (\w+)$", file.read(), re.MULTILINE):
@@ -294,7 +296,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read one; Unknown if a folder may not be listed and no other has SGLang or Mooncake."""
+    """Read one environment; Unknown if a folder without access may hold SGLang or Mooncake."""
     hidden: Unknown | None = None
     mooncake: dict[str, Distribution] = {}
     others: dict[str, Distribution] = {}
@@ -319,7 +321,9 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
                 *OTHER_ENGINES,
             ):
                 others.setdefault(distribution[0], Distribution(*distribution, folder))
-        if package is None and "mooncake" in names and _has_engine(root, f"{folder}/mooncake"):
+        files = root.listed(f"{folder}/mooncake") if "mooncake" in names else ()
+        # A folder of that name without these files is something else.
+        if package is None and any(n.startswith(("engine.", "store.", "_store.")) for n in files):
             package = f"{folder}/mooncake"
         if "nvidia" in names:
             cuda = {**_cuda(root, f"{folder}/nvidia"), **cuda}
@@ -331,11 +335,6 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
     return Environment(
         interpreter, tuple(folders), found_here, package, sglang, torch, cuda, engines
     )
-
-
-def _has_engine(root: Root, package: str) -> bool:
-    """Return whether a folder is Mooncake's package, and not something else of that name."""
-    return any(name.startswith(("engine.", "store.", "_store.")) for name in root.listed(package))
 
 
 def _cuda(root: Root, folder: str) -> dict[str, str]:
@@ -366,7 +365,7 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """Return the wheel that a file came in, by the folder of its bundled libraries."""
+    """Name the wheel that a file came in, by the folder of its bundled libraries."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

@@ -108,13 +108,12 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
     finding = passed(process.name, _have(engine), need)
     if engine.package is not None:
         return finding._replace(evidence=(Evidence(engine.package, _have(engine)),))
-    folders = ", ".join(engine.folders)
     return finding.failed(
         f'it ends with "ImportError: {_MISSING_TEXT}"',
         f"install mooncake-transfer-engine for {engine.interpreter}",
         (pip_install(engine, "mooncake-transfer-engine"),),
         have="none",
-        evidence=(Evidence(folders, "no folder mooncake with engine.so in it"),),
+        evidence=(Evidence(", ".join(engine.folders), "no folder mooncake with engine.so in it"),),
     )
 
 
@@ -234,9 +233,8 @@ def _judge_files(
     if not wrong:
         return finding
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    text = f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}"
     return finding.warned(
-        text,
+        f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}",
         "install it again, unless somebody changed these files on purpose",
         (pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}"),),
         need="the files that its RECORD lists",
@@ -472,18 +470,13 @@ def _judge_numactl(
     finding = passed(process.name, path or "none", "numactl on PATH")
     if path is not None:
         return finding
-    probes = probes_numactl(_version(software, needs))
+    engine = software.engine
+    sglang = engine.sglang if isinstance(engine, Environment) else None
+    version = needs.sglang_version or ("" if sglang is None else sglang.version)
+    probes = probes_numactl(version)
     package = Setting(Kind.PACKAGE, "numactl", "installed")
     finding = finding._replace(advice="install numactl", settings=(package,))
     why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
     if not finding.known(probes, why):
         return finding.failed('the rank ends at once with "exec: numactl: not found"')
     return finding.warned("ranks are not bound to their NUMA node")
-
-
-def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:
-    """Return the release that the launch names, else the installed one; "" if neither is known."""
-    engine = software.engine
-    if needs.sglang_version or not isinstance(engine, Environment) or engine.sglang is None:
-        return needs.sglang_version
-    return engine.sglang.version

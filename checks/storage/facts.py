@@ -26,9 +26,9 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Return whether files of the folder can be opened with O_DIRECT: tried on one without a name.
+    """Try to open a file without a name in the folder with O_DIRECT.
 
-    O_TMPFILE leaves nothing behind, whatever becomes of this process.
+    O_TMPFILE leaves nothing behind, even if this process is killed.
     """
     import errno
 
@@ -67,7 +67,7 @@ class StorageFacts(NamedTuple):
 
 
 def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
-    """Read what is at the launch's absolute paths below ``root``."""
+    """Read the launch's absolute paths."""
     folders: dict[str, Folder | Unknown] = {}
     files: dict[str, bool | Unknown] = {}
     for item in needs.storage if needs else ():
@@ -85,7 +85,7 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
 
 
 def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
-    """Return the folder, or where the process makes it itself, the nearest one above it."""
+    """Return a folder, or if the process creates it, the nearest folder above."""
     place = path.rstrip("/") or "/"
     answer = root.call("storage.folder", place)
     first = answer

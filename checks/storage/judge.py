@@ -36,7 +36,7 @@ def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
 
 @CHECKS.check("storage.offload-path", _offloads)
 def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
-    """Judge each folder."""
+    """Judge whether Mooncake may use each offload folder."""
     for item in items:
         if isinstance(item.path, Unknown):
             yield unknown(Subject(item.owner, "process"), item.path)
@@ -96,7 +96,7 @@ def _usable(item: Storage, path: str, folder: Folder, evidence: tuple[Evidence, 
 
 @CHECKS.check("storage.offload-space", _offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
-    """Judge each folder, with all its users."""
+    """Judge whether each offload folder has room for all its users."""
     for item in items:
         path = item.path
         if isinstance(path, Unknown):
@@ -123,17 +123,16 @@ def _space(item: Storage, path: str, folder: Folder) -> Finding:
     if folder.available_bytes >= item.need_bytes:
         return passed(path, have, need, formula, evidence=evidence)
     each = folder.available_bytes * 9 // 10 // users
-    variable = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
     return passed(path, have, need, formula, evidence=evidence).warned(
         "the disk gets full before offload stops by itself",
         f"let each process write {format_bytes(each)} at most",
-        (Setting(Kind.ENVIRONMENT, variable, str(each)),),
+        (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(each)),),
     )
 
 
 @CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
-    """Judge each absolute path; a model's name on a hub is not one."""
+    """Judge whether each file of the launch exists; a model's name on a hub is no path."""
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
     if not looked:

@@ -41,9 +41,9 @@ def cgroup_namespace() -> str:
 
 
 def io_uring() -> int:
-    """Return the errno of making a ring with one entry, 0 if it works.
+    """Make a ring with one entry; return the errno, 0 if it works.
 
-    Tried in a child: a seccomp profile may kill whoever tries, and a ring counts against memlock.
+    In a child: a seccomp profile may kill the caller, and a ring counts against memlock.
     """
     import ctypes
 
@@ -124,7 +124,7 @@ class SystemFacts(NamedTuple):
 
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
-    """Read what this system is; io_uring is tried where a launch wants it, or without a launch."""
+    """Read the topic; io_uring is tried if a launch wants it, or without a launch."""
     release = _kernel_release(root)
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
@@ -277,7 +277,7 @@ def _lines(content: str | Unknown) -> list[str]:
 
 @or_unknown
 def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
-    """Return 2 where only the unified hierarchy is mounted, 0 if none is, else 1.
+    """Return 2 if only the unified hierarchy is mounted, 0 if none is, else 1.
 
     In a hybrid, the controllers are those of version 1.
     """
@@ -291,8 +291,7 @@ def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
 @or_unknown
 def _seccomp(root: Root) -> str | Unknown:
     """Read the seccomp mode of this process."""
-    content = known(root.text(STATUS))
-    for line in content.splitlines():
+    for line in known(root.text(STATUS)).splitlines():
         if line.startswith("Seccomp:"):
             mode = line.partition(":")[2].strip()
             return SECCOMP_MODES.get(mode, Unknown(f"{STATUS}: Seccomp {mode[:20]!r}"))

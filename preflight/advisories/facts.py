@@ -13,6 +13,7 @@ from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, kno
 from checks.rdma.facts import Nic
 from checks.rdma.use import forces_tcp
 from checks.releases.sglang import sglang_release
+from checks.run.facts import Facts
 from checks.software.facts import Environment
 from checks.software.software_checks import OTHER_CONTAINER
 from preflight.inputs.host_source import Sized
@@ -55,10 +56,7 @@ class AdvisorySubject(NamedTuple):
 
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
-    """Return a fact's value, None if there is none, or why it is not known.
-
-    Raises KeyError if no fact has that name.
-    """
+    """Return a fact's value, None for none, or why it is unknown. Raises KeyError."""
     prefix, dot, rest = name.partition(".")
     try:
         if dot and prefix == "env":
@@ -99,9 +97,7 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
 
 
 def may_give(process: LaunchProcess) -> Unknown | None:
-    """Return an unread file or unknown word that may give a process settings; None if there is
-    none.
-    """
+    """Return an unread file or unknown word that may give a process settings, else None."""
     unread = process.server.arguments.unread if process.server else process.unread
     if unread is None and process.store and isinstance(process.store.client, Unknown):
         unread = process.store.client
@@ -110,7 +106,7 @@ def may_give(process: LaunchProcess) -> Unknown | None:
 
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
-    """Return whether a product's code runs in the process, as far as its words show it."""
+    """Tell whether a product's code runs in the process, as far as its words show it."""
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -160,38 +156,19 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 
 def _environment(subject: AdvisorySubject) -> Environment:
-    """Return the interpreter that the process runs in.
-
-    Raises UnknownFactError if it is not here.
-    """
-    _must_be_here(subject)
-    engine = known(subject.seen.facts.software.engine)
+    """Return the environment that the process runs in. Raises UnknownFactError if elsewhere."""
+    engine = known(_here(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
     return engine
 
 
-def _must_be_here(subject: AdvisorySubject) -> None:
-    """Raise if the process sees other files than this program: those of its own image."""
+def _here(subject: AdvisorySubject) -> Facts:
+    """Return the facts of this host. Raises if the process sees the files of an image instead."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
-
-
-def _missing(subject: AdvisorySubject) -> frozenset[str]:
-    _must_be_here(subject)
-    files = known(subject.seen.facts.software.files)
-    return frozenset(name for file in files or () for name, _ in file.missing)
-
-
-def _rdma_core(subject: AdvisorySubject) -> str:
-    _must_be_here(subject)
-    return str(known(subject.seen.facts.rdma.libraries.version))
-
-
-def _glibc(subject: AdvisorySubject) -> str:
-    _must_be_here(subject)
-    return known(subject.seen.facts.system.glibc)
+    return subject.seen.facts
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
@@ -225,13 +202,6 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
         return configured_segment(server)
     sizes = [known(store.client).segment_bytes for store in subject.process.stores]
     return max(sizes, default=None)
-
-
-def _gpu_names(subject: AdvisorySubject) -> frozenset[str]:
-    gpus = subject.seen.facts.gpus
-    if known(gpus.nvidia) is False:
-        return frozenset()
-    return frozenset(gpu.name for gpu in known(gpus.nvml).gpus if gpu.name is not None)
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
@@ -314,7 +284,7 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
 
 
 def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
-    """Return how many clients of the store each network has, whose containers have one address."""
+    """Count the store's clients of each network: its containers have one address."""
     sizing = sized.sizing
     users: dict[str, list[LaunchProcess]] = {}
     for process in sizing.inputs.processes:
@@ -366,7 +336,9 @@ FACTS: Mapping[str, Read] = {
     "words": _words,  # all words and variables of its command
     "mooncake": lambda s: _version(s, "mooncake"),
     "mooncake.wheel": lambda s: frozenset(wheel.name for wheel in _environment(s).mooncake),
-    "mooncake.missing": _missing,  # libraries that its files need and do not find
+    "mooncake.missing": lambda s: frozenset(  # libraries that its files need and do not find
+        name for file in known(_here(s).software.files) or () for name, _ in file.missing
+    ),
     "sglang": lambda s: _version(s, "sglang"),
     "vllm": lambda s: _named(s, "vLLM"),  # by its image or pip, as LMCache's
     "lmcache": lambda s: _named(s, "LMCache"),
@@ -386,17 +358,21 @@ FACTS: Mapping[str, Read] = {
     "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
     "kernel": lambda s: s.seen.facts.system.kernel_release,
     "kernel.arguments": lambda s: s.seen.facts.pci.command_line,
-    "glibc": _glibc,
+    "glibc": lambda s: _here(s).system.glibc,
     "architecture": lambda s: s.seen.facts.system.architecture,  # x86_64, aarch64
     # Bytes that the kernel keeps for contiguous allocations.
     "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
-    "rdma-core": _rdma_core,
+    "rdma-core": lambda s: str(known(_here(s).rdma.libraries.version)),
     "nic.driver": lambda s: frozenset(
         str(known(nic.driven_by)) for nic in known(s.seen.facts.rdma.nics)
     ),
     # On how many NUMA nodes those sit that the process takes, and how many they are.
     "nic.nodes": lambda s: len({known(nic.node) for nic in _nics(s)} - {None}),
     "nic.taken": lambda s: len(_nics(s)),
-    "gpu.name": _gpu_names,
+    "gpu.name": lambda s: frozenset(
+        ()
+        if known(s.seen.facts.gpus.nvidia) is False
+        else (gpu.name for gpu in known(s.seen.facts.gpus.nvml).gpus if gpu.name is not None)
+    ),
     "nvidia-driver": _driver,
 }

@@ -111,7 +111,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     """
     if not isinstance(seen.launch, Sized):
         return []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     open_: dict[tuple[str, str], set[str]] = {}
     judged: set[str] = set()
     later: set[str] = set()
@@ -125,26 +125,29 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         if _is_later(verdict):
             later.add(record.check)
         elif verdict.holds is True:
-            found.append(_affected(verdict))
+            status = Status.FAIL if record.grave else Status.WARN
+            findings.append(_finding(verdict, status, f"What is seen: {record.seen}"))
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
             open_.setdefault(why, set()).add(record.check)
         elif verdict.hangs_on_words and verdict.may_give is not None:
             open_.setdefault((verdict.may_give.reason, ""), set()).add(record.check)
         else:
-            found.append(_unsure(verdict, verdict.holds))
-    named = {each.check for each in found}.union(later, *open_.values())
+            status, open_fact = Status.UNKNOWN if record.grave else Status.WARN, verdict.holds
+            text = f"It is where {condition_text(record.when)}; not known: {open_fact.reason}"
+            findings.append(_finding(verdict, status, text)._replace(cause=open_fact.cause))
+    named = {each.check for each in findings}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
         text += "mooncake-preflight explain --advisories LAUNCH"
-        found.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
+        findings.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
     for (reason, advice), ids in open_.items():
         text = f"what decides {_count(ids)}. {advice}".rstrip()
-        found.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
+        findings.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
     if judged - named:
         have = f"{_count(judged - named)}, none of them here"
-        found.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
-    return found
+        findings.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
+    return findings
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
@@ -164,7 +167,7 @@ def _count(ids: set[str]) -> str:
 
 
 def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
-    """Return the finding of one record and one process: its summary, the release, and ``said``."""
+    """Return the finding of one record and one process: summary, release, then ``after``."""
     record = verdict.advisory
     ranges = "; ".join(map(range_text, record.affected))
     return Finding(
@@ -176,16 +179,3 @@ def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
         advice=record.remedy,
         consequence=SEVERITIES[record.severity],
     )
-
-
-def _affected(verdict: Verdict) -> Finding:
-    record = verdict.advisory
-    status = Status.FAIL if record.grave else Status.WARN
-    return _finding(verdict, status, f"What is seen: {record.seen}")
-
-
-def _unsure(verdict: Verdict, why: Unknown) -> Finding:
-    record = verdict.advisory
-    status = Status.UNKNOWN if record.grave else Status.WARN
-    sentence = f"It is where {condition_text(record.when)}; not known: {why.reason}"
-    return _finding(verdict, status, sentence)._replace(cause=why.cause)

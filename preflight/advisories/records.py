@@ -47,8 +47,7 @@ SEVERITIES: Mapping[str, Consequence | None] = {
 
 
 class Range(NamedTuple):
-    """Versions from ``introduced`` on ("0": the first), before ``fixed``, up to ``last``; each ""
-    for no end."""
+    """Versions from ``introduced`` ("0": the first) until before ``fixed`` or to ``last``."""
 
     introduced: str
     fixed: str = ""
@@ -80,13 +79,12 @@ Fact = Callable[[str], Any]
 
 
 class Advisory(NamedTuple):
-    """One record.
+    """One record. affected: any of these. when: conditions that have to hold too, or None.
 
-    affected: any of these. when: what has to hold besides, None for nothing. severity: a word of
-    ``SEVERITIES``. seen: what the user sees. log: ids of known lines (``explain``) that may be this
-    one; lines: texts of a log that are. covered_by: checks and rules that judge the same with more
-    facts, so that it has no finding of its own. arises: what has to happen later besides, which no
-    launch shows, "" for nothing. command: what reproduced it, "" for nothing.
+    severity: a word of ``SEVERITIES``. seen: the symptom. log: ids of known lines (``explain``)
+    that may be this one; lines: texts of a log that are. covered_by: checks and rules that judge
+    the same with more facts, so that the record yields no finding. arises: an event while the
+    launch runs that has to happen too, or "". command: the command that reproduced it, or "".
     """
 
     id: str
@@ -132,7 +130,7 @@ def advisory(id_: str) -> Advisory | None:
 
 
 def _read(name: str) -> Advisory:
-    """Return the record of a file. Tests hold our own records to what one may have."""
+    """Read a record's file."""
     with open(os.path.join(FOLDER, name), "rb") as file:
         table = json.load(file)
     details = table["database_specific"]
@@ -176,7 +174,7 @@ _ENDS = {"fixed": "fixed", "last_affected": "last"}
 
 
 def expression(table: Mapping[str, Any]) -> Expression:
-    """Return a condition."""
+    """Read a condition."""
     if "fact" in table:
         (op,) = set(table) - {"fact"}
         return Comparison(table["fact"], op, table[op])
@@ -187,7 +185,7 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def comparisons_of(condition: Expression | None) -> list[Comparison]:
-    """Return every test in a condition."""
+    """Return every comparison in a condition."""
     if condition is None:
         return []
     if isinstance(condition, Comparison):
@@ -210,7 +208,7 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Return whether all (or any) of ``parts`` hold; a part that decides goes before an unknown."""
+    """Tell whether all (or any) of ``parts`` hold; a deciding part counts before an unknown one."""
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -275,10 +273,10 @@ def _in(affected: Affected, span: Range, key: Any) -> bool:
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return a key that orders versions, or Unknown for a text that is none.
+    """Return a key that orders versions, or Unknown if ``text`` is no version.
 
-    Of wheels by PEP 440 without the part that names a build, of others (``7.0.0-31-generic``,
-    ``595.71.05``) by their leading numbers.
+    Wheels by PEP 440 without the build part, others (``7.0.0-31-generic``, ``595.71.05``) by
+    their leading numbers.
     """
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
@@ -330,8 +328,7 @@ def condition_text(condition: Expression | None) -> str:
 
 
 def as_osv(known: Advisory) -> dict[str, Any]:
-    """Return a record in OSV's own form. What OSV has no ecosystem for stands in
-    ``database_specific`` alone."""
+    """Return a record in OSV's form; ``database_specific`` has what OSV has no place for."""
     affected = []
     for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]

@@ -91,7 +91,7 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
 
 
 def _checked_all_the_same(findings: Iterable[Finding]) -> str:
-    judged = {found.check for found in findings if found.status is not Status.SKIP}
+    judged = {finding.check for finding in findings if finding.status is not Status.SKIP}
     topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
     return f"Checked all the same: {', '.join(sorted(topics)) or 'nothing of the host'}"
 
@@ -154,9 +154,9 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
     again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings, each with what follows from it, and what mends it where it will run.
+    """Return the findings with functions for their commands and consequences.
 
-    again: the line that asks another command of this program the same.
+    again: returns the line of another command for the same launch.
     """
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
@@ -174,9 +174,9 @@ def _explained(
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; none if it would be another.
+    """Return the line that asks ``command`` of the same launch; () if it cannot be repeated.
 
-    A launch that was typed, and what standard input held, are not repeated.
+    A launch that was typed, or read from standard input, is not repeated.
     """
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
@@ -270,10 +270,7 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
 
 class Selection(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``); waivers: those that hold.
-
-    over: waivers that have expired.
-    """
+    """only, skip: patterns over ids (``rdma.*``); waivers: valid ones. over: expired ones."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -291,9 +288,7 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Say why ``pattern`` chooses none of ``ids``; what is found between nodes has a command
-    apart.
-    """
+    """Say why ``pattern`` chooses no id; checks between nodes belong to another command."""
     from preflight.check.catalogue import FLEET_CHECKS
 
     elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
@@ -308,7 +303,7 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
 
 def nearest(name: str, ids: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown ``name``: what was probably meant."""
+    """End a sentence about an unknown ``name`` with the ids that were probably meant."""
     from difflib import get_close_matches
 
     known = sorted(set(ids))

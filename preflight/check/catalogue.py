@@ -59,7 +59,7 @@ class Catalogue(NamedTuple):
 
 
 def catalogue() -> Catalogue:
-    """Return all that is declared; imports every module that declares something."""
+    """Return all checks, rules and records; imports every module that declares some."""
     from checks.run.runner import every_check
     from preflight.advisories.records import advisories
     from preflight.judging.pages import LAUNCH_CHECKS
@@ -109,9 +109,7 @@ def check_page(check: Check) -> PageText:
 
 
 def worst_status(page: Page) -> Status:
-    """Return the worst status that findings of the page can have; Unknown only if no other is
-    left.
-    """
+    """Return the worst status of a page's findings; Unknown only if no other is left."""
     statuses = {status for status, _ in page.outcomes}
     return next(
         (status for status in (Status.FAIL, Status.WARN) if status in statuses), Status.UNKNOWN

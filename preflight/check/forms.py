@@ -34,9 +34,9 @@ Json = dict[str, Any]
 def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
-    """Return an answer in its envelope, without secrets.
+    """Return an answer as JSON, without secrets.
 
-    exit_code: of the process, by ``protocol``. more: what stands in the answer beside.
+    exit_code: of the process, by ``protocol``. more: further keys of the answer.
     """
     answer = {
         "exit_protocol": protocol,
@@ -249,7 +249,7 @@ def refusal_code(code: int, protocol: str) -> int:
 
 
 def protocol_line(report: Report, protocol: str) -> str | None:
-    """Return the one line that a protocol reads; None for those that take the whole text."""
+    """Return the one line that a protocol reads; None if it takes the whole text."""
     if protocol == "nagios":
         text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
         data = " ".join(f"{name}={number}" for name, number in report.counts.items())
@@ -258,10 +258,7 @@ def protocol_line(report: Report, protocol: str) -> str | None:
 
 
 def refusal_line(message: str, protocol: str) -> str | None:
-    """Return the one line that a protocol reads where there is no verdict.
-
-    None for those that take the whole text.
-    """
+    """Return the one line of a protocol without a verdict; None if it takes the whole text."""
     text = clean(message)
     if protocol == "nagios":
         return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"

@@ -65,7 +65,9 @@ def run_behind_the_gate(
     as_json: the answer, as one object, on standard error. locked_start: the locked answer that
     decides in place of ``fail_on``. Raises UsageError for an unknown mode or check.
     """
-    mode = _mode(os.environ)
+    mode = os.environ.get(MODE, "") or "enforce"
+    if mode not in MODES:
+        raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
     if mode != "off" and chosen != ALL_CHECKS:
         selection_of(chosen)
     environment = dict(os.environ)
@@ -74,6 +76,7 @@ def run_behind_the_gate(
         return become(launch.words, environment)
 
     def judge() -> Judged:
+        """Judge with the options of this call."""
         return _judged(
             launch,
             fail_on,
@@ -144,7 +147,7 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
 
 
 def _exit_code(child: int) -> int | None:
-    """Return how a child ended, as a shell has it; None if it does not within LAST_WAIT."""
+    """Return the exit code of a child; None if it does not end within LAST_WAIT."""
     until = time.monotonic() + LAST_WAIT
     while time.monotonic() < until:
         try:
@@ -211,8 +214,8 @@ def _judged(
 def _stop_at_once() -> None:
     """End on a signal while the check runs, as the command would later.
 
-    The first process of a container has no default action: a stop that came now would be lost, and
-    the server started all the same. What is ignored stays so; exec sets the rest back.
+    The first process of a container has no default action: a stop now would be lost, and the
+    server would start all the same. Ignored signals stay ignored; exec resets the others.
     """
     import signal
 
@@ -222,7 +225,7 @@ def _stop_at_once() -> None:
 
 
 def recommended(report: Report) -> dict[str, str]:
-    """Return the variables that findings want set; an empty one is to be removed."""
+    """Return the variables that findings want set; "" removes one."""
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
     return {
         setting.name: setting.wanted
@@ -232,17 +235,10 @@ def recommended(report: Report) -> dict[str, str]:
     }
 
 
-def _mode(environment: Mapping[str, str]) -> str:
-    mode = environment.get(MODE, "") or "enforce"
-    if mode not in MODES:
-        raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
-    return mode
-
-
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
 ) -> tuple[Checked | None, str]:
-    """Return the report; without one, why: no launch is known, or it could not be read."""
+    """Return the report; without one, the reason: no launch is known, or it could not be read."""
     try:
         return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:
@@ -293,10 +289,7 @@ def _say(
 
 
 def _save(path: str | None, report: Report | None, reason: str, limit_seconds: float) -> None:
-    """Write the JSON report.
-
-    A place that cannot be written must not keep a server from starting.
-    """
+    """Write the JSON report; a place that cannot be written does not keep a server down."""
     if path is None:
         return
     from preflight.base.within import save
@@ -311,11 +304,7 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
 def _object_text(
     report: Report | None, reason: str, exit_code: int | None = None, locked: Differs | None = None
 ) -> str:
-    """Return the object of the check as text.
-
-    exit_code: None for the check's own. locked: what differs from a locked answer; None
-    without one.
-    """
+    """Return the check's object as text. locked: differences from a locked answer, or None."""
     from preflight.base.output import json_text
     from preflight.check.forms import error_object, report_object
 

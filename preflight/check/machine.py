@@ -94,9 +94,7 @@ class LaunchShare(NamedTuple):
 
 
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
-    """Return the facts to compare with other machines, as data; texts are not cleaned of
-    secrets.
-    """
+    """Return the facts to compare with other machines; texts are not cleaned of secrets."""
     ports = rails(seen.facts, seen.needs)
     host, boot = _host_name(seen.host), seen.host.root.word(BOOT_ID)
     named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]
@@ -267,7 +265,7 @@ _MADE = {
 
 
 def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
-    """Yield a hash of each model's config.json, so that one name with two models is seen."""
+    """Yield a hash of each model's config.json, so that two models of one name are seen."""
     import hashlib
 
     for storage in needs.storage if needs is not None else ():
@@ -300,7 +298,7 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
 
 
 def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
-    """Return the segment of each store client in bytes, without L2, whose size may be open."""
+    """Return the segment of each store client in bytes, without L2, whose size may be unknown."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             return [
@@ -332,10 +330,10 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Name the rule by which devices talk to each other, of Mooncake's two variables
-    (config.cpp).
+    """Name the rule by which devices talk to each other, from two variables (Mooncake's
+    config.cpp).
 
-    Both of them together count as neither. None without a process that uses RDMA.
+    Both variables together count as neither. None without a process that uses RDMA.
     """
     rules = set()
     for process in needs.rdma_processes:

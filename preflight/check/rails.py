@@ -21,11 +21,11 @@ class Rail(NamedTuple):
     """One port of an RDMA device, and the address that it speaks from.
 
     used: Mooncake takes this device for the launch; None if no launch says so. state, rate,
-    link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
-    those that Mooncake takes, None if it takes none. netdev: the interface behind the GID, ""
-    without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
-    that interface for the GID's address, by all tables in the order of ``ip rule``; None where
-    there is no GID, or it is that of an InfiniBand port.
+    link_layer: the kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those
+    that Mooncake takes, None if it takes none. netdev: the interface behind the GID, "" without.
+    addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of that
+    interface for the GID's address, by all tables in the order of ``ip rule``; None without a
+    GID, and for an InfiniBand port.
     """
 
     device: str
@@ -49,7 +49,7 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return every port of every RDMA device; () where there is none."""
+    """Return every port of every RDMA device; () without a device."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma
@@ -107,7 +107,7 @@ def _rail(
     release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
-    """Return a port as a process with this environment takes it."""
+    """Describe one port as a process with this environment uses it."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     mtu = _active_mtu_bytes(nic, port)

@@ -16,7 +16,7 @@ from preflight.base.shell import Line
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
 
-# What ask_sentence what would do, by the command that a finding asks.
+# The sentence that names the command which a finding asks, if no command can be typed.
 ASKED = {FIT: ASK_FIT}
 
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
@@ -53,10 +53,11 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """rows: the worst first. counts: findings by status, before folding; ignored ones apart.
+    """The answer: rows, the worst first, and the verdict.
 
-    reason: why the verdict is what it is, where the rows do not say so. understood: what the launch
-    starts, in one sentence; "" without one. left_out: what it ask_sentence and does not start.
+    counts: findings by status, before folding; ignored ones apart. reason: the reason of the
+    verdict, if the rows do not give it. understood: the launch in one sentence; "" without one.
+    left_out: programs that the launch names and does not start.
     """
 
     verdict: Status
@@ -85,10 +86,10 @@ class Report(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What there is to report on, and what follows from a check's id.
+    """The findings to report, and functions that give what follows from each.
 
-    commands, takes: what mends a finding here, and what that takes. asked: the line by which
-    another command of this program ask_sentence what would, () where none can be typed.
+    commands: those that mend a finding here; takes: their conditions. asked: the line of this
+    program that finds what would do, () if no line can be typed.
     """
 
     findings: Sequence[Finding]
@@ -99,10 +100,7 @@ class Findings(NamedTuple):
 
 
 def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
-    """Return a function that gives a check's consequence by its id, from its page.
-
-    It gives None for other ids.
-    """
+    """Return a function: a check's id -> the consequence of its page; None for other ids."""
     by_id = {check.id: check for check in declared}
     return lambda id_: by_id[id_].consequence if id_ in by_id else None
 
@@ -114,7 +112,7 @@ def report(
     root: str,
     understood: str = "",
 ) -> Report:
-    """Fold, order and judge. A finding that is not a pass and has a waiver counts nowhere."""
+    """Fold, order and judge the findings. Those that are waived count nowhere."""
     counting: list[Finding] = []
     waived: list[Finding] = []
     for finding in findings.findings:

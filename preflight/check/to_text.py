@@ -109,19 +109,17 @@ def report_text(
         most = _line_count(MOST_READ_LINES, width) if verbosity == 0 else None
         head += "\n" + "\n".join(_told(sentence, width, " " * 8, most))
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
-    if fine := _fine_topics(report, wanting):
+    lacking = {row.finding.check.partition(".")[0] for row in wanting}
+    passing = {row.finding.check.partition(".")[0] for row in report.of(Status.PASS)} - lacking
+    if fine := ", ".join(name for topic, name in _TOPICS.items() if topic in passing):
         head += f"\n{filled(f'    fine: {fine}', width)}"
     if verbosity > 0:
         parts = [head, _table(wanting, paint, width)]
         parts += [_details(row, paint, width) for row in wanting]
         parts += [_passes(report, paint, width), _skips(report, paint, width)]
     else:
-        groups = by_cause(wanting)
-        parts = [
-            head,
-            _lines(groups, paint, width, launch_file(report)),
-            _to_do(groups, width, launch_file(report)),
-        ]
+        groups, file = by_cause(wanting), launch_file(report)
+        parts = [head, _lines(groups, paint, width, file), _to_do(groups, width, file)]
     parts += [] if more is None else [_notes(report, width, verbosity, more)]
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
@@ -129,13 +127,6 @@ def report_text(
     # The end of a log tells it too.
     again = with_short_paths(verdict_reason(report), width - 4)
     return f"{text}\n\n{headed(word, again, width, paint(word, COLOURS[report.verdict]))}"
-
-
-def _fine_topics(report: Report, wanting: Iterable[Row]) -> str:
-    """Return the topics of which something passed, and nothing is wanting or unknown."""
-    lacking = {row.finding.check.partition(".")[0] for row in wanting}
-    passing = {row.finding.check.partition(".")[0] for row in report.of(Status.PASS)} - lacking
-    return ", ".join(name for topic, name in _TOPICS.items() if topic in passing)
 
 
 def launch_file(report: Report) -> str:
@@ -149,9 +140,9 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
     cells = [
-        [label(row), row.finding.check, *(_short(text, LONGEST_CELL) for text in cells)]
+        [label(row), f.check, *(_short(text, LONGEST_CELL) for text in (f.subject, f.have, f.need))]
         for row in rows
-        for cells in [(row.finding.subject, row.finding.have, row.finding.need)]
+        for f in [row.finding]
     ]
     used = [at for at in range(len(heads)) if at < 2 or any(line[at] for line in cells)]
     heads = [heads[at] for at in used]
@@ -167,7 +158,7 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
 
 
 def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return rows that are one line of the page: unknown for one reason, or many of one check."""
+    """Group rows for one line of the page: unknown for one reason, or many of one check."""
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
@@ -276,9 +267,9 @@ def said_of(rows: Sequence[Row], most: int = MOST_NAMES) -> str:
 
 
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Return the ids of rows that are one, and subject and what was found; -v shows the rest.
+    """Return the ids of rows that share a line, and their subjects with the finding.
 
-    most: so many subjects are named that have no number to count by.
+    most: how many subjects without a common number are named; -v shows the rest.
     """
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
@@ -462,9 +453,7 @@ def _skips(report: Report, paint: Paint, width: int) -> str:
 
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
-    """Return the last lines: unused waivers, the command for all settings, and where to read
-    more.
-    """
+    """Return the last lines: unused waivers, the command for all settings, what to read."""
     lines = [
         filled(f"waiver of {check}: nothing is found that it would waive", width)
         for check in report.unused_waivers

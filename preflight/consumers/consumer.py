@@ -81,23 +81,27 @@ class RefusedBy(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """One process of a launch: its workers on this host, and what each of them takes.
+    """One process of a launch: its workers on this host, and the memory of each worker.
 
-    What it is. release: as which it was read; parts: of what else runs in it; named: those that its
-    launch names, by product. connectors: by vLLM's names. settings: what all of this follows from.
+    Its program. release: the release as which it was read; parts: other libraries inside it;
+    named: releases that the launch names, by product. connectors: by vLLM's names. settings: the
+    values that all of this follows from.
 
-    Where it runs. engines: its data-parallel engines here, each of ``workers`` processes with a
-    GPU. hosts: over how many hosts one engine runs; node: which of them this is, None for one host
-    or if nothing says so; leader: the first's address, or "". executor: what starts the workers.
+    Its place. engines: its data-parallel engines on this host, each of ``workers`` processes
+    with a GPU. hosts: the number of hosts of one engine; node: the number of this host among
+    them, None for one host or if nothing says so; leader: the first host's address, or "".
+    executor: what starts workers.
 
-    What it takes. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
-    beside them, or None; transfer_protocol: what that goes by, or "". registers_gpu: what of GPU
-    memory it registers, or "". gpu_fraction: of each worker's GPU, what has to be free; gpu_fills:
-    nothing says that it takes less. ports: by what they are. sockets: files that it makes anew.
+    Its needs. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
+    beside them, or None; transfer_protocol: its protocol, or "". registers_gpu: the GPU memory
+    that it registers, or "". gpu_fraction: the share of each worker's GPU that has to be free;
+    gpu_fills: nothing says that it takes less. ports: by name. sockets: files that it makes
+    anew.
 
-    What is wrong. refused: its errors in every release; refused_by: in some. misread, ignored: what
-    was written and is taken for something else, or not at all. uncounted: what is in no number.
-    may_use: why it may use Mooncake although nothing that was read does; None if it does not.
+    Its faults. refused: its errors in every release; refused_by: in some. misread, ignored:
+    words that are taken for something else, or not at all. uncounted: memory that is in no
+    number. may_use: why it may use Mooncake although nothing that was read does; None if it does
+    not.
     """
 
     release: str
@@ -128,7 +132,7 @@ class Consumer(NamedTuple):
     connectors: tuple[str, ...] = ()
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
-        """Return why what runs may take the words; "" if it ends, None if it takes them."""
+        """Return why an error may not apply to the release in use; "" if it does, None if not."""
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -142,7 +146,7 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield what its launch names in another release than it was read as, and as which."""
+        """Yield each release that the launch names, if another one was read in its place."""
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
             named = self.named.get(product.lower())
@@ -165,7 +169,7 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools at one bound, and over both if ``mla`` is not known."""
+        """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         pools = []
         for own_pool in self.pools:
@@ -183,7 +187,7 @@ class Consumer(NamedTuple):
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release lies in a span; False if one of the three is no number."""
+    """Tell whether a release lies between two; False if one of the three is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:
@@ -195,6 +199,7 @@ class ConsumerParts:
     """What a reader finds of one consumer, list by list, until all of it is read."""
 
     def __init__(self) -> None:
+        """Begin with empty lists."""
         self.settings: dict[str, SettingValue] = {}
         self.clients: list[Client] = []
         self.pools: list[WorkerPool] = []
@@ -279,9 +284,7 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
 def store_file(
     environment: Mapping[str, Word], read_file: ReadFile, read: Callable[[str], dict[str, Any]]
 ) -> tuple[dict[str, Any] | Unknown, str, tuple[str, ...]]:
-    """Read the file of MOONCAKE_CONFIG_PATH: its values, its path, and the errors that refuse
-    it.
-    """
+    """Read the file of MOONCAKE_CONFIG_PATH: its values, its path, and its errors."""
     path = environment.get(STORE_PATH)
     if path is None or not path.text:
         unset = f"The environment variable '{STORE_PATH}' is not set."

@@ -43,7 +43,7 @@ class _Row(NamedTuple):
 
 @cache
 def lmcache_settings() -> Mapping[str, _Row]:
-    """Return every setting by its name: how it is read, and its default."""
+    """Return the reader and the default of every setting, by name."""
     rows = {}
     with open(data_file("lmcache_settings.txt"), encoding="utf-8") as file:
         for line in file:
@@ -89,8 +89,8 @@ def lmcache_values(
 ) -> dict[str, Any]:
     """Return every setting as LMCache has it, from a YAML text and the environment.
 
-    file: None without one. warnings: LMCache's warnings of lost values are added. Raises what
-    LMCache raises, in its own words.
+    file: None without one. warnings: LMCache's warnings of lost values are added. Raises
+    LMCache's own errors.
     """
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
@@ -158,7 +158,7 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Complete the values as ``_validate_config`` does; of P2P, PD and NIXL nothing is refused."""
+    """Complete the values as LMCache's ``_validate_config`` does, without its refusals for P2P."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -175,7 +175,7 @@ def _validate(values: dict[str, Any]) -> None:
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``lmcache.<key>`` of the engine's JSON; what cannot be converted changes nothing."""
+    """Set ``lmcache.<key>`` of the engine's JSON, if its value can be converted."""
     row = lmcache_settings().get(key)
     if row is None:
         return
@@ -243,9 +243,7 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache hands to Mooncake's ``setup`` (its
-    ``_build_setup_dict``).
-    """
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
     bare, prefixed = {}, {}
     for key, value in raw.items():
         if value is None or key.removeprefix("mooncake_") in _OWN_KEYS:
@@ -261,9 +259,7 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
 ) -> Consumer:
-    """Read the memory that LMCache takes in each worker of an engine. overrides:
-    ``lmcache.<key>``.
-    """
+    """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
     path = environment.get(FILE_VARIABLE)
     text: str | Unknown | None = None
     if path is not None:
@@ -300,6 +296,7 @@ class _Takes(ConsumerParts):
         read_file: ReadFile,
         warnings: list[str],
     ) -> None:
+        """Keep the values; an extra_config that is no mapping is refused."""
         super().__init__()
         self.values, self.environment, self.read_file = values, environment, read_file
         extra = values["extra_config"] or {}
@@ -438,7 +435,7 @@ def _egm_pool(setup: Mapping[str, str]) -> list[str]:
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
-    """Return why ``setup(dict)`` (0.3.9 on, seen on 0.3.13.post1) fails, or the client it makes."""
+    """Return the error of Mooncake's ``setup(dict)`` (0.3.9 on), or the client that it makes."""
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None

@@ -212,6 +212,7 @@ class _Connectors(ConsumerParts):
         engines: int | Unknown,
         workers: int | Unknown,
     ) -> None:
+        """Keep the arguments; add the HTTP port and the pinned weights."""
         super().__init__()
         self.arguments, self.environment, self.read_file = arguments, environment, read_file
         self.engines, self.workers = engines, workers
@@ -393,7 +394,7 @@ class _Connectors(ConsumerParts):
                 self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
-        """Add a socket of every data-parallel engine here, by the folder that they lie in."""
+        """Add a socket of every data-parallel engine here, in vLLM's socket folder."""
         base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
         names = ("data-parallel-rank", "data-parallel-start-rank")
         values = [self.arguments.setting(name_of).value for name_of in names]
@@ -501,7 +502,7 @@ class _Connectors(ConsumerParts):
             )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
-        """Name LMCache as a part: its server holds the memory, and is a process of its own."""
+        """Name LMCache as a part: the memory is in a server, another process."""
         from preflight.consumers.lmcache import RELEASE as LMCACHE
 
         self.parts.append(LMCACHE)
@@ -521,7 +522,7 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 
 
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
-    """Return the pinned host pool of Dynamo's KVBM: of an engine, in units of 10^9 bytes."""
+    """Read the pinned host pool of Dynamo's KVBM: one of each engine, in units of 10^9 bytes."""
     sizes: dict[str, float] = {}
     parts = ConsumerParts()
     for tier in ("CPU", "DISK"):
@@ -555,7 +556,7 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 
 def store_config(text: str) -> dict[str, Any]:
-    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises in its words too."""
+    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises the same errors."""
     config = json_object(json.loads(text))
     config = {
         "metadata_server": config.get("metadata_server", ""),

@@ -78,7 +78,7 @@ class VllmArguments(NamedTuple):
 
 
 def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
-    """Read the words behind ``vllm`` or its module; those of ``--config FILE`` stand in front."""
+    """Read the arguments of vLLM; those of ``--config FILE`` come first."""
     texts = [word.text for word in words]
     if "--config" in texts[:-1]:
         at = texts.index("--config")
@@ -118,9 +118,7 @@ def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
 
 
 def _arguments(words: Sequence[Word]) -> VllmArguments:
-    """Read words as argparse of vLLM does: ``--a b``, ``--a=b``, ``--a.b c`` for JSON, and
-    switches.
-    """
+    """Read words as vLLM's argparse: ``--a b``, ``--a=b``, ``--a.b c`` for JSON, switches."""
     flags: dict[str, Word] = {}
     nested: dict[str, dict[str, Any]] = {}
     model = None
@@ -203,7 +201,7 @@ def model_of(arguments: VllmArguments) -> SettingValue:
 
 
 def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return which of an engine's hosts these words are for, None for the only; and the first."""
+    """Return this host's number among an engine's hosts (None: the only one), and the first."""
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"

@@ -19,9 +19,7 @@ _ORDER = list(Status)
 
 
 def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
-    """Compute the needs at the lower bound of the launch's pools; None if both bounds are the
-    same.
-    """
+    """Compute the needs at the lower bound of the pools; None if both bounds are the same."""
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:
         return None
@@ -54,7 +52,8 @@ def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Fi
     if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
         # The upper bound is not known, and the lower one is too much already.
         failed = [finding for finding in lower if finding.status is Status.FAIL]
-        yield from (_at_least(finding) for finding in failed)
+        for finding in failed:
+            yield finding._replace(need=or_more(finding.need) if finding.need else "")
         subjects = {finding.subject for finding in failed}
         yield from (finding for finding in upper if finding.subject not in subjects)
         return
@@ -73,12 +72,8 @@ def _worst(findings: Sequence[Finding]) -> Status:
     return min((finding.status for finding in findings), key=_ORDER.index, default=Status.SKIP)
 
 
-def _at_least(finding: Finding) -> Finding:
-    return finding._replace(need=or_more(finding.need) if finding.need else "")
-
-
 def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """Return ``failed``, which is one of the two findings, as what may happen and may not."""
+    """Return ``failed`` as unknown: it holds at one bound of the sizes alone."""
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"

@@ -36,9 +36,9 @@ class Recorded(NamedTuple):
 
 
 def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
-    """Ask the host all that checks ask, for the launch that is given and for none.
+    """Ask the host everything that checks ask, for the given launch and for none.
 
-    Raises CaptureError for a launch that no capture has room for, before the host is asked.
+    Raises CaptureError, before the host is asked, for a launch that is too large for a capture.
     """
     from preflight.inputs.launch_record import environment_record, launch_from, launch_record
     from preflight.sizing.launch_needs import launch_needs
@@ -102,7 +102,7 @@ def _size_the_widest(host: Host) -> None:
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:
-    """Return the names of this machine and of who is logged in, which may stand anywhere."""
+    """Return the names of this machine and of its users, which a capture replaces."""
     hosts = [os.uname().nodename] if host.root.live else []
     variables = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
     hosts += [host.environment[name] for name in variables if host.environment.get(name)]

@@ -158,10 +158,10 @@ class Sized(NamedTuple):
 def size_and_needs(
     words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """Return a launch's sizing and needs, None if there is no launch.
+    """Return a launch's sizing and needs, None without a launch. Raises UsageError.
 
-    Raises UsageError for one that cannot be read.
-    files: gets what was read beside the launch, by the names that it has for them.
+    files: filled with the texts read beside the launch, by the names that the launch has for
+    them.
     """
     written = launch_of(words, host)
     if written is None:
@@ -190,10 +190,7 @@ def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
 
 
 def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
-    """Return the same as ``size_and_needs``, given up after a time.
-
-    The launch may name a file on a mount that is dead: Unknown then.
-    """
+    """Return ``size_and_needs``; Unknown after ``limit_seconds``: a file may be on a dead mount."""
     try:
         return within(limit_seconds, "the launch", lambda: size_and_needs(words, host))
     except LateError:
@@ -201,10 +198,7 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 
 
 def captured_installed(host: Host) -> Installed | None:
-    """Return the releases installed on the capture's machine, not on this one.
-
-    None for a machine or a tree of files.
-    """
+    """Return the releases installed on a capture's machine; None for any other host."""
     recorded = host.extras.get("installed")
     if not isinstance(recorded, dict):
         return None
@@ -232,10 +226,7 @@ def _captured_version(host: Host) -> str | None:
 
 
 def _refuse_without_launch(words: LaunchWords) -> None:
-    """Raise UsageError for options about a launch if no launch is given.
-
-    They are a mistake, not something to pass over.
-    """
+    """Raise UsageError for options about a launch if no launch is given."""
     for name, value in words._asdict().items():
         if value:
             option = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}.get(

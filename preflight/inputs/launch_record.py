@@ -122,7 +122,7 @@ _ENGINE_WORDS = (
 
 @cache
 def _known_words() -> frozenset[str]:
-    """Return flags, keys and variables of all releases, written alike."""
+    """Return flags, keys and variables of all releases, all in one spelling."""
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
@@ -142,7 +142,7 @@ def is_read(name: str) -> bool:
 
 
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables that count, those that are secrets without their value."""
+    """Return the caller's variables that programs read, secrets without their value."""
     return {
         name: _value_of_variable(name, value)
         for name, value in sorted(environment.items())
@@ -187,6 +187,7 @@ def launch_from(
     files = record["files"]
 
     def read(name: str) -> str | Unknown:
+        """Read a file of the record, or an absolute path of the host."""
         if name.startswith("/"):
             return absolute(name)
         text = files.get(name)
@@ -251,7 +252,7 @@ def _command(command: Command) -> Command | None:
 
 
 def _value_of_variable(name: str, text: str) -> str:
-    """Return the value of a variable that is read; of a name of ours that nobody reads, none."""
+    """Return the value of a variable; "" for one of this program's that nothing reads."""
     if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
         return REMOVED if text else ""
     text = clean_address(text)
@@ -260,10 +261,7 @@ def _value_of_variable(name: str, text: str) -> str:
 
 
 def _nameless(run_as: RunAs) -> RunAs:
-    """Return ``run_as`` without a user's name, which may be a person's.
-
-    That it is not root is kept.
-    """
+    """Return ``run_as`` without the user's name, which may be a person's; root stays root."""
     user = run_as.user
     named = isinstance(user, str) and user and not user.isdecimal() and user != "root"
     return run_as._replace(user=REMOVED) if named else run_as
@@ -335,7 +333,7 @@ def _wrapper(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def public_file(text: str) -> str:
-    """Return a file that a launch names, with the settings alone that are known."""
+    """Return a file that a launch names, with the known settings alone."""
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False
@@ -377,7 +375,7 @@ def _public_key(name: str) -> str:
 
 
 def _left_open(word: Word) -> Word:
-    """Return a word that is not known, without what an expression or command in it says."""
+    """Return an unknown word without the content of its expressions and commands."""
     text, names = word.text, []
     for name in word.unresolved:
         plain = is_output(name) or _OPEN_NAME.fullmatch(name) is not None
@@ -387,10 +385,10 @@ def _left_open(word: Word) -> Word:
 
 
 def _answered(text: str, names: Collection[str]) -> str:
-    """Return a value in which only what the host can be asked for is left open, as it is written.
+    """Return a value with only the parts open that the host can answer.
 
-    What another command says, or a variable that is not set is replaced by, is ``$(...)``. names:
-    of variables, which a manifest writes as ``$(NAME)``.
+    Other commands, and the defaults of unset variables, become ``$(...)``. names: of variables,
+    which a manifest writes as ``$(NAME)``.
     """
 
     def asked(part: str) -> bool:
@@ -409,10 +407,7 @@ def _answered(text: str, names: Collection[str]) -> str:
 
 
 def _encode(value: Any) -> Any:
-    """Return a record as an object with the one key that names it; other tuples as lists.
-
-    A notice says what any of its id says, not what is written in its place.
-    """
+    """Return a record as an object with one key, the record's name; other tuples as lists."""
     if isinstance(value, str):
         return clean_address(value)
     if isinstance(value, Unknown):

@@ -43,10 +43,11 @@ class Waiver(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``). ignore: waivers of the command line.
+    """The choice of checks. only, skip: patterns over ids (``rdma.*``).
 
-    waivers: a file of more, each with a reason and a last day; None for none. locked: what a lock
-    was made with; a waiver of the command line for the same check takes its place.
+    ignore: waivers of the command line. waivers: a file of more, each with a reason and a last
+    day, or None. locked: the waivers of a lock; one of the command line for the same check
+    replaces it.
     """
 
     only: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
 
     def read() -> bytes | None:
+        """Read the launch from its own folder, and return its record."""
         folder, words, env_files = "", launch.words, launch.env_files
         if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
             # By its own name alone, which findings say: where it lies here is nobody's business.
@@ -59,9 +60,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """Read the files beside the launch, by the names that the launch has for them. Raises
-    UsageError.
-    """
+    """Read the files beside the launch, by the launch's names for them. Raises UsageError."""
     from preflight.inputs.host_source import noting
     from preflight.processes.processes import understand
 

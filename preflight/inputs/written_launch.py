@@ -51,6 +51,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
     """Return a function that gives the output of a command on the host; None: not known."""
 
     def words(command: str) -> str | None:
+        """Return the output of one command."""
         command = _plain(command)
         if command in _HOSTNAME or command == "hostname -s":
             name = root.text("/proc/sys/kernel/hostname")
@@ -69,7 +70,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
 
 
 def _count(text: str) -> str | None:
-    """Return how many numbers a list has: ``0-3,8`` is five. None if it is no list."""
+    """Count the numbers of a list: ``0-3,8`` is five. None if it is no list."""
     try:
         numbers = parse_cpu_list(text)
     except ValueError:
@@ -105,7 +106,7 @@ def read_launch(
     root: Root,
     is_command: bool = False,
 ) -> WrittenLaunch:
-    """Read one file, or the words of a command. Raises UsageError where ``launch`` is neither.
+    """Read one file, or the words of a command. Raises UsageError if ``launch`` is neither.
 
     One word that is the name of a program is a command too: mooncake_master needs no argument. A
     command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
@@ -139,10 +140,7 @@ def read_launch(
 
 
 def _takes_arguments(script: str) -> bool:
-    """Return whether a file's text uses the words that stand behind it.
-
-    What cannot be read may.
-    """
+    """Tell whether a script uses its arguments; an unreadable one may."""
     text = read_small_file(script)
     return text is None or _ARGUMENTS.search(text) is not None
 
@@ -188,10 +186,7 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 
 
 def _script(launch: tuple[str, ...]) -> int | None:
-    """Return where the words of a command name a shell's script that lies here.
-
-    None if they do not.
-    """
+    """Return the index of the script that a shell's words run; None if they run no script here."""
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
         place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)
@@ -220,9 +215,9 @@ def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> L
 def size_launch_words(
     words: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
-    """Read a launch and size it. Raises UsageError for what cannot be read, or starts nothing.
+    """Read a launch and size it. Raises UsageError if it cannot be read, or starts nothing.
 
-    available_bytes: of a pool of huge pages, in place of what the kernel has.
+    available_bytes: a pool of huge pages in place of the kernel's.
     """
     launch = read_launch(words.words, words.env_files, environment, root)
     options = LaunchOptions(
@@ -249,14 +244,12 @@ def size_launch_words(
 
 
 def _reader(root: Root, folder: str) -> ReadFile:
-    """Return the reader of files that a launch names.
-
-    It reads absolute ones below the root, others beside the launch.
-    """
+    """Return a reader of a launch's files: absolute ones below the root, others beside it."""
 
     own_folder = os.path.abspath(folder or ".")
 
     def read(name: str) -> str | Unknown:
+        """Read one file."""
         if not name.startswith("/"):
             if folder and name.startswith(f"{folder}/") and os.path.isfile(name):
                 return Root("/").text(os.path.abspath(name))  # by $(dirname "$0")
@@ -271,9 +264,9 @@ def _reader(root: Root, folder: str) -> ReadFile:
 
 
 def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Return the sizing with its verdict by all of the launch's memory, that of each node too.
+    """Judge the sizing by all memory of the launch too, in all and by NUMA node.
 
-    For another host (``available_bytes``), or where memory is not known, as it is.
+    Unchanged for another host (``available_bytes``), and if memory is not known.
     """
     if sizing.status == "fails" or sizing.shown is None or options.available_bytes is not None:
         return sizing
@@ -304,7 +297,7 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
 
 
 def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
-    """Return the sizing as one that fails, with what follows as the page of its check says."""
+    """Return the sizing as a failure, with the consequence of the check's page."""
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
@@ -314,7 +307,7 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
 
 
 def _of_containers(needs: LaunchNeeds) -> str:
-    """Return why the memory limit of a container is too little, as ``check`` judges it; "" if not.
+    """Say which container's memory limit is too small, as ``check`` judges it; "" if none.
 
     The launch itself sets these limits, whatever the host has.
     """
@@ -326,10 +319,7 @@ def _of_containers(needs: LaunchNeeds) -> str:
 
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
-    """Return why the memory of a node is too little, as ``check`` judges it; None if it is not.
-
-    Unknown if that is not known.
-    """
+    """Say which NUMA node has too little memory, as ``check`` judges; None if none has."""
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
         return None

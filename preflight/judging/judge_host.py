@@ -80,9 +80,7 @@ def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> lis
 
 
 def _on_host(finding: Finding, facts: Facts) -> Finding:
-    """Return a finding of the launch as this host has it: without RDMA devices, no transfer
-    takes one.
-    """
+    """Return a finding of the launch as on this host: without RDMA no transfer takes a device."""
     rdma = facts.topic("rdma")
     if finding.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
         return finding

@@ -259,9 +259,9 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield one finding for each two processes of one model in one store.
+    """Yield a finding for each two processes of one model in one store.
 
-    Processes whose keys follow from the same are judged once, whatever their number.
+    Processes with the same settings are judged once, whatever their number.
     """
     kinds: dict[str, list[StoreKeys]] = {}
     for keys in launch_keys(sizing):
@@ -282,7 +282,7 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _segments_bytes(sizing: LaunchSizing) -> int | Unknown:
-    """Return the bytes that all clients of this host contribute."""
+    """Add up the segments of all clients on this host."""
     shown = sizing.shown
     if shown is None:
         sizes = sizing.inputs.most

@@ -30,7 +30,7 @@ _GPUS = "gpu.count"
 
 
 class PoolRefusal(NamedTuple):
-    """impossible: memory that is not there, now. undecided: what could not be read, and decides.
+    """Why pools may not grow. impossible: memory that is missing now. undecided: unread facts.
 
     ends: why the launch ends whatever pages there are, now or after a boot; in impossible too.
     """
@@ -69,7 +69,7 @@ def _has_any(finding: Finding) -> bool:
 
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
-    """Return the sizing with why it prescribes no pages: the launch ends whatever pages there are.
+    """Return the sizing without pages if the launch ends whatever pages there are.
 
     As check and plan say it; of another host (``available_bytes``) nothing is known here.
     """
@@ -127,17 +127,14 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
         kept = [_explained(finding, grows_pool, advice, FIT) for finding in kept]
     for short in kept:
         if short.check == MEMORY and short.status is Status.FAIL:
-            return [_explained(finding, _grows_shm, memory_first(short)) for finding in kept]
+            advice = memory_first(short)
+            return [_explained(f, lambda s: s.kind is Kind.SHM_SIZE, advice) for f in kept]
     return kept
 
 
 def memory_first(short: Finding) -> str:
     """Return why /dev/shm is not made larger for a launch that the host's memory cannot hold."""
     return f"correct {MEMORY} first: have {short.have}, need {short.need}"
-
-
-def _grows_shm(setting: Setting) -> bool:
-    return setting.kind is Kind.SHM_SIZE
 
 
 def _explained(

@@ -27,7 +27,7 @@ from preflight.sizing.launch_sizing import LaunchSizing
 
 
 class Unsure(NamedTuple):
-    """A value that stands for another: equal to its own like, and against any other unknown."""
+    """A value that stands for another: equal to the same value, and unknown against any other."""
 
     value: Any
     why: str
@@ -71,7 +71,7 @@ class StoreKeys(NamedTuple):
 
     @property
     def model(self) -> str:
-        """Return the last part of the model's name, "" if it is not known."""
+        """The last part of the model's name, "" if it is not known."""
         consumer, server = self.process.consumer, self.process.server
         if consumer is not None:
             model = consumer.model
@@ -112,14 +112,14 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
 def matches(
     ours: Sequence[StoreKeys], others: Sequence[StoreKeys] | None = None
 ) -> Iterator[KeyMatch]:
-    """Yield every pair of a launch, or every process of one with every one of another."""
+    """Compare every two processes of a launch, or each with every process of another launch."""
     pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
     for first, second in pairs:
         yield compared(first, second)
 
 
 def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
-    """Hold two processes' keys against each other."""
+    """Compare the keys of two processes."""
     apart, unsure = _differences(first.store, second.store)
     if apart:
         return KeyMatch(first, second, Meeting.APART, tuple(apart))
@@ -282,12 +282,11 @@ def _vllm(
     shards: Any = _shards(geometry, tp, dcp)
     algorithm = values["prefix_caching_hash_algo"]
     seed, drawn = _seed(process, algorithm)
-    block = values["block_size"]
     named = {
         "cache_prefix": str(prefix),
         "model name": name,
         "store layout": _layout(client),
-        "block size": _as_text(block),
+        "block size": _as_text(values["block_size"]),
         "hash": algorithm,
         "hash seed": seed,
         "vLLM release": _release(consumer, "vllm"),
@@ -331,7 +330,7 @@ def _number(value: Any) -> Any:
 
 
 def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
-    """Return how many shards the heads are in: ranks beyond the heads write the same bytes once."""
+    """Count the distinct shards of the heads: further ranks write the same bytes."""
     if not isinstance(tp, int):
         return tp
     if isinstance(dcp, Unknown):
@@ -347,8 +346,7 @@ def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
 
 def _layout(client: Client) -> Any:
     size = client.keys.get("store_tp_size")
-    lcm = client.keys.get("enable_store_tp_lcm")
-    if size is None and lcm is not True:
+    if size is None and client.keys.get("enable_store_tp_lcm") is not True:
         return "of each rank"
     return Unknown("which of store_tp_size's layouts vLLM takes follows from the KV cache")
 
@@ -361,7 +359,7 @@ def _draft(config: Any) -> Any:
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
-    """Return PYTHONHASHSEED, or what vLLM 0.33 takes without it; and why it is random."""
+    """Return PYTHONHASHSEED, or vLLM 0.33's value without it; and why the seed is random."""
     word = process.command.environment.get("PYTHONHASHSEED")
     if word is not None and not word.unresolved:
         # To Python's own hash "random" is no seed; vLLM hashes the word as any other.

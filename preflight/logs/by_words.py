@@ -61,9 +61,10 @@ class About(NamedTuple):
 
 
 def about(quoted: str, asks: Mapping[str, str]) -> About:
-    """Return the known lines that ``words`` are or come from, and the ids whose question has them.
+    """Find the known lines that a text is, or comes from, and the ids whose question has its
+    words.
 
-    words: the id of a line too. asks: by id of a check or rule, what it asks or finds.
+    quoted: a line, the id of one, or words. asks: the question of each check or rule, by id.
     """
     patterns = read_patterns()
     if any(each.id == quoted and each.cause for each in patterns):
@@ -96,11 +97,11 @@ def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
 def ranked(
     query: str, texts: Mapping[str, Sequence[str]], *, in_order: bool = True
 ) -> list[tuple[str, float]]:
-    """Return the ids whose text has most of ``words``, with the share of them, best first.
+    """Return the ids whose text has most of ``query``'s words, with their share, best first.
 
-    ``texts``: by id, in the order that decides between equals. A rare word counts more than a
-    common one; ``in_order``: words that follow each other count more than scattered ones, as in a
-    quoted line. Shares are in LEAST_SHARE to 1.
+    texts: by id, in the order that decides between equals. A rare word counts more than a common
+    one; in_order: words that follow each other count more, as in a quoted line. Shares are in
+    LEAST_SHARE to 1.
     """
     asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
@@ -127,9 +128,9 @@ def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
 
 
 def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
-    """Return the ids of the lines that a person's own words are likely about, as ``ranked`` does.
+    """Return the ids of lines that a person's own words are likely about, as ``ranked`` does.
 
-    A share is above 1 where all words stand in an id.
+    A share is above 1 if all words are in an id.
     """
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
@@ -209,7 +210,7 @@ def index_rows() -> list[Explanation]:
 
 
 def index_text(rows: Iterable[Explanation], width: int) -> str:
-    """Return each line, who prints it, its cause and its checks, for a terminal of ``width``."""
+    """Return a table of known lines: printer, cause and checks, for a terminal of ``width``."""
     return "\n".join(
         "\n".join(
             [

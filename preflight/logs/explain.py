@@ -22,6 +22,7 @@ from preflight.logs.search import (
     speaker_of,
 )
 from preflight.logs.streams import parts
+from preflight.render.plain_data import fields
 from preflight.sglang.admission_gate import RESERVE_BYTES
 
 Compute = Callable[[Groups, Hits], Mapping[str, Any]]
@@ -45,7 +46,7 @@ def number(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return how many pages a mapping takes, of the size that the line or the log names."""
+    """Compute the pages of a mapping, of the size that the line or the log names."""
     mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
     size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
     default = 2 * MIB
@@ -114,7 +115,7 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return how many of what was asked for, or waited for, did not come."""
+    """Compute how many of the wanted things did not come."""
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -133,7 +134,7 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return which program of Mooncake has the flag in some releases, and in which."""
+    """Find the Mooncake program that has the flag in some releases, and these releases."""
     from preflight.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()
@@ -313,6 +314,7 @@ def _timed(
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
+        """Say why an explanation is of an earlier time; "" if it is not."""
         if each.stage is Stage.WARNING:
             return ""
         if started is not None and each.last_line < started.last_line:
@@ -341,7 +343,7 @@ def explanations_text(
 ) -> str:
     """Return the answer for a terminal ``width`` columns wide, without a final newline.
 
-    paint(text, colour). The first cause of each process is told whole, and with verbose all.
+    paint(text, colour). The first cause of each process is explained whole, with verbose all.
     """
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
@@ -480,7 +482,7 @@ def heading(each: Explanation, paint: Paint) -> str:
 def explanation_text(
     head: str, each: Explanation, width: int, here: Here, decided_by: str = "This log"
 ) -> str:
-    """Return ``head``, the line, and under it what is known of it."""
+    """Return ``head``, the line, and below it the cause, the numbers and the remedy."""
     rows = [("", each.excerpt), ("Cause", _sentence(each.cause))]
     if each.sums:
         rows.append(("Numbers", _sentence(each.sums)))
@@ -542,11 +544,9 @@ def _unknown_object(each: UnknownLine) -> dict[str, Any]:
     return {
         "file": file,
         "source": source,
-        "kind": line.kind,
-        "text": line.text,
+        **fields(line, "kind", "text"),
         "count": line.times,
-        "line": line.line,
-        "last_line": line.last_line,
+        **fields(line, "line", "last_line"),
         "time": line.time[1],
     }
 
@@ -558,17 +558,8 @@ def explanation_object(each: Explanation) -> dict[str, Any]:
         "layer": each.printer,
         "stage": each.stage.word,
         "count": each.times,
-        "file": each.file,
-        "source": each.source,
-        "process": each.process,
-        "ranks": list(each.ranks),
-        "line": each.line,
-        "last_line": each.last_line,
-        "first_time": each.first_time,
-        "last_time": each.last_time,
-        "earlier": each.earlier,
-        "excerpt": each.excerpt,
-        "names": list(each.names),
+        **fields(each, "file", "source", "process", "ranks", "line", "last_line", "first_time"),
+        **fields(each, "last_time", "earlier", "excerpt", "names"),
         "values": dict(each.groups),
         "cause": _sentence(each.cause),
         "numbers": each.sums,
@@ -655,7 +646,7 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 
 def _of_others(case: Case, seen: Hits) -> Values:
-    """Return the groups of the first of the case's other lines that the log holds."""
+    """Return the groups of the first of the case's other lines that is in the log."""
     other = next((seen[id_] for id_ in case.seen if id_ in seen), None)
     if other is None:
         return {}

@@ -42,7 +42,7 @@ class Stage(IntEnum):
 
     @property
     def word(self) -> str:
-        """What it is called before a reader."""
+        """The stage in a word for a person."""
         return (
             "root cause",
             "root cause",
@@ -143,7 +143,7 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
-    """Return every pattern of every table, in the order in which a line is held against them."""
+    """Return every pattern of every table, in the order in which they are searched."""
     patterns: list[Pattern] = []
     for name in TABLES:
         table = _table(name)
@@ -164,7 +164,7 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
-    """Yield the pattern of each row of a family; ``families.toml`` says what a row is."""
+    """Yield a pattern for each row of a family; ``families.toml`` describes a row."""
     for row in family["rows"].strip().splitlines():
         name, letter, lines_text, cause, *remedy = [part.strip() for part in row.split(" | ")]
         lines = lines_text.split(" || ")
@@ -223,7 +223,7 @@ def _line_regex(line: str, counts: Counter[str]) -> str:
 
 
 def _of_record(known: Advisory) -> Pattern:
-    """Return a pattern for the lines that a record of a known problem brings itself."""
+    """Return a pattern for the log lines of a record."""
     regex = "|".join(map(re.escape, known.lines))
     ids = (known.check, *known.covered_by)
     ranges = "; ".join(map(range_text, known.affected))
@@ -253,7 +253,7 @@ _LISTS = ("checks", "find", "unless", "seen", "unseen", "after", "before")
 
 
 def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
-    """Return the value of a key as its field has it."""
+    """Convert the value of a key to the type of its field."""
     if key in _LISTS:
         return _texts(value, shared)
     if key in ("is", "begins", "has"):
@@ -271,7 +271,7 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
 
 
 def _texts(value: list[str], shared: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a list of texts, in which an entry of [shared] may stand for several."""
+    """Return a list of texts; an entry of [shared] is replaced by its texts."""
     every: list[str] = []
     for each in value:
         match = _SHARED.fullmatch(each)

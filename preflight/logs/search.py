@@ -31,6 +31,7 @@ class Search:
     """Finds the patterns in block after block of one process, and the errors that none knows."""
 
     def __init__(self) -> None:
+        """Begin without a line."""
         self.lines = 0
         self.last = UnknownText("line", "", 0)
         self.end: tuple[float | None, str] = (None, "")
@@ -48,7 +49,7 @@ class Search:
         return list(self._unknown.values())
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
-        """Search a block of whole lines; numbers: of its lines, where they do not follow."""
+        """Search a block of whole lines; numbers: theirs, if they do not follow each other."""
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -71,8 +72,8 @@ class Search:
         for group in _all_groups():
             if group.inner <= vocabulary_words and all(word in vocabulary for word in group.outer):
                 self._add_group(group, block, counted, known, explained, line_of)
-        for found in self._found.values():
-            found.settle(self._characters)
+        for matches in self._found.values():
+            matches.settle(self._characters)
         self._add_unknown(block, vocabulary, known, line_of)
         self._end_of(block, line_of)
         self.lines += block.count("\n")
@@ -87,7 +88,7 @@ class Search:
         explained: set[int],
         line_of: Callable[[int], int],
     ) -> None:
-        """Count a group's lines; told: those that a pattern explains, as known are marks too."""
+        """Count a group's lines; known: starts of known lines; explained: of explained ones."""
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -150,7 +151,7 @@ class Search:
             self._unknown.popitem(last=False)
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
-        """Keep the last line that is not empty, and the last time."""
+        """Keep the last line with text, and the last time."""
         end, text = len(block), ""
         for _ in range(_MOST_BACK):
             start = block.rfind("\n", 0, max(end - 1, 0)) + 1
@@ -201,9 +202,7 @@ _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:
 
 
 def _fault_kind(line: str) -> str:
-    """Name the fault of a line that no pattern knows: "exception", "error", "line"; "" for no
-    fault.
-    """
+    """Name the fault of an unknown line: "exception", "error", "line"; "" for no fault."""
     head = _GLOG_HEAD.search(line, 0, 200)
     if head is not None:
         return "error" if head[1] in "EF" else ""
@@ -258,7 +257,7 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Return which process prints a line: its rank, or what its source file belongs to."""
+    """Name the process that prints a line: its rank, or the program of its source file."""
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -271,6 +270,7 @@ class _Found:
     """A pattern's hit while the log is read; within a block its literals come one by one."""
 
     def __init__(self, match: re.Match[str]) -> None:
+        """Begin without a match."""
         self.times = 0
         self.line = self.last_line = 0
         self.excerpt = ""
@@ -305,14 +305,13 @@ class _Found:
     def hit(self) -> PatternHit:
         """Return the record of all matches."""
         first, last = _groups(self.first), _groups(self.last)
-        names = sorted(self.names, key=lambda name: self.names[name])
         return PatternHit(
             self.times,
             self.line,
             self.excerpt,
             first,
             last,
-            tuple(names),
+            tuple(sorted(self.names, key=lambda name: self.names[name])),
             self.last_line,
             time_of(self.first.string),
             time_of(self.last.string),
@@ -329,6 +328,7 @@ class _Group:
     """
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
+        """Split the literal into words."""
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
@@ -356,7 +356,7 @@ def _without_digits(text: str) -> str:
 
 @cache
 def _all_groups() -> list[_Group]:
-    """Return all patterns by their literals, those of the families last."""
+    """Group all patterns by literal, those of the families last."""
     by_literal: dict[tuple[bool, str], list[Pattern]] = {}
     for pattern in read_patterns():
         for literal in pattern.find:
@@ -370,10 +370,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 
 def _line_around(block: str, at: int) -> tuple[int, int]:
-    """Return where the line at ``at`` starts and ends.
-
-    A carriage return ends a line too (progress bars).
-    """
+    """Return the start and end of the line at ``at``; a carriage return ends a line too."""
     start = block.rfind("\n", 0, at) + 1
     end = block.find("\n", at)
     back = block.rfind("\r", start, at) + 1
@@ -382,10 +379,7 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
-    """Return the groups that took part.
-
-    ``name2`` stands for ``name`` in another branch of the expression.
-    """
+    """Return the named groups that matched; ``name2`` is ``name`` in another branch."""
     return {
         key.rstrip(_DIGITS): _plain_value(value)
         for key, value in match.groupdict().items()
@@ -434,7 +428,7 @@ class Bounded:
         self.cut = False
 
     def read(self, size: int, /) -> bytes:
-        """Read on, until the most bytes are read; then say whether more was there."""
+        """Read on, until the most bytes are read; then note whether the stream goes on."""
         if self._left:
             chunk = self._stream.read(min(size, self._left))
             self._left -= len(chunk)
@@ -444,8 +438,7 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Return why what is open as ``handle`` is no log; "" for a file, a pipe, a terminal and
-    /dev/null.
+    """Say why the open ``handle`` is no log; "" for a file, a pipe, a terminal and /dev/null.
 
     Other devices have no end: /dev/zero would be read for ever. Raises OSError.
     """
@@ -475,7 +468,7 @@ _WRONG = regex(r"[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
 def why_no_text(path: str, beginning: bytes) -> str:
-    """Return why a file that begins so is no log, and what to do; "" for a text."""
+    """Say why a file with this beginning is no log, and what to do; "" for a text."""
     for mark, unpack in _PACKED.items():
         if beginning.startswith(mark):
             return f"packed: {unpack} {path} | mooncake-preflight explain"
@@ -505,7 +498,7 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
 
 
 def blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, or blocks of lines, with or without their ends, as blocks for searching."""
+    """Join lines, or blocks of lines, into blocks for searching."""
     waiting: list[str] = []
     size = 0
     for line in lines:

@@ -30,7 +30,7 @@ Part = tuple[str, str, "list[int] | None"]
 
 
 def parts(blocks: Iterable[str]) -> Iterator[Part]:
-    """Yield of each block the lines of each process; a process without a name is ""."""
+    """Yield the lines of each block by process; a process without a name is ""."""
     names: set[str] = set()
     line = 1
     for block in blocks:
@@ -71,7 +71,7 @@ def _prefix(block: str) -> Any:
 
 
 def _message(text: str, name: str) -> tuple[str, str]:
-    """Return the process and the message of a line of JSON; what is none stays as it is."""
+    """Return the process and the message of a JSON line; any other text is returned as it is."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):

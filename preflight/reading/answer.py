@@ -78,7 +78,7 @@ def reading_text(
 
 
 def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Iterator[str]:
-    """Yield a line for each process, those together that one line of a launch starts alike."""
+    """Yield a line for each process; those that one line of a launch starts alike are joined."""
     others = [process for process in processes if process.program == "other"]
     alike: dict[tuple[object, ...], list[Understood]] = {}
     for process in processes:
@@ -158,10 +158,7 @@ def _shown(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return the answer of ``schemas/launch-v1.schema.json``.
-
-    defaults: what the releases take for the settings that nobody wrote, too.
-    """
+    """Return the answer of ``schemas/launch-v1.schema.json``; defaults: with unwritten ones."""
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [

@@ -137,12 +137,12 @@ def _launch_reading(
             for process in processes
         ),
         (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
-        _notes(reading),
+        tuple(note for note in reading.notes if note.id != "condition"),
     )
 
 
 def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the configuration files and sizes that are not known; sizing says so of each itself."""
+    """Yield unread configuration files and unknown sizes, which sizing names itself."""
     for process in processes:
         server = process.server
         facts: list[object] = [store.client for store in process.stores]
@@ -151,10 +151,6 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         for each in facts:
             if isinstance(each, Unknown):
                 yield NotRead(process.kind.value, each.reason, process.command.origin)
-
-
-def _notes(reading: Reading) -> tuple[SourceNote, ...]:
-    return tuple(note for note in reading.notes if note.id != "condition")
 
 
 def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
@@ -219,9 +215,9 @@ def _value(name: str, word: Word) -> Value:
 
 
 def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
-    """Return the place that a process runs in, as a person calls it.
+    """Name the place that a process runs in, for a person.
 
-    own: the group that it alone is of, None if it may run on each of several.
+    group: the group that has this process alone, None if it may run on each of several.
     """
     group = groups[0] if len(groups) == 1 else group
     host = "any of the hosts" if groups else "this host"
@@ -288,7 +284,7 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 
 def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
-    """Yield what follows from the settings of a process: its memory, and its ports."""
+    """Yield settings that follow from others: memory, and ports."""
     store = process.store
     if store is not None and not isinstance(store.client, Unknown):
         origin = str(process.command.origin)
@@ -384,7 +380,7 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
 
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
-    """Return whether servers start that all, as is known, use neither HiCache nor Mooncake."""
+    """Tell whether servers start that all certainly use neither HiCache nor Mooncake."""
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]
@@ -442,7 +438,7 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
 
 
 def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
-    """Yield what tells a server from the next. apart: its replicas are servers of their own."""
+    """Yield the settings that distinguish a server. apart: each replica is a server."""
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"

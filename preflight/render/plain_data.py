@@ -11,10 +11,7 @@ from checks.base.unknown import Unknown
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it.
-
-    Records become objects, mappings have texts as keys, what is not known is {"unknown": reason}.
-    """
+    """Return a value as JSON data: records as objects, Unknown as {"unknown": reason}."""
     if value is None or isinstance(value, bool | int | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):

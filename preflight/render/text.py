@@ -18,10 +18,10 @@ def cell_widths(
     least: int = LEAST_CELL,
     whole_words: bool = False,
 ) -> list[int | None]:
-    """Return each column's width, None if it may have what it takes.
+    """Return each column's width, None if it needs no limit.
 
-    The widest give way until a line fits. firm: columns that are never broken. whole_words: nor is
-    a word (a name to copy), though a line is then too long.
+    The widest give way until a line fits. firm: columns that are never broken. whole_words:
+    words are not broken either (names to copy), though a line is then too long.
     """
     floors = [least] * len(lines[0])
     if whole_words:
@@ -44,7 +44,7 @@ def cell_widths(
 
 
 def can_encode(characters: str, encoding: str | None) -> bool:
-    """Return whether a stream's encoding has the characters; None is ASCII."""
+    """Tell whether a stream's encoding has the characters; None is ASCII."""
     try:
         characters.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -137,7 +137,5 @@ def filled(text: str, width: int, further: int = 4) -> str:
 
 
 def headed(word: str, rest: str, width: int, painted: str, margin: str = "") -> str:
-    """Return ``word: rest`` filled, then with the word replaced by ``painted`` (codes take no
-    room).
-    """
+    """Return ``word: rest`` filled, the word as ``painted``: colour codes take no room."""
     return filled(f"{margin}{word}: {rest}", width).replace(word, painted, 1)

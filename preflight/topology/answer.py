@@ -103,7 +103,7 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
-    """Return the worst of the findings and of what was measured; nothing to judge is a pass."""
+    """Return the worst status of findings and measurement; a pass if nothing was judged."""
     seen = {finding.status for finding in findings}
     if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -146,7 +146,7 @@ class MooncakeView(NamedTuple):
 
 
 def engine_of_host(facts: Facts) -> Engine | Unknown:
-    """Return the Mooncake that a launch would load here."""
+    """Return the installed Mooncake that a launch would load here."""
     software = facts.topic("software")
     engine = software if isinstance(software, Unknown) else software.engine
     if isinstance(engine, Unknown):
@@ -161,7 +161,7 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """Foretell the choice of Mooncake; with ``root`` the library itself is asked there too."""
+    """Foretell the choice of Mooncake; with ``root`` ask the library too."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -235,8 +235,7 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
 
 def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
     """Yield notes on the devices that Mooncake does not use, or does not prefer."""
-    causes = dict.fromkeys(lost.cause for lost in seen.devices.lost)
-    for cause in causes:
+    for cause in dict.fromkeys(lost.cause for lost in seen.devices.lost):
         lost = [device for device in seen.devices.lost if device.cause is cause]
         names = folded(device.name for device in lost)
         yield f"{names}: not used by Mooncake ({cause.value}: {lost[0].why})"
@@ -299,7 +298,7 @@ def _of_nodes(
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Yield whose segment lies on several nodes: a rank bound to one may have it there whole."""
+    """Yield whose segment lies on several NUMA nodes; a bound rank may have it on one."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:

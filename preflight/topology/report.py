@@ -25,10 +25,9 @@ MOST_COLUMNS = 80
 def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bool) -> str:
     """Write the answer without a final newline."""
     width = min(width, MOST_COLUMNS)
-    strokes = ASCII if ascii_only else LINES
     parts = [
         _verdict(answer, paint, width),
-        boxes(answer.topology, width, strokes),
+        boxes(answer.topology, width, ASCII if ascii_only else LINES),
         matrix(answer.topology, starred(answer), paint, width),
         _mooncake(answer, paint, width),
         _judged(answer, paint, width),
@@ -46,7 +45,7 @@ _NEAREST = "Mooncake takes the nearest of the NICs in use"
 
 
 def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
-    """Return the status, what it means, and how much is said of it below."""
+    """Return the status, its meaning, and how many findings and notes follow below."""
     status, shown = answer.status, _shown(answer)
     text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
     if status is Status.PASS and not answer.topology.nics:
@@ -66,7 +65,7 @@ def _shown(answer: TopologyAnswer) -> list[Finding]:
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """Return GPU -> NICs preferred for it, of the first process whose GPU it is."""
+    """Return GPU -> preferred NICs, of the first process that has the GPU."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for seen in answer.views:
@@ -87,8 +86,7 @@ def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     for seen in answer.views:
         rule = f"Mooncake {seen.release}" if seen.release else "the newest Mooncake known"
         who = clean(folded(seen.processes))
-        title = f"{who}: the NICs that {rule} prefers, and those for another try"
-        lines += wrapped(title, width)
+        lines += wrapped(f"{who}: the NICs that {rule} prefers, and those for another try", width)
         if isinstance(seen.view, Unknown):
             lines += wrapped(f"  not known: {clean(seen.view.reason)}", width)
         else:
@@ -223,7 +221,7 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
-    """Draw a box per node that has a device, one for other nodes, one for devices on none."""
+    """Draw a box for each NUMA node with devices, for other nodes, for devices without a node."""
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
@@ -265,7 +263,7 @@ def _heading(node: TopologyNode) -> str:
 
 
 def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, int]:
-    """Return widths of name, address and kind: a name is whole up to a third of the line."""
+    """Return the widths of name, address and type; a name may take a third of the line."""
     name = min(width // 3, max((len(device.name) for device in devices), default=0))
     address = max((len(device.address) for device in devices), default=0)
     users = any(device.used_by for device in devices)
@@ -293,7 +291,7 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Yield which ``cells`` fit on a line behind ``first`` columns, two spaces apart."""
+    """Split cells into lines of ``width`` columns, behind ``first`` columns, two spaces apart."""
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:
@@ -329,7 +327,7 @@ UNFOLDED_NICS = 8
 def matrix(
     topology: Topology, preferred: Mapping[str, tuple[str, ...]], paint: Paint, width: int
 ) -> list[str]:
-    """Draw the lines; none without GPUs or NICs. preferred: GPU -> NICs that get a star."""
+    """Draw the matrix of GPUs and NICs. preferred: GPU -> NICs that get a star."""
     gpus = [gpu.name for gpu in topology.gpus]
     nics = [nic.name for nic in topology.nics]
     if not gpus or not nics:
