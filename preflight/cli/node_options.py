@@ -54,7 +54,7 @@ REPORTS: Option = click.option(
 
 
 def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> Decorator:
-    """Add which nodes, and how ssh comes to them: ``where: SshNodes``.
+    """Add the options for nodes and for ssh: ``where: SshNodes``.
 
     example: a node set. timeout: what --timeout is.
     """
@@ -103,7 +103,7 @@ def _where(
 
 
 def with_remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add where the program is on a node, and whether it is taken along: ``program: Program``."""
+    """Add the options for the program on a node: ``program: Program``."""
     names = ("remote_command", "remote_python", "carry")
     return with_options(*_REMOTE)(gathered(function, "program", _program, *names))
 

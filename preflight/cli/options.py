@@ -175,7 +175,7 @@ def timeout_option(
 
 
 def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
-    """Let --timeout rule what the command opens, until it ends; a default means what it says."""
+    """Let --timeout bound the reading of files until the command ends."""
     typed = context.get_parameter_source(option.name or "") == _TYPED
     here, typed_seconds = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
     context.call_on_close(lambda: HAS_TIMEOUT.reset(here))

@@ -87,7 +87,7 @@ class Published(NamedTuple):
 
 
 def published(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:
-    """Yield the ports of ``127.0.0.1:8000-8001:8000-8001/tcp``; a container's alone get any.
+    """Yield the host's ports of ``127.0.0.1:8000-8001:8000-8001/tcp``.
 
     known: whether every variable in it is. Source: docs.docker.com/reference/compose-file/services.
     """
@@ -166,7 +166,7 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the words that an image puts in front of a launch's; ``first`` is their first."""
+    """Return the words of an image's entrypoint; ``first``: the launch's first word."""
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
@@ -230,7 +230,7 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
-    """Yield why an engine does not even try: sizes and limits that it cannot read, or refuses."""
+    """Yield why an engine refuses a run: sizes, limits or GPUs that it cannot take."""
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():

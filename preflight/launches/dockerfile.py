@@ -33,7 +33,7 @@ class _Stage(NamedTuple):
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return what the last stage of a Dockerfile runs, and what all its stages install."""
+    """Return the program of the last stage, and the installations of all stages."""
     variables, notes = with_env_files(launch)
     stages: dict[str, _Stage] = {}
     stage = _Stage()

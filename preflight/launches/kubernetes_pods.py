@@ -123,7 +123,7 @@ def not_read(item: Node) -> Iterator[str]:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """Yield the leader, from the workers' template where it has none, and any workers."""
+    """Yield the leader (by the workers' template if it has none) and the workers."""
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
@@ -134,7 +134,7 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
 
 
 def _number(node: Node, default: int = 1) -> int:
-    """Return a count that an object gives, ``default`` where it gives none."""
+    """Return a count of an object, or ``default`` without one."""
     text = node.text or ""
     return int(text) if text.isdecimal() and len(text) < 7 else default
 
@@ -211,7 +211,7 @@ def _texts(node: Node) -> Iterator[str]:
 
 
 def _component(node: Node, pod: Pod) -> Pod:
-    """Return the pod of a component of Dynamo with what the component itself says of it.
+    """Return the pod of a Dynamo component with the component's own fields applied.
 
     Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
     frontend runs ``python3 -m dynamo.frontend``.

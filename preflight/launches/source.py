@@ -164,7 +164,7 @@ class Reading(NamedTuple):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What a file says and does not start, such as a service of a profile, a sentence each."""
+        """Return a sentence on each part that is not started, such as a profile's service."""
         texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
         more = len(texts) - _MOST_LEFT_OUT
         last = (f"and {more} more are not started",) if more > 0 else ()
@@ -201,7 +201,7 @@ def told_apart(reading: Reading) -> Reading:
 
 
 def named_by_program(reading: Reading) -> Reading:
-    """Return the commands named as ``sglang.launch_server 2``, the same in two texts."""
+    """Return the commands with origins such as ``sglang.launch_server 2``."""
     seen: Counter[str] = Counter()
     commands = []
     for command in reading.commands:
@@ -281,7 +281,7 @@ _OF_POD = ("operator", "cluster")
 
 
 def why_open(word: Word, names: str) -> str:
-    """Return that ``names``, which ``word`` leaves open, are not set, or what gives them."""
+    """Return why ``names`` are open in ``word``: not set, or given by Kubernetes."""
     inside = word.inside
     of_cluster = inside is not None and inside.kind == "cluster"
     of_cluster = of_cluster and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
@@ -289,7 +289,7 @@ def why_open(word: Word, names: str) -> str:
 
 
 def both_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return where the open names of two parts of a text are known; the first's if they differ."""
+    """Return the place that knows the open names of two texts; the first's if they differ."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
@@ -340,7 +340,7 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return how to give each variable that nobody sets, where the shell that reads it finds it."""
+    """Return how to give each variable to the shell that reads it."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         kind, what = variable.inside or ("", "")

@@ -86,10 +86,10 @@ class Pools(Protocol):
         """
 
     def take(self, at: Spot, pages: int) -> bool:
-        """Take pages, all or none; ``at``: where they must come from."""
+        """Take pages, all or none. at: the spot that they must come from."""
 
     def kills(self, page_size_bytes: int) -> bool:
-        """Tell whether a mapping for which there is none is granted, and ends in a bus error."""
+        """Return whether a mapping without pages is granted, and ends in a bus error."""
 
 
 class EndlessPools:
@@ -152,7 +152,7 @@ def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ..
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:
-    """Return the mapping that ``shares`` are of; with several it is bound to no single node."""
+    """Return the one mapping of several ``shares``, bound to no single node."""
     first = shares[0]
     if len(shares) == 1:
         return first

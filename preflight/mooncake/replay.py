@@ -94,7 +94,7 @@ def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Return every process's allocations against the least that ``stock`` is.
+    """Return every process's allocations from the least ``stock``.
 
     None if a pool is not known.
     """
@@ -194,7 +194,7 @@ def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
-    """Return where an allocation's pages come from."""
+    """Return the spot from which an allocation takes its pages."""
     node = allocation.node
     return Spot(allocation.page_size_bytes, node, among if node is None else ())
 

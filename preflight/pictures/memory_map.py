@@ -384,7 +384,7 @@ class Take(NamedTuple):
 
 
 def memory_of(seen: JudgedHost) -> MemoryMap:
-    """Return the host's memory, with the launch on it where one was given."""
+    """Return the host's memory, with the launch on it if there is one."""
     takes: tuple[Take, ...] | Unknown | None = None
     if seen.launch is not None:
         takes = seen.launch if isinstance(seen.launch, Unknown) else launch_takes(seen.launch)
@@ -392,7 +392,7 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return every mapping as asked for; of an L2 between two bounds, the upper.
+    """Return the memory that every mapping takes; of an L2 between two bounds the upper.
 
     Unknown if a check would say so too: the size of some process is not known.
     """

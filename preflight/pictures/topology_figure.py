@@ -24,7 +24,7 @@ _LETTERS = 22
 
 
 def topology_figure(topology: Topology) -> Html:
-    """Draw boxes, what the lines mean, the devices, and the whole matrix as a table."""
+    """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
     groups = [(f"node {node.node}", node.node) for node in topology.nodes]
     loose = any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics))
     if loose:

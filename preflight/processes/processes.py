@@ -127,7 +127,7 @@ class SglangServer(NamedTuple):
         return self.arguments.value(name)
 
     def number(self, name: str) -> int | Unknown:
-        """Return an argument that is a whole number, 1 where SGLang leaves it open."""
+        """Return an argument that is a whole number; 1 if SGLang leaves it open."""
         value = self.value(name)
         return value if isinstance(value, int | Unknown) else 1
 

@@ -54,7 +54,7 @@ Bound = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield calls to a port at which a Compose service does not listen, and where it does."""
+    """Yield calls to a port on which a Compose service does not listen, with the right port."""
     bound = _bound(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
@@ -114,7 +114,7 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
 ) -> str:
-    """Return where a Compose service listens instead, ports of this kind first; "" if it may."""
+    """Return the ports on which a Compose service listens instead; "" if it may be right."""
     named = [process for process in processes if host and service_of(process.command) == host]
     ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -322,7 +322,7 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 def _plain(
     process: LaunchProcess, kind: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
-    """Yield the service at the address of a setting; Unknown stays so, an empty one is none."""
+    """Yield the service at the address of a setting; none for an empty one."""
     if isinstance(setting.value, Unknown):
         yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:

@@ -103,7 +103,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
 
 
 def _configurations(process: LaunchProcess) -> Iterator[tuple[str | Unknown, str]]:
-    """Yield the files without which the process ends at once, and where each is named."""
+    """Yield the files without which the process ends at once, each with its origin."""
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
         if word is not None and not may_be_absent(word, variable):

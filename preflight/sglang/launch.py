@@ -150,7 +150,7 @@ def server_processes(
     allocator: OwnAllocator | None,
     metadata: Metadata,
 ) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
-    """Return each rank of process ``number`` here, its host pools apart, and what was misread.
+    """Return each rank of process ``number``, without host pools, and notes.
 
     clients: each rank's own, None without the store. nodes: each rank's.
     """
@@ -268,7 +268,7 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """Return the most that the buffers of one rank of ``server`` take; nothing outside PD."""
+    """Return the largest buffers of one rank for prefill/decode; nothing outside of it."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes: list[Note] = []

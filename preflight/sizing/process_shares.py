@@ -85,7 +85,7 @@ def share_of(
 
 
 def named_nodes(command: Command) -> Iterator[NamedNodes]:
-    """Yield the NUMA nodes that wrappers and the container bind a command to, in plain numbers."""
+    """Yield the NUMA nodes that wrappers or the container bind a command to."""
     if command.container is not None and (mems := command.container.cpuset_mems):
         with suppress(ValueError):
             yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)), True)
@@ -104,7 +104,7 @@ def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
-    """Return the NUMA nodes on which alone the launch has a command's memory lie; None: on all.
+    """Return the only NUMA nodes for a command's memory, or None for all.
 
     They are those of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages
     too), or of its container's ``--cpuset-mems``.

@@ -38,7 +38,7 @@ class Need(NamedTuple):
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of the launch that ``sizing`` is of, by kind.
+    """Return all needs of a launch by kind.
 
     Sums are over all processes of it; ``processes`` as its source has them.
     """
@@ -101,7 +101,7 @@ def _sums(sizing: Sizing, what: str, counts: Callable[[Allocation], bool]) -> li
 
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
-    """Return the memory that each process registers: its own, and what ranks hand over to it."""
+    """Return each process's registered memory: its own, and that handed over by ranks."""
     replays: dict[int, list[ProcessReplay]] = {}
     for one in sizing.asked:
         replays.setdefault(one.process.id.command, []).append(one)

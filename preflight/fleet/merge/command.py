@@ -67,7 +67,7 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
 
 
 def prepare(shown: Shown) -> None:
-    """Try, before a node is asked, whether all can be written: later the work would be lost."""
+    """Try before any node is asked whether all files can be written."""
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
     for _, path in shown.answers:

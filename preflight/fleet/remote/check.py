@@ -83,7 +83,7 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 
 def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:
-    """Return the words by which a node judges itself, within a time. Raises UsageError."""
+    """Return the command line by which a node judges itself. Raises UsageError."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -107,7 +107,7 @@ def _under_name(document: Json, node: str) -> Json:
 
 
 def sets_of(path: str) -> list[str]:
-    """Read node sets, one a line; what follows # is for people."""
+    """Read node sets, one a line; # begins a comment."""
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -54,7 +54,7 @@ def ask_or_carry(
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
 ) -> list[str]:
-    """Ask every node, and once more those that lack the program, which is then taken along.
+    """Ask every node; carry the program to nodes that lack it, and ask them again.
 
     carry: auto, always, never. question: with the program, or without. Returns to whom it is taken.
     """
@@ -133,7 +133,7 @@ def ask_pairs(
 
 @contextmanager
 def _caught_signals() -> Iterator[list[int]]:
-    """Yield the list of signals that come meanwhile; afterwards they act as they did before."""
+    """Yield the list of signals that arrive meanwhile; restore their handlers."""
     caught: list[int] = []
 
     def catch(number: int, frame: FrameType | None) -> None:
@@ -153,7 +153,7 @@ def _caught_signals() -> Iterator[list[int]]:
 def _run(
     task: Any, ssh: SshNodes, collector: _Collector, ticker: _Ticker, **tree: bool
 ) -> list[int]:
-    """Ask the collector's nodes, and return the signals that came; the first of them ended it."""
+    """Ask the collector's nodes; return the signals that arrived, which end the run."""
     with _caught_signals() as caught:
         ticker.caught = caught
         try:
@@ -206,7 +206,7 @@ def _task(ssh: SshNodes) -> Any:
 
 
 def _make_room(fanout: int) -> None:
-    """Raise this process's limit of open files to what so many connections take."""
+    """Raise this process's limit of open files for so many connections."""
     needed = fanout * _FILES_EACH + _FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -239,7 +239,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
         return grouped((self._questions[node], node) for node in self._lines)
 
     def again(self) -> _Collector:
-        """Forget what nodes said that did not end, and return this collector."""
+        """Forget the lines of nodes that did not end, and return this collector."""
         for node in self._lines:
             self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
         return self
