@@ -42,7 +42,7 @@ MOST_ROWS = 30
 class MeasuredPair(NamedTuple):
     """What one pair of nodes came to.
 
-    write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" where
+    write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" if
     Mooncake's log names neither. trouble: why the pair was not measured. node: on which side.
     """
 
@@ -76,12 +76,12 @@ class FleetMeasure(NamedTuple):
     @property
     def findings(self) -> list[OnNodes]:
         """What is wrong, the worst first, each with its nodes."""
-        found = [
+        troubles = [
             *((pair.trouble, pair.node) for pair in self.pairs if pair.trouble),
             *((each, node) for pair in self.pairs for each in pair.findings for node in pair.nodes),
             *slow_transfers(self.pairs),
         ]
-        both = [OnNodes(key, in_order(set(nodes))) for key, nodes in grouped(found).items()]
+        both = [OnNodes(key, in_order(set(nodes))) for key, nodes in grouped(troubles).items()]
         return sorted(both, key=lambda each: STATUSES.index(each.finding.status))
 
     @property
@@ -94,6 +94,7 @@ class FleetMeasure(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        """Return how many pairs were measured, and how fast."""
         measured = [pair for pair in self.pairs if not pair.trouble]
         text = f"{plural(len(self.nodes), 'node')}, {len(measured)} of {len(self.pairs)} pairs"
         if not measured:
@@ -165,14 +166,14 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
     The nodes stand in a ring around the first one, which turns by one place a round.
     """
     first, *ring = [*nodes, *([""] if len(nodes) % 2 else [])] or [""]
-    found = []
+    rounds_so_far = []
     for _ in ring:
         circle = [first, *ring]
         half = len(circle) // 2
         both = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found.append([pair for pair in both if "" not in pair])
+        rounds_so_far.append([pair for pair in both if "" not in pair])
         ring = [*ring[-1:], *ring[:-1]]
-    return found
+    return rounds_so_far
 
 
 def served_address(line: bytes) -> str | None:
@@ -182,7 +183,7 @@ def served_address(line: bytes) -> str | None:
 
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
-    """Return what a reply says of a pair: rates, or what stood in the way."""
+    """Return the rates that a reply holds of a pair, or the trouble in their way."""
     none = MeasuredPair(pair.serving, pair.asking, node=reply.node)
     text = b"\n".join(reply.lines).decode("utf-8", "replace")
     answer = _ANSWER.search(text)
@@ -228,7 +229,7 @@ def _read(pair: MeasuredPair, document: Json) -> MeasuredPair:
 def _findings(findings: Iterable[Json]) -> Iterator[FleetFinding]:
     for each in findings:
         if each["status"] in ("fail", "unknown", "warn"):
-            subject = ", ".join(one["name"] for one in each["subjects"])
+            subject = ", ".join(subject["name"] for subject in each["subjects"])
             have, need = ((each[key] or {"text": ""})["text"] for key in ("have", "need"))
             yield FleetFinding(each["check"], each["status"], subject, have, need, each["text"])
 

@@ -129,7 +129,7 @@ class ContainerSettings(NamedTuple):
     container of its pod asks for. hugepages_bytes: limit per page size,
     written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
     other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
-    releases: of products, where the launch itself tells what is in its image. own_users: whether it
+    releases: of products, if the launch itself tells what is in its image. own_users: whether it
     asks for a user namespace of its own. device_rules: what it may open besides ``devices``, as
     ``c 231:* rwm``. startup_seconds: what its startupProbe gives it, None without one.
     """
@@ -185,7 +185,7 @@ class ImageWords(NamedTuple):
 
 
 def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
-    """Return the words that run in an image; an entrypoint, even empty, replaces its own."""
+    """Return the words that run in an image; an entrypoint, even empty, replaces the image's."""
     first = texts[0] if texts else ""
     front = () if entrypoint else image_program(image, first)
     hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)

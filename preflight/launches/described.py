@@ -201,7 +201,7 @@ def _is_python_file(name: str) -> bool:
 def _python(
     words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
 ) -> Reading | None:
-    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, where read."""
+    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, if read."""
     place = 1
     while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:

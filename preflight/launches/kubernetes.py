@@ -79,7 +79,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
             apart += bool(pod.spec.at("containers").items)
             # An init container that is kept running is one of those that run beside each other.
             first = pod.spec.at("initContainers").items
-            kept = [one for one in first if one.at("restartPolicy").text == "Always"]
+            kept = [init for init in first if init.at("restartPolicy").text == "Always"]
             for container in (*kept, *pod.spec.at("containers").items):
                 has_pods = True
                 left -= 1

@@ -324,7 +324,7 @@ def _template(node: Node, templates: Mapping[str, Node]) -> Node:
 def _group(
     template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
 ) -> Iterator[Pod]:
-    """Yield the leader and the workers of a role, each with its own patch."""
+    """Yield the leader and the workers of a role, each with the patch for it."""
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":

@@ -54,7 +54,7 @@ class LaunchText:
 
     marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
     files behind --env-file, each its path and its text. arguments: what a script is given, None
-    where that is not known.
+    if that is not known.
     """
 
     path: str

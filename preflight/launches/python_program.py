@@ -209,7 +209,7 @@ class _Program:
                 yield place, "" if match is None else match[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
-        """Return the variables that a call hands on; None if it has its own."""
+        """Return the variables that a call hands on; None if it names others."""
         variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:

@@ -186,7 +186,7 @@ class ShellAssignments(ShellBlocks):
             self.state.change(("odd", name), None)
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
-        """Return the environment of a process with the assignments ``settings`` in front of it."""
+        """Return the environment of a process behind the assignments ``settings``."""
         environment = self.state.variables.environment()
         if not settings:
             return environment

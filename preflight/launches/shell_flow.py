@@ -232,7 +232,7 @@ class ShellFlow(ABC):
         return ended
 
     def pipeline(self, text: ShellText, parts: Sequence[Part]) -> Truth:
-        """Go through ``a | b``: each in its own shell, with the output before as input."""
+        """Go through ``a | b``: each in a subshell, with the output before as input."""
         node = parts[0].node
         negated = node is not None and node.type == "negated_command"
         if len(parts) == 1:

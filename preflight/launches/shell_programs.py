@@ -243,7 +243,7 @@ class ShellPrograms(ShellBuiltins):
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def names_unread(self, words: Sequence[Word], origin: Origin) -> bool:
-        """Note a command whose program is not read; return whether that is all of it."""
+        """Note a command whose program is not read; return whether to pass it over."""
         texts = [word.text for word in words]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])

@@ -29,7 +29,7 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a text stands; ``of``: the service, role or job, where one text makes several."""
+    """Where a text stands; ``of``: the service, role or job, if one text makes several."""
 
     source: str
     line: int | None = None
@@ -113,7 +113,7 @@ class Command(NamedTuple):
     source sets for it, the later over the earlier, those of the caller's environment included.
     wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``),
     outermost first, each as its words. container: what the container is given that it runs in,
-    where the source starts one. doubts: the conditions that nothing decides and that it runs under.
+    if the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
     runs only once it has ended. ended: the script kills it, and waits for it. turn: how often the
     script has ended all that ran before it. files: what its container alone holds of what the
@@ -185,7 +185,7 @@ def with_last(reading: Reading, waited: bool) -> Reading:
 
 
 def told_apart(reading: Reading) -> Reading:
-    """Name the service or role of each command whose text several of them share."""
+    """Name the service or role of each command whose line several commands share."""
     places: dict[Origin, set[Place | None]] = {}
     for command in reading.commands:
         places.setdefault(command.origin, set()).add(command.place)
@@ -354,7 +354,7 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Mark the open variables of a container's shell as its own, except those of ``outer``."""
+    """Mark a container shell's open variables as known inside, except those of ``outer``."""
     lost = {name for word in outer for name in word.unresolved}
 
     def marked(word: Word) -> Word:

@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 
 class Handed(Enum):
-    """What of an allocation is registered, where it is."""
+    """What of an allocation is registered, if it is."""
 
     AS_ASKED = "the bytes that were asked for"
     WHOLE_PAGES = "all that is mapped"
@@ -47,7 +47,7 @@ class Allocation(NamedTuple):
     the arena, whose own pages are counted with the arena, and 0 for what was not mapped).
     node: the NUMA node that the pages are bound to, None if to none. error: what the process says
     when the pages are not there. handed: what of it is registered. offset_bytes: where in a page it
-    begins; of plain memory, whose address nobody knows, where it would take the most pages.
+    begins; of plain memory, whose address nobody knows, if it would take the most pages.
     may_die: a bus error may come in place of ``error``, where others take the pages meanwhile.
     split: 0 for a mapping of its own; of one node's share, which mapping of the process it is of.
     """

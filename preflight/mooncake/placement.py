@@ -163,7 +163,7 @@ class ClientNics:
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """Return ``client`` with the nodes of its own NICs, if they are not the launch's."""
+        """Return ``client`` with the nodes of its NICs, if they are not the launch's."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

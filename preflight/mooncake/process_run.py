@@ -261,7 +261,7 @@ class ProcessRun:
     ) -> Iterator[Allocation]:
         """Yield one mapping, an equal share bound to each node; never from the arena.
 
-        Or a mapping for each node, of whole slabs, where Mooncake is told to.
+        Or a mapping for each node, of whole slabs, if Mooncake is told to.
         """
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:

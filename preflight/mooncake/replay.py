@@ -142,7 +142,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the pages before an arena and those used of it; none if more is mapped behind it.
+    """Return the pages before an arena and the arena's used ones; none if more follows.
 
     MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
     """
@@ -204,7 +204,7 @@ def pages_by_spot(
 ) -> dict[Spot, int]:
     """Return the huge pages of allocations by page size and NUMA node.
 
-    among: the nodes to which the process is bound, where they are several and not all.
+    among: the nodes to which the process is bound, if they are several and not all.
     """
     pages: dict[Spot, int] = {}
     for allocation in allocations:

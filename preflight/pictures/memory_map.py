@@ -120,7 +120,7 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """kind: of KINDS, None for what is no part. sizes: of each place, 0 where it has none."""
+    """kind: of KINDS, None for what is no part. sizes: of each place, 0 if it has none."""
 
     kind: str | None
     name: str

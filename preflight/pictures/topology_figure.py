@@ -40,7 +40,7 @@ def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the nearest level of a GPU's paths, and the NICs there.
+    """Return the nearest level of a GPU's paths, and the NICs at that level.
 
     None if no path is known.
     """

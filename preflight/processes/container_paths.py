@@ -102,7 +102,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
 
 
 def _reads_there(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a reader of files as a command sees them: its own, mounted, or the host's."""
+    """Return a reader of files as a command sees them: written, mounted, or the host's."""
     if command.files:
         return reads_written(command.files, reads_in(command._replace(files={}), read_file))
 

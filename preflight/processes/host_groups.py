@@ -1,6 +1,6 @@
 """Which processes of one launch run on hosts of their own: what a guide writes for several hosts.
 
-Two are on different hosts where their node ranks differ, where ssh or srun names a host, where they
+Two are on different hosts where their node ranks differ, if ssh or srun names a host, if they
 bind addresses that no host has both of, or where both want one port and neither runs beside the
 other. What none of this is said of may run on any of them, and is counted with each.
 """

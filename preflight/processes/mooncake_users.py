@@ -109,7 +109,7 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
-    """Return the store's devices of one rank (0 for a process of its own); None without RDMA."""
+    """Return the store's devices of one rank (0 without ranks); None without RDMA."""
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)

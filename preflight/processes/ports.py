@@ -96,7 +96,7 @@ def _place(port: BoundPort) -> tuple[str, int | Unknown]:
 
 
 def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
-    """Return the ports at which a server's processes meet, with the host ("": its own)."""
+    """Return the ports at which a server's processes meet, with the host ("": this one)."""
     server, command = process.server, process.command
     if server is None or server.value("node_rank") != 0:
         return []

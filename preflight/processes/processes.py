@@ -296,7 +296,7 @@ def _consumer(
 
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """Return a command's kind, and the arguments that are its own."""
+    """Return a command's kind, and the arguments of its program."""
     words = command.words
     if not words:
         return ProcessKind.OTHER, ()
@@ -348,7 +348,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 
 def with_router(command: Command) -> bool:
-    """Return whether servers start with a router in front of them, told by ``--router-...``."""
+    """Return whether servers start behind a router, by ``--router-...``."""
     return any(word.text == _WITH_ROUTER for word in command.words)
 
 

@@ -99,14 +99,14 @@ def not_served(
 
 
 def not_dialled(text: str) -> str:
-    """Return the endpoints that a client passes over: etcd's, each behind a scheme of its own."""
+    """Return the etcd endpoints that a client passes over: each has another scheme."""
     _, separator, rest = text.partition("://")
     others = rest.partition(";")[2]
     return others if separator and "://" in others else ""
 
 
 def endpoints(rest: str) -> list[str]:
-    """Return the addresses of ``a:1;b:1``; the first alone if another has a scheme of its own."""
+    """Return the addresses of ``a:1;b:1``; the first alone if another has a scheme."""
     parts = rest.split(";")
     return parts[:1] if not_dialled(f"://{rest}") else parts
 
@@ -310,7 +310,7 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the name under which a store registers; its default localhost has a rule of its own."""
+    """Yield the name under which a store registers; a rule judges the default localhost."""
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return

@@ -152,7 +152,7 @@ def offloading(
     """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and its folder.
 
     own_folder: what SGLang puts behind the folder that it is given, so that each rank has its own
-    (mooncake_store.py); where it is given none, every rank takes Mooncake's.
+    (mooncake_store.py); if it is given none, every rank takes Mooncake's.
     """
     if client.offload_buffer_bytes is None:
         return client

@@ -232,7 +232,7 @@ def count_of(process: LaunchProcess) -> int | Unknown:
 
 
 def behind_router(process: LaunchProcess) -> int | None:
-    """Return how many servers sglang_router.launch_server starts, each with its own scheduler.
+    """Return the number of servers, with a scheduler each, that launch_server starts.
 
     None for any other process, and where it is not known. Source: sglang_router 0.3.2
     launch_server.py, one process for each of --dp-size, which each server then takes as 1.

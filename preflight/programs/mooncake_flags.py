@@ -34,7 +34,7 @@ class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
     value: None if a variable decides it. problem: the program's own words for why it ends, ""
-    where it goes on. passed_over: the word behind a switch, which looks like its value.
+    if it goes on. passed_over: the word behind a switch, which looks like its value.
     """
 
     name: str

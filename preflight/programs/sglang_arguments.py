@@ -449,7 +449,7 @@ def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]
 def _as_words(
     entries: Mapping[Any, Any], plain: frozenset[str], refused: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the entries of a configuration file as the flags that SGLang makes of them."""
+    """Yield the entries of a configuration file as flags, as SGLang does."""
     for key, value in entries.items():
         if not isinstance(key, str):
             raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")

@@ -60,7 +60,7 @@ def limit_line(name: str, value: str) -> str:
 
 
 def pool_file(page_bytes: int, node: int | None) -> str:
-    """Return the file that sets a pool, or a node's share of it."""
+    """Return the file that sets a pool, or the share of one NUMA node."""
     folder = POOLS if node is None else f"{NODES}/node{node}/hugepages"
     return f"{folder}/hugepages-{page_bytes // KIB}kB/nr_hugepages"
 

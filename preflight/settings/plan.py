@@ -378,7 +378,7 @@ def unresolved(sizing: LaunchSizing) -> list[Gap]:
 
 
 def kept_settings(root: Root) -> dict[str, str]:
-    """Return the settings of our own drop-in, so that writing it anew lowers none of them."""
+    """Return the settings of our own drop-in, so that a new one lowers none."""
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}

@@ -269,7 +269,7 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 
 
 def _file(entry: Entry, writer: Writer) -> Undone:
-    """Put a file's content back, or remove it if it was not there before."""
+    """Put a file's content back, or remove a file that is new."""
     writer.discard_part(entry.path)
     path, content_and_mode = entry.path, writer.content(entry.path)
     content = None if content_and_mode is None else content_and_mode[0]

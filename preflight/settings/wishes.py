@@ -254,7 +254,7 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
-    """Yield memory and huge pages for Kubernetes, where requests equal limits."""
+    """Yield memory and huge pages for Kubernetes, if requests equal limits."""
     if not isinstance(needs.usages, Unknown):
         taken = Wanted(needs).taken
         asked = {} if container is None else container.hugepages_bytes

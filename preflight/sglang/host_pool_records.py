@@ -36,7 +36,7 @@ class PoolRequest(NamedTuple):
     packed_drafts: one-layer NEXTN/MTP drafts that join the target's pool.
     draft: an EAGLE or STANDALONE draft model with a pool of its own, sharded as the target.
     draft_item_bytes: one element of its cache; None takes ``kv_item_bytes``.
-    partition: the layers of each pipeline stage, where SGLANG_PP_LAYER_PARTITION says them.
+    partition: the layers of each pipeline stage, if SGLANG_PP_LAYER_PARTITION says them.
     raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
     """
 

@@ -268,7 +268,7 @@ def _shared_exactly(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return full and window pools, each stage with its own share of bytes.
+    """Return full and window pools by each stage's share of bytes.
 
     Where stages share their tokens, each pool has those of the stage with the fewest.
     """

@@ -268,7 +268,7 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """Return the largest buffers of one rank for prefill/decode; nothing outside of it."""
+    """Return the largest buffers of one rank for prefill/decode; nothing without it."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes: list[Note] = []

@@ -277,7 +277,7 @@ class Drafts(NamedTuple):
 def server_drafts(
     server: SglangServer, target: Model, release: SglangRelease, models: Models
 ) -> Drafts:
-    """Return the draft models of ``server``; ``target`` is its own model."""
+    """Return the draft models of ``server``, whose model is ``target``."""
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
         return Drafts("unknown", own=algorithm)

@@ -402,7 +402,7 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
 def small_count(value: object) -> int:
     """Return a count that a config may leave out or null.
 
-    It is 0 where the value is not a small whole number.
+    It is 0 if the value is not a small whole number.
     """
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS:
         return value

@@ -1,6 +1,6 @@
 """The host pools of one rank of a server: the prefix cache's, and those of a decode server.
 
-Each lies between two bounds, over the pipeline's stages, with and without a draft; where a model's
+Each lies between two bounds, over the pipeline's stages, with and without a draft; if a model's
 geometry is unknown a pool is a bound and says so. Where no size is given, by a ratio, by the
 default one, or by the host's free memory: a pool that SGLang sizes by the host
 (``mem_cache/hicache_auto_size.py``, since 0.5.21) lies between what is free now and what is left
@@ -41,10 +41,10 @@ class ServerMemory(NamedTuple):
     """The host pools of one rank, between two bounds; equal where they are exact.
 
     why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
-    at the upper bound, where they can be named. refused: how SGLang stops before it has pools.
-    budget_bytes: what the pools are booked against, where SGLang has sized them.
+    at the upper bound, if they can be named. refused: how SGLang stops before it has pools.
+    budget_bytes: what the pools are booked against, if SGLang has sized them.
     missing: what has to be known for the pools to be named one by one. least_by_stage,
-    most_by_stage: of a rank of each pipeline stage, where not all are alike.
+    most_by_stage: of a rank of each pipeline stage, if not all are alike.
     """
 
     least_pools_bytes: tuple[int, ...]

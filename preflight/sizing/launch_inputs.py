@@ -86,12 +86,12 @@ def gather_launch(
     notes = (*notes, *(sglang_notes if servers else ()))
     free = {
         number: on_host
-        if isinstance(on_host, Unknown) or one.command.container is None
-        else within(on_host, one.command.container.memory_bytes)
-        for number, one in servers.items()
+        if isinstance(on_host, Unknown) or server.command.container is None
+        else within(on_host, server.command.container.memory_bytes)
+        for number, server in servers.items()
     }
-    hardware = {number: hardware_of(one, host, free[number]) for number, one in servers.items()}
-    geometry = {number: one.geometry for number, one in hardware.items()} | {
+    hardware = {n: hardware_of(server, host, free[n]) for n, server in servers.items()}
+    geometry = {number: server.geometry for number, server in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry
         for process in processes
         if process.consumer is not None

@@ -54,7 +54,7 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def _written(file: Storage, reading: Reading) -> bool:
-    """Return whether the launch writes a file itself: the file need not be there yet."""
+    """Return whether the launch itself writes a file, which need not exist yet."""
     return isinstance(file.path, str) and file.path in reading.files
 
 
@@ -128,9 +128,9 @@ def _taken_over(
             regions[client] = sizes if isinstance(sizes, Unknown) else before
             continue
         theirs = [
-            one._replace(registered=True)
+            handed._replace(registered=True)
             for each in replays.get(number, ())
-            for one in handed_over(each)
+            for handed in handed_over(each)
         ]
         regions[client] = (*before, *all_regions_of(theirs))
     return regions

@@ -170,7 +170,7 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
-    """Return the host without its own pool if another host's pool is stated."""
+    """Return the host without pools if another host's pool is stated."""
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host

@@ -210,7 +210,7 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _unusable(fleet: Fleet, width: int) -> str:
-    """Return the reports that are not used, with the reason, and those that are there twice."""
+    """Return the unused and the repeated reports, with the reason."""
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
         text = f"  {clean(unusable.where)}: {unusable.trouble.value}: {cut(unusable.reason, 160)}"

@@ -72,7 +72,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def loops(host: str) -> bool:
-    """Return whether a host is each node's own: 127.0.0.1 and its like; 0.0.0.0 leads there too."""
+    """Return whether a host is each node itself: 127.0.0.1, 0.0.0.0 and the like."""
     return host in ("localhost", "::1", "::", "0.0.0.0") or host.startswith(("127.", "localhost."))
 
 

@@ -93,7 +93,7 @@ def _try_folder(option: str, folder: str, make: bool) -> None:
 
 
 def keep(node: str, report: str, shown: Shown) -> None:
-    """Write a report to the folder of --reports: one file a node, whole or not there."""
+    """Write a report to the folder of --reports: one whole file a node."""
     if shown.reports is not None:
         path = os.path.join(shown.reports, f"{node}.json")
         save(f"--reports {path}", path, f"{report}\n".encode(), 0o644, limit_seconds())

@@ -158,17 +158,7 @@ def _run(
         ticker.caught = caught
         try:
             for question, nodes in collector.waiting.items():
-                worker = task.shell(
-                    question.line,
-                    nodes=NodeSet.fromlist(nodes),
-                    handler=collector,
-                    timeout=ssh.timeout_seconds,
-                    stderr=True,
-                    stdin=True,
-                    **tree,
-                )
-                worker.write(question.content)
-                worker.set_write_eof()
+                _shell(task, ssh, collector, NodeSet.fromlist(nodes), question, **tree)
             task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
             task.resume()
         except RouteResolvingError:
@@ -179,6 +169,17 @@ def _run(
         finally:
             task.abort()
     return caught
+
+
+def _shell(
+    task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
+) -> Any:
+    """Start ssh to nodes with a question; ``handler`` gets what they print."""
+    ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
+    worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
+    worker.write(question.content)
+    worker.set_write_eof()
+    return worker
 
 
 def _task(ssh: SshNodes) -> Any:
@@ -282,6 +283,7 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
     def __init__(
         self, pair: Pair, ssh: SshNodes, answered: Callable[[Pair, NodeReply], None]
     ) -> None:
+        """Begin a pair of which neither node is asked yet."""
         super().__init__()
         self._pair, self._ssh = pair, ssh
         self._told = answered
@@ -291,22 +293,10 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
         self._asked = self._ended = False
 
     def start(self, task: Any) -> None:
-        self._serving = self._shell(task, self._pair.serving, self._pair.serve)
-
-    def _shell(self, task: Any, node: str, question: Question) -> Any:
-        worker = task.shell(
-            question.line,
-            nodes=node,
-            handler=self,
-            timeout=self._ssh.timeout_seconds,
-            stderr=True,
-            stdin=True,
-        )
-        worker.write(question.content)
-        worker.set_write_eof()
-        return worker
+        self._serving = _shell(task, self._ssh, self, self._pair.serving, self._pair.serve)
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        """Keep a line; the serving node's address starts the asking node."""
         name = str(node)
         if name not in self._lines:
             return  # a gateway of the tree
@@ -315,7 +305,8 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
         served = self._pair.served(msg) if name == self._pair.serving else None
         if served is not None and not self._asked:
             self._asked = True
-            self._shell(task_self(), self._pair.asking, self._pair.ask(served))
+            question = self._pair.ask(served)
+            _shell(task_self(), self._ssh, self, self._pair.asking, question)
 
     def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
         self._end(str(node), rc, False)
@@ -329,6 +320,7 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
         self._end(self._pair.asking, None, False)
 
     def _end(self, node: str, code: int | None, timed_out: bool) -> None:
+        """Answer for the pair once, and stop the serving node."""
         if self._ended or node not in self._lines:
             return
         self._ended = True

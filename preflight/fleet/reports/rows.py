@@ -154,7 +154,7 @@ class NodeRow(NamedTuple):
 
     origin: file, and line where there are several in one. whole: it tells of its machine; without,
     nothing but its findings is known. boot: "" if it is not known: two names with one boot id
-    are one machine. made_unix_seconds: by the node's own clock; 0 where nothing was read.
+    are one machine. made_unix_seconds: by the node's own clock; 0 if nothing was read.
     """
 
     node: str
@@ -176,7 +176,7 @@ class NodeRow(NamedTuple):
 
     @property
     def taken_rails(self) -> tuple[Rail, ...]:
-        """Return the rails that the launch takes; all of them if no launch names any."""
+        """Return the rails that the launch takes; all if no launch names any."""
         return tuple(rail for rail in self.known_rails if rail.used is not False)
 
     def asked(self, name: str) -> Any:
