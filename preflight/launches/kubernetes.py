@@ -204,7 +204,7 @@ class _Container:
     def reading(self) -> Reading:
         """Return the commands of the container, with its variables, files and settings."""
         origin = Origin(self.name, self.node.line)
-        for name, text in self.pod.given.items():
+        for name, text in self.pod.operator_sets.items():
             inside = Inside("operator", name)
             self.variables[name] = Word(f"$({name})", origin, (name,), inside=inside)
             if text is not None:
@@ -260,7 +260,7 @@ class _Container:
     def as_a_shell_has_it(self, text: str) -> str:
         """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
-        for name in (*self.pod.given, *cluster) if " " in text else ():
+        for name in (*self.pod.operator_sets, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
         return text
 

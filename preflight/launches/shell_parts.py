@@ -1,6 +1,6 @@
 """The tree of a script as lists of commands: the grammar nests lists, pipelines and redirections.
 
-Each function returns what bash makes of a node, in the order in which bash runs it.
+Each function returns the commands of a node in the order in which bash runs them.
 """
 
 from __future__ import annotations

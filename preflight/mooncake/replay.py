@@ -195,8 +195,8 @@ def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
     """Return the spot from which an allocation takes its pages."""
-    node = allocation.node
-    return Spot(allocation.page_size_bytes, node, among if node is None else ())
+    numa_node = allocation.node
+    return Spot(allocation.page_size_bytes, numa_node, among if numa_node is None else ())
 
 
 def pages_by_spot(
@@ -233,12 +233,12 @@ def _headroom(process: ProcessReplay) -> dict[Spot, int]:
     mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
     allowed_mems_nr), although each share is then bound, and taken, elsewhere.
     """
-    node = process.process.node
+    numa_node = process.process.node
     headroom: dict[Spot, int] = {}
     shares = [share for share in process.allocations if share.on_shortage is OnShortage.BUS_ERROR]
-    if node is not None and shares:
-        spot = Spot(shares[0].page_size_bytes, node)
+    if numa_node is not None and shares:
+        spot = Spot(shares[0].page_size_bytes, numa_node)
         clients = sum(1 for share in shares if share.node == shares[0].node)
-        pages = sum(share.pages for share in shares if share.node != node)
+        pages = sum(share.pages for share in shares if share.node != numa_node)
         headroom[spot] = -(-pages // clients)
     return headroom

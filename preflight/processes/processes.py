@@ -222,7 +222,7 @@ def understand(
 ) -> tuple[LaunchProcess, ...]:
     """Return every command as a process of a known kind; all other programs are ``OTHER``.
 
-    sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
+    sglang_version: as for ``parse_sglang_arguments``, which raises ValueError if it is no version.
     installed: the host's releases of engines beside SGLang, which run outside of containers.
     """
     of_host = {name: Named(release, "this host") for name, release in (installed or {}).items()}

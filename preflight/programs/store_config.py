@@ -87,7 +87,7 @@ def read_store_config(
     """Return the configuration that SGLang would use.
 
     read_file: gives a file's text, or why not. sglang_version: None for the newest that is known.
-    Raises ValueError for what is none.
+    Raises ValueError if it is no version.
     """
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)

@@ -59,15 +59,15 @@ def limit_line(name: str, value: str) -> str:
     return f"Limit{name.upper()}={'infinity' if value == 'unlimited' else value}"
 
 
-def pool_file(page_bytes: int, node: int | None) -> str:
+def pool_file(page_bytes: int, numa_node: int | None) -> str:
     """Return the file that sets a pool, or the share of one NUMA node."""
-    folder = POOLS if node is None else f"{NODES}/node{node}/hugepages"
+    folder = POOLS if numa_node is None else f"{NODES}/node{numa_node}/hugepages"
     return f"{folder}/hugepages-{page_bytes // KIB}kB/nr_hugepages"
 
 
-def pool_name(page_bytes: int, node: int | None) -> str:
+def pool_name(page_bytes: int, numa_node: int | None) -> str:
     """Return ``2 MiB pages on node 0``."""
-    where = "" if node is None else f" on node {node}"
+    where = "" if numa_node is None else f" on node {numa_node}"
     return f"{format_page_size(page_bytes)} pages{where}"
 
 

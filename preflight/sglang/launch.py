@@ -165,13 +165,13 @@ def server_processes(
             f"{server.command.origin} rank {rank}",
             settings,
             clients=() if client is None else (client,),
-            node=node,
+            node=numa_node,
             own_allocator=allocator,
             metadata_bytes=metadata.bytes,
             metadata_registered=metadata.registered,
             id=ProcessId(number, rank),
         )
-        for rank, (client, node) in enumerate(zip(clients, nodes, strict=True))
+        for rank, (client, numa_node) in enumerate(zip(clients, nodes, strict=True))
     )
     return processes, (*notes, *metadata.notes)
 

@@ -68,13 +68,13 @@ def share_of(
         return share
     if len(nodes) > 1 and nodes.issuperset(memory_nodes(host.root)):
         return share
-    node = min(nodes) if len(nodes) == 1 else None
+    numa_node = min(nodes) if len(nodes) == 1 else None
     among = tuple(sorted(nodes)) if len(nodes) > 1 else ()
 
     def bound(members: tuple[MappedProcess, ...]) -> tuple[MappedProcess, ...]:
         # SGLang's own numactl replaces the one in front of it.
         return tuple(
-            member if member.node is not None else member._replace(node=node, among=among)
+            member if member.node is not None else member._replace(node=numa_node, among=among)
             for member in members
         )
 
@@ -249,7 +249,7 @@ def _placed(
         barred = option in _CPU_OPTIONS and not nodes.issuperset(numa_nodes(host.root))
         if barred and host.sglang.binds_within_cpus:
             # utils/numa_utils.py, _numactl_cpu_mem_args: without a CPU of the node no binding.
-            left = tuple(node if node in nodes else None for node in wanted.nodes)
+            left = tuple(numa_node if numa_node in nodes else None for numa_node in wanted.nodes)
             wanted = RankPlacement(left, f"{wanted.origin}, on CPUs of numactl {text}")
         elif barred and server.value("numa_node") is None:
             # _is_numa_available: the CPUs of the process are not all of the host.
@@ -271,7 +271,9 @@ def _wanted_nodes(
     first = server.value("base_gpu_id")
     launch_nodes = host.nics.first.nodes
     nodes = () if isinstance(launch_nodes, Unknown) else launch_nodes
-    nic_nodes = {node for client in clients if client for node in client.nic_nodes or nodes}
+    nic_nodes = {
+        numa_node for client in clients if client for numa_node in client.nic_nodes or nodes
+    }
     nics = tuple(sorted(nic_nodes)) if any(clients) else nodes
     first = first if isinstance(first, int) else 0
     return place_ranks(ranks.here, nics, host.root, first, host.sglang.probes_numactl)

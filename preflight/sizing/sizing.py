@@ -252,13 +252,15 @@ def _stock(
     stock = read_stock(root, host.hugetlb, host.memory_bytes("MemAvailable"), spots)
     stated = inputs.available_bytes
     if stated is not None:
-        bound = {node for spot in spots for node in spot.nodes}
+        bound = {numa_node for spot in spots for numa_node in spot.nodes}
         nodes = sorted(bound | set(memory_nodes(root) if bound else ()))
         stated_pages = stated_stock(stated // page, page, nodes)
         stock.update(stated_pages)
         for spot in spots:
             if spot.among and spot.page_size_bytes == page:
-                pages = sum(stated_pages[Spot(page, node)].least_pages for node in spot.among)
+                pages = sum(
+                    stated_pages[Spot(page, numa_node)].least_pages for numa_node in spot.among
+                )
                 stock[spot] = Stock(pages, pages)
     return stock
 

@@ -75,7 +75,7 @@ def run_fleet_check(
 
 def nodes_of(where: SshNodes) -> list[str]:
     """Return the nodes that the options name, each once. Raises UsageError for none."""
-    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
+    sets = [*where.nodes, *(text for file in where.nodes_files for text in sets_of(file))]
     nodes = named_nodes(sets, where.exclude)
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")

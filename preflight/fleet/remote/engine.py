@@ -107,7 +107,7 @@ def ask_pairs(
     """Have the first node of each pair serve, and ask the second once the first says where.
 
     No node may be in two pairs. ``answered`` is told of each pair once: what the asking node said,
-    or the serving one where that ended first. Raises as ``ask`` does.
+    or the serving one if that ended first. Raises as ``ask`` does.
     """
     task = _task(ssh)
     _make_room(max(2 * len(pairs), int(task.info("fanout"))))

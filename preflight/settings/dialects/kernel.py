@@ -183,11 +183,11 @@ def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
     later = pages_after_boot(at_boot, size, plan.default_page_bytes)
-    nodes = sorted({node for node in mine if node is not None})
+    nodes = sorted({numa_node for numa_node in mine if numa_node is not None})
     if not nodes:
         return str(max(sum(mine.values()), 0 if later is None else later[0]))
     every = tuple(sorted({*plan.pool_nodes, *nodes}))
     booted = shares_after_boot(at_boot, size, plan.default_page_bytes, every)
     shares = {**dict.fromkeys(every, 0), **booted}
-    counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
-    return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)
+    counts = {numa_node: max(mine.get(numa_node, 0), shares[numa_node]) for numa_node in every}
+    return ",".join(f"{numa_node}:{pages}" for numa_node, pages in counts.items() if pages)
