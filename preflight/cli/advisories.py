@@ -85,12 +85,12 @@ def _weight(verdict: Verdict) -> int:
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether to tell of a record: what a check judges by more facts, that check tells."""
+    """Return whether a record counts: a record that a check judges is told by the check."""
     return verdict.holds is not False and not verdict.advisory.covered_by
 
 
 def _relation(verdict: Verdict) -> str:
-    """Return what a record is to a launch, in a few words."""
+    """Return the relation of a record to a launch, in a few words."""
     record = verdict.advisory
     if verdict.holds is False:
         return "not affected"

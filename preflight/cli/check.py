@@ -199,7 +199,7 @@ def _refuse_two_outputs(
 
 
 def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
-    """Write the answer where it is good: what fails, or is not known, is nothing to hold to."""
+    """Write the answer to lock; a failing or unknown answer is nothing to hold to."""
     from checks.base.finding import Status
     from preflight.base.output import say
     from preflight.base.within import save

@@ -27,18 +27,19 @@ class CheckId(FileName):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
+        """Return the ids, or else the files, that a word may become."""
         from click.shell_completion import CompletionItem
 
         from preflight.check.catalogue import catalogue
 
-        found = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
+        items = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
         if not self._or_file:
-            return found
-        if not found:
+            return items
+        if not items:
             return super().shell_complete(ctx, param, incomplete)
         from glob import escape, glob
 
-        return found + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
+        return items + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
 
 
 class WaiverText(CheckId):
@@ -85,11 +86,11 @@ _CHECKS: tuple[Option, ...] = (
 
 
 def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add which checks are made, and what of them counts: ``chosen: Chosen``."""
+    """Add the options that choose checks and waive findings: ``chosen: Chosen``."""
     return with_options(*_CHECKS)(gathered(function, "chosen", _chosen, *_CHOSEN))
 
 
-def _chosen(**given: Any) -> Chosen:
+def _chosen(**options: Any) -> Chosen:
     from preflight.inputs.launch_words import Chosen
 
-    return Chosen(**given)
+    return Chosen(**options)

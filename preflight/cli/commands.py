@@ -58,7 +58,7 @@ class RefusingCommand(click.Command):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; an option that is gone is refused with what replaces it."""
+        """Parse the words; an option that is gone is refused with its successor."""
         ctx.meta[WORDS] = tuple(args)
         try:
             return super().parse_args(ctx, args)

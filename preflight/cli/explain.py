@@ -283,7 +283,7 @@ def print_list(as_json: bool) -> int:
 
 
 def list_rows(every: Catalogue) -> list[dict[str, str]]:
-    """Return each id, what it looks at, and what it asks or finds."""
+    """Return each id with its subject and its question or finding."""
     checks = (
         ("host", [c for c, _ in every.host]),
         ("launch", every.launch),

@@ -79,9 +79,9 @@ def measure(
     if as_json:
         from preflight.base.envelope import envelope
 
-        code, found = answer.exit_code, measure_object(answer)
+        code, shown = answer.exit_code, measure_object(answer)
         status, reason = answer.status, answer.verdict
-        say_json(envelope("fleet-measure", code, found, word=status, reason=reason))
+        say_json(envelope("fleet-measure", code, shown, word=status, reason=reason))
     else:
         say(measure_text(answer, painter(color), verbosity))
     return answer.exit_code

@@ -56,6 +56,8 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
     default = names[0]
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Add the three options to a command."""
+
         @wraps(function)
         def with_answers(**options: Any) -> Any:
             for name in ("format_", "output", "as_json"):
@@ -92,6 +94,8 @@ def with_one_format(*names: str) -> Decorator:
     """Add the same for a command that answers in one form at a time: ``format_``."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Add the options to a command that takes one answer."""
+
         @wraps(function)
         def with_one(*, answers: Answers, **options: Any) -> Any:
             if len(answers) > 1:

@@ -15,6 +15,7 @@ class Fraction(AnyParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
+        """Return a part of all: 60% or 0.6."""
         text = str(value).strip()
         try:
             part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

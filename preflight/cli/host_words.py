@@ -22,8 +22,9 @@ def described(root: str, memory: int | None, **words: str | int | None) -> str:
     size = None
     if memory is not None:
         size = f"{memory}b" if memory % (1 << 30) else f"{memory >> 30}gb"
-    given = {"memory": size, **words}
-    return Description(**{key: str(text) for key, text in given.items() if text is not None}).root
+    description = {"memory": size, **words}
+    known = {key: str(text) for key, text in description.items() if text is not None}
+    return Description(**known).root
 
 
 def tell_assumptions(root: str) -> None:

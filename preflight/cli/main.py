@@ -153,7 +153,7 @@ def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protoco
 
 
 def _path(words: Sequence[str]) -> str:
-    """Return the command that ``words`` begin with; the program's own name where they do not."""
+    """Return the command that ``words`` begin with, or the program's own name."""
     reached: click.Command | None = command
     for count, word in enumerate(words):
         if isinstance(reached, click.Group):

@@ -54,7 +54,7 @@ REPORTS: Option = click.option(
 
 
 def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> Decorator:
-    """Add which nodes, and how ssh comes to them: ``where: SshNodes``.
+    """Add the options for nodes and for ssh: ``where: SshNodes``.
 
     example: a node set. timeout: what --timeout is.
     """
@@ -93,6 +93,7 @@ _CONNECT_SECONDS = 10
 def _where(
     connect_seconds: int | None, timeout_seconds: float, fanout: int | None = None, **options: Any
 ) -> SshNodes:
+    """Return the nodes; without --connect-timeout ssh gets 10 s, or half of --timeout."""
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
@@ -103,7 +104,7 @@ def _where(
 
 
 def with_remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add where the program is on a node, and whether it is taken along: ``program: Program``."""
+    """Add the options for the program on a node: ``program: Program``."""
     names = ("remote_command", "remote_python", "carry")
     return with_options(*_REMOTE)(gathered(function, "program", _program, *names))
 
@@ -119,15 +120,10 @@ def _program(remote_command: str, remote_python: str, carry: str) -> Program:
 def with_answer(*between: Option) -> Decorator:
     """Add how the nodes' answer is shown: ``shown: Shown``; --help has ``between`` among them."""
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = ("reports", "answers", "color", "verbosity")
-        with_shown = with_verbosity("What passed, too.")(
-            gathered(function, "shown", _shown, *names)
-        )
-        formats = with_formats("text", "json", "html")
-        return with_options(REPORTS, *between, formats, COLOR)(with_shown)
-
-    return decorated
+    names = ("reports", "answers", "color", "verbosity")
+    options = with_options(REPORTS, *between, with_formats("text", "json", "html"), COLOR)
+    verbosity = with_verbosity("What passed, too.")
+    return lambda function: options(verbosity(gathered(function, "shown", _shown, *names)))
 
 
 def _shown(**options: Any) -> Shown:

@@ -175,7 +175,7 @@ def timeout_option(
 
 
 def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
-    """Let --timeout rule what the command opens, until it ends; a default means what it says."""
+    """Let --timeout bound the reading of files until the command ends."""
     typed = context.get_parameter_source(option.name or "") == _TYPED
     here, typed_seconds = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
     context.call_on_close(lambda: HAS_TIMEOUT.reset(here))
@@ -274,7 +274,7 @@ def gathered(
 
 
 def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the launch, and what may be said of it beside its own words: ``launch: LaunchWords``."""
+    """Add the launch with the options that describe it: ``launch: LaunchWords``."""
     return _with_launch(function, NIC_NODES, RANK_NODES, MOONCAKE_VERSION)
 
 
@@ -305,12 +305,12 @@ def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the same, and say on standard error what is assumed of a host that is described."""
 
     @wraps(function)
-    def telling(root: str, **given: Any) -> Any:
+    def telling(root: str, **options: Any) -> Any:
         if root != "/":
             from preflight.cli.host_words import tell_assumptions
 
             tell_assumptions(root)
-        return function(root=root, **given)
+        return function(root=root, **options)
 
     return with_described_host(telling)
 

@@ -269,7 +269,7 @@ def run(arguments: list[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Print an object where JSON was asked for and there is no answer; return the exit code."""
+    """Print an object if JSON was asked for; return the exit code without an answer."""
     for name, path in asked_answers(own_words(arguments)):
         if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
             from preflight.sizing.sizing_json import error_object

@@ -82,7 +82,7 @@ class Side(NamedTuple):
 
 
 def parse_versions(option: str, text: str) -> dict[str, str]:
-    """Return ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
+    """Return the releases of ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
     versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         product, equals, version = part.strip().partition("=")
@@ -97,7 +97,7 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
 def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
-    """Return every answer about one side; and what its launch is called, and what it starts.
+    """Return all answers about one side, the name of its launch, and its processes.
 
     Raises UsageError.
     """
@@ -122,7 +122,7 @@ def _sized(seen: JudgedHost) -> Sized:
 
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
-    """Return the facts with another kernel, rdma-core or driver in place of the host's."""
+    """Return the facts of the host with another kernel, rdma-core or driver."""
     topics: dict[str, Any] = dict(facts.topics)
     kernel, library = versions.get("kernel"), versions.get("rdma-core")
     driver = versions.get("nvidia-driver")
@@ -140,7 +140,7 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 
 def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
-    """Return all that is answered; a waived finding is shown, not counted. Raises UsageError."""
+    """Return every answer about a launch; a waived finding is not counted. Raises UsageError."""
     sized, today = _sized(seen), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
@@ -258,7 +258,7 @@ def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _pieces(pieces: list[Allocation]) -> str:
-    """Return one kind of memory of a process: all its bytes, and what backs them."""
+    """Return one kind of memory of a process: all its bytes, and their backing."""
     pages: Counter[tuple[str, int]] = Counter()
     for part in pieces:
         pages[BACKINGS[part.backing], part.page_size_bytes] += part.pages
@@ -332,7 +332,7 @@ def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the facts of the host that decide most: kernel, driver, rdma-core, NICs, pools."""
+    """Yield the deciding facts of the host: kernel, driver, rdma-core, NICs, pools."""
     for name, read in _HOST.items():
         try:
             value = read(facts)
@@ -416,7 +416,7 @@ def changes(old: Answer, new: Answer) -> list[Change]:
 
 
 def exit_code(old: Answer, new: Answer) -> int:
-    """Return 0 where nothing changes, 1 where something does, 2 where check's verdict is worse."""
+    """Return 0 if nothing changes, 1 if something does, 2 if check's verdict is worse."""
     key = AnswerKey(Section.VERDICT, "check", "verdict")
     if _WORSE.index(new[key]) > _WORSE.index(old[key]):
         return 2
@@ -444,8 +444,7 @@ def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict
 def differences_text(
     names: tuple[str, str], old: Answer, new: Answer, verbosity: int, paint: Paint, width: int
 ) -> str:
-    """Return the changes for a terminal; flags that come or go with a release, and that nobody
-    gave, are counted unless ``verbosity`` is 1 or more."""
+    """Return the changes for a terminal; verbosity below 1 counts unset flags of releases."""
     from preflight.render.text import wrapped
 
     every_change = changes(old, new)
@@ -475,7 +474,7 @@ def differences_text(
 
 
 def _folded(rows: list[Change]) -> list[Change]:
-    """Return the same change of several subjects as one: ``launch.sh:3 rank 0-7``."""
+    """Return changes with alike subjects folded: ``launch.sh:3 rank 0-7``."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for change in rows:
         alike = (change.key.section, change.key.name, change.old, change.new)

@@ -42,7 +42,7 @@ MOST_ROWS = 30
 class MeasuredPair(NamedTuple):
     """What one pair of nodes came to.
 
-    write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" where
+    write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" if
     Mooncake's log names neither. trouble: why the pair was not measured. node: on which side.
     """
 
@@ -99,6 +99,7 @@ class FleetMeasure(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        """Return how many pairs were measured, and how fast."""
         measured = [pair for pair in self.pairs if not pair.trouble]
         text = f"{plural(len(self.nodes), 'node')}, {len(measured)} of {len(self.pairs)} pairs"
         if not measured:
@@ -170,14 +171,14 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
     The nodes stand in a ring around the first one, which turns by one place a round.
     """
     first, *ring = [*nodes, *([""] if len(nodes) % 2 else [])] or [""]
-    found = []
+    rounds_so_far = []
     for _ in ring:
         circle = [first, *ring]
         half = len(circle) // 2
         both = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found.append([pair for pair in both if "" not in pair])
+        rounds_so_far.append([pair for pair in both if "" not in pair])
         ring = [*ring[-1:], *ring[:-1]]
-    return found
+    return rounds_so_far
 
 
 def served_address(line: bytes) -> str | None:
@@ -187,7 +188,7 @@ def served_address(line: bytes) -> str | None:
 
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
-    """Return what a reply says of a pair: rates, or what stood in the way."""
+    """Return the rates that a reply holds of a pair, or the trouble in their way."""
     none = MeasuredPair(pair.serving, pair.asking, node=reply.node)
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):

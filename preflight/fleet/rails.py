@@ -128,7 +128,7 @@ class RailAnswer(NamedTuple):
 
 
 def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
-    """Return the answer that follows from the rows, one for each node; of whole reports alone."""
+    """Return the answer of rows, one for each node; only whole reports count."""
     rows = {row.node: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
@@ -141,7 +141,7 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> R
 
 
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
-    """Return each port that a launch takes, with its lanes and the nodes that have them."""
+    """Return port name -> lane -> nodes, for the ports that launches take."""
     lanes_by_port: dict[str, dict[Lane, list[str]]] = {}
     for node, row in rows.items():
         for rail in row.taken_rails:
@@ -151,7 +151,7 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
-    """Yield which nodes are not reached, by the reasons. rows: of nodes with a whole report."""
+    """Yield the nodes that are not reached, by reason. rows: of nodes with a whole report."""
     table = rail_table(rows)
     wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
     usual = {rail: _usual(lanes) for rail, lanes in table.items()}
@@ -331,7 +331,7 @@ def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str |
 
 
 def way(lane: Lane, other: Lane) -> Way:
-    """Return the way between two lanes; the order of the two changes only the reason's words."""
+    """Return the way between two lanes; their order changes only the reason's words."""
     if lane.link_layer != other.link_layer:
         return Way(Reach.NONE, f"{lane.link_layer} on one side, {other.link_layer} on the other")
     if isinstance(lane.network, Unknown):

@@ -60,7 +60,7 @@ def read_compose(
     env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
 ) -> Reading:
-    """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
+    """Return the process of each service; ``environment`` fills in ``${NAME}``.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
     others, and ``.env``. What is put together of several services or files is named. Raises
@@ -173,7 +173,7 @@ class _ServiceReader:
             yield from published(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
-        """Return a reader of what lies in the container of the files beside the Compose file."""
+        """Return a reader of the container's files that are mounted from beside the file."""
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
@@ -286,7 +286,7 @@ class _ServiceReader:
         yield from map(tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
-        """Return a mount of a path beside the Compose file by where that lies."""
+        """Return a mount with its relative source made absolute."""
         if mount.kind != "bind" or not mount.source.startswith("."):
             return mount
         folder = os.path.dirname(os.path.abspath(self.name))
@@ -323,7 +323,7 @@ class _ServiceReader:
         return named_gpus(named) if named else None
 
     def settings(self) -> ContainerSettings:
-        """Return what the service's fields give its container of the host."""
+        """Return the host's resources that the service's fields give its container."""
         memory = self.one("mem_limit") or self.one("deploy", "resources", "limits", "memory")
         return ContainerSettings(
             engine="compose",
@@ -362,7 +362,7 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
 def _without_profile(
     called: str, service: Node, surroundings: Mapping[str, Word], name: str
 ) -> Iterator[SourceNote]:
-    """Yield why ``compose up`` leaves a service out: no profile of it is asked for (* asks all)."""
+    """Yield why ``compose up`` leaves a service out: none of its profiles is asked for."""
     profiles = [item.text for item in service.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]

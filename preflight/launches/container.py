@@ -87,7 +87,7 @@ class Published(NamedTuple):
 
 
 def published(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:
-    """Yield the ports of ``127.0.0.1:8000-8001:8000-8001/tcp``; a container's alone get any.
+    """Yield the host's ports of ``127.0.0.1:8000-8001:8000-8001/tcp``.
 
     known: whether every variable in it is. Source: docs.docker.com/reference/compose-file/services.
     """
@@ -129,7 +129,7 @@ class ContainerSettings(NamedTuple):
     container of its pod asks for. hugepages_bytes: limit per page size,
     written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
     other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
-    releases: of products, where the launch itself tells what is in its image. own_users: whether it
+    releases: of products, if the launch itself tells what is in its image. own_users: whether it
     asks for a user namespace of its own. device_rules: what it may open besides ``devices``, as
     ``c 231:* rwm``. startup_seconds: what its startupProbe gives it, None without one.
     """
@@ -166,7 +166,7 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the words that an image puts in front of a launch's; ``first`` is their first."""
+    """Return the words of an image's entrypoint; ``first``: the launch's first word."""
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
@@ -185,7 +185,7 @@ class ImageWords(NamedTuple):
 
 
 def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
-    """Return the words that run in an image; an entrypoint, even empty, replaces its own."""
+    """Return the words that run in an image; an entrypoint, even empty, replaces the image's."""
     first = texts[0] if texts else ""
     front = () if entrypoint else image_program(image, first)
     hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)
@@ -230,7 +230,7 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
-    """Yield why an engine does not even try: sizes and limits that it cannot read, or refuses."""
+    """Yield why an engine refuses a run: sizes, limits or GPUs that it cannot take."""
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():

@@ -69,7 +69,7 @@ def run_position(words: Sequence[Word], start: int) -> int:
 
 
 def _options(words: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
-    """Return the options of docker run by their long names, and where the image stands."""
+    """Return the options of docker run by their long names, and the image's index."""
     options: list[tuple[str, Word]] = []
     index = start
     while index < len(words):
@@ -182,7 +182,7 @@ def _of_env_files(
 
 @lru_cache(maxsize=256)
 def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
-    """Return what the options of a run give its container of the host."""
+    """Return the host's resources that the options of a run give its container."""
     many: dict[str, list[str]] = {}
     for name, text in options:
         many.setdefault(name, []).append(text)

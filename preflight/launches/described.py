@@ -177,7 +177,7 @@ def _of_host(unit: str) -> bool:
 
 
 def _builds(texts: Sequence[str]) -> bool:
-    """Return whether all targets of a recipe are such that no server runs after them."""
+    """Return whether all targets of a recipe only build: no server runs after them."""
     behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
     named = [
         text for before, text in zip(behind, texts, strict=False) if before not in ("-C", "-f")
@@ -187,7 +187,7 @@ def _builds(texts: Sequence[str]) -> bool:
 
 
 def is_described(words: Sequence[Word]) -> bool:
-    """Return whether what a command starts may stand in a file or text that it reads."""
+    """Return whether a file or text that a command reads may hold its commands."""
     name = words[0].text.rpartition("/")[2] if words else ""
     if name not in _PYTHONS or len(words) < 3 or words[1].text != "-m":
         return name in STARTERS or _is_python_file(name)
@@ -201,7 +201,7 @@ def _is_python_file(name: str) -> bool:
 def _python(
     words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
 ) -> Reading | None:
-    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, where read."""
+    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, if read."""
     place = 1
     while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:

@@ -26,28 +26,28 @@ class _Stage(NamedTuple):
     """What a stage has of what runs: the image under it, its variables, its program, its pip."""
 
     image: str = ""
-    own: Mapping[str, Word] = {}
+    variables: Mapping[str, Word] = {}
     entry: tuple[Word, ...] = ()
     command: tuple[Word, ...] = ()
     installs: tuple[Reading, ...] = ()
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return what the last stage of a Dockerfile runs, and what all its stages install."""
+    """Return the program of the last stage, and the installations of all stages."""
     variables, notes = with_env_files(launch)
     stages: dict[str, _Stage] = {}
     stage = _Stage()
     name = ""
     for_all: dict[str, Word] | None = None  # by ARG in front of the first stage
     for origin, instruction, text in _instructions(launch):
-        variables_here = dict(stage.own)
+        variables_here = dict(stage.variables)
         if instruction == "FROM":  # the last stage is what runs
             for_all = variables_here if for_all is None else for_all
             image, name = _base(interpolate(text, for_all, origin).text)
             stage = stages.get(image.lower(), _Stage(image, dict(for_all)))
         elif instruction in ("ENV", "ARG"):
             variables_here.update(_pairs(instruction, text, variables_here, origin))
-            stage = stage._replace(own=variables_here)
+            stage = stage._replace(variables=variables_here)
         elif instruction == "ENTRYPOINT":
             stage = stage._replace(entry=_words(text, origin), command=())
         elif instruction == "CMD":
@@ -65,7 +65,7 @@ def _read(launch: LaunchText) -> Reading:
         why = f"it names no program of its own: {stage.image or 'the image'} runs its own command"
         readings.append(noted("image-command", why, Origin(launch.path)))
     settings = ContainerSettings(image=stage.image)
-    left = Layers(variables, stage.own)
+    left = Layers(variables, stage.variables)
     started = read_words(words, left, inside=True, beside=launch.beside)
     inside = _inside(started.commands, settings, stage.image)
     return joined([*readings, started._replace(commands=tuple(inside))])

@@ -43,7 +43,7 @@ class Node(NamedTuple):
 
     @property
     def not_text(self) -> str | None:
-        """``number`` or ``bool`` for what Kubernetes and Compose take for no text; else None."""
+        """Return ``number`` or ``bool`` for a plain scalar that YAML takes as one; else None."""
         if not self.plain or self.text is None or len(self.text) > _LONGEST_NUMBER:
             return None
         if self.text.lower() in _BOOLEANS:
@@ -86,7 +86,7 @@ def load_documents(text: str, name: str) -> list[Node]:
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
-    """Return the trees that parser events build, each node made once its last child is known."""
+    """Return the trees of parser events; a node is made when its last child is known."""
     documents: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
     weight = 0

@@ -53,7 +53,7 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word]) -> Reading:
-    """Read each container's process; nothing comes from ``environment``. Raises SourceError."""
+    """Return each container's process; ``environment`` gives nothing. Raises SourceError."""
     readings: list[Reading] = []
     objects = list(_objects(load_documents(text, name)))
     kept = [item for item in objects if item.at("kind").text == "ConfigMap"]
@@ -79,7 +79,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
             apart += bool(pod.spec.at("containers").items)
             # An init container that is kept running is one of those that run beside each other.
             first = pod.spec.at("initContainers").items
-            kept = [one for one in first if one.at("restartPolicy").text == "Always"]
+            kept = [init for init in first if init.at("restartPolicy").text == "Always"]
             for container in (*kept, *pod.spec.at("containers").items):
                 has_pods = True
                 left -= 1
@@ -110,7 +110,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
 
 
 def _decoded(secret: Node) -> dict[str, Node]:
-    """Return the data of a Secret, which stands there in base64, as it is mounted."""
+    """Return the data of a Secret, decoded from base64."""
     decoded = {}
     for key, node in secret.at("data").fields.items():
         try:
@@ -128,7 +128,7 @@ def _mounted_files(
     secrets: Mapping[str | None, Mapping[str, Node]],
     name: str,
 ) -> dict[str, Word]:
-    """Return the files that ConfigMaps and Secrets of the manifest are to a container."""
+    """Return path -> content of the ConfigMaps and Secrets that a container mounts."""
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
         for source in (volume, *volume.at("projected", "sources").items):
@@ -204,7 +204,7 @@ class _Container:
     def reading(self) -> Reading:
         """Return the commands of the container, with its variables, files and settings."""
         origin = Origin(self.name, self.node.line)
-        for name, text in self.pod.given.items():
+        for name, text in self.pod.operator_sets.items():
             inside = Inside("operator", name)
             self.variables[name] = Word(f"$({name})", origin, (name,), inside=inside)
             if text is not None:
@@ -260,12 +260,12 @@ class _Container:
     def as_a_shell_has_it(self, text: str) -> str:
         """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
-        for name in (*self.pod.given, *cluster) if " " in text else ():
+        for name in (*self.pod.operator_sets, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
         return text
 
     def published(self) -> Iterator[Published]:
-        """Yield the ports of its node that the container asks for, each pod's once."""
+        """Yield the ports of its host that the container asks for."""
         pod = " ".join(self.place.name)
         network = self.pod.spec.at("hostNetwork").text == "true"
         for item in self.node.at("ports").items:
@@ -288,7 +288,7 @@ class _Container:
         return None if word is None else word.text
 
     def read_sources(self) -> bool:
-        """Take the variables of ``envFrom`` from the manifest's ConfigMaps and Secrets.
+        """Take the variables of ``envFrom``; return whether the manifest has all of them.
 
         Returns whether the manifest holds all of them; what it does not hold is noted.
         """
@@ -336,7 +336,7 @@ class _Container:
                 self.variables[key] = self.filled(node, f"the variable {key}", position)
 
     def filled(self, node: Node, what: str, position: int | None = None) -> Word:
-        """Fill in $(NAME) as the kubelet does; ``position`` is that of a variable in its list."""
+        """Fill in $(NAME) as the kubelet does. position: of a variable in ``env``."""
         text, origin = node.text or "", Origin(self.name, node.line)
         if node.not_text:
             message = (
@@ -378,7 +378,7 @@ class _Container:
 
 
 def _asked(pod: Node) -> tuple[str, ...]:
-    """Return the names of what the containers of a pod ask of device plugins."""
+    """Return the names of all device plugin resources that a pod's containers ask for."""
     containers = (*pod.at("initContainers").items, *pod.at("containers").items)
     limits = (container.at("resources", "limits").fields for container in containers)
     referenced_data = (
@@ -388,7 +388,7 @@ def _asked(pod: Node) -> tuple[str, ...]:
 
 
 def _settings(pod: Node, container: Node) -> ContainerSettings:
-    """Return what a container's and its pod's fields give it of the host."""
+    """Return the host's resources that the fields of container and pod give."""
     limits = container.at("resources", "limits").fields
     pages = {**container.at("resources", "requests").fields, **limits}
     volumes = {item.at("name").text: item for item in pod.at("volumes").items}
@@ -430,7 +430,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
 
 
 def _startup_seconds(probe: Node) -> int | None:
-    """Return how long a container may take to answer; None without a probe, or numbers in it."""
+    """Return how long a container may take to answer; None if no probe tells."""
     defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
     texts = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
     if not probe.fields or not all(text.isdecimal() for text in texts):
@@ -440,7 +440,7 @@ def _startup_seconds(probe: Node) -> int | None:
 
 
 def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
-    """Say of each container what the API server refuses of its resources.
+    """Yield the resources of each container that the API server refuses.
 
     Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``.
     """
@@ -466,7 +466,7 @@ def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
 
 
 def _misspelt(key: str, text: str | None) -> str | None:
-    """Return why Kubernetes takes no such quantity; None for one that a template fills in."""
+    """Return why Kubernetes refuses a quantity; None for one that a template fills in."""
     if text is None or _FILLED_IN.search(text):
         return None
     size = quantity(text)
@@ -483,7 +483,7 @@ def _misspelt(key: str, text: str | None) -> str | None:
 
 
 def _unlike(key: str, text: str | None, limit: Node) -> str | None:
-    """Return why Kubernetes takes no such request: devices and pages are given as a whole."""
+    """Return why Kubernetes refuses a request: devices and pages need equal limits."""
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
     asked, most = (quantity(text or ""), quantity(limit.text or ""))
     if limit.value is None:
@@ -517,7 +517,7 @@ def _size(node: Node, what: str) -> Size:
 
 
 def quantity(text: str) -> int | None:
-    """Return the number of ``64Gi``, ``64G`` or ``1e9``, rounded up; None for no quantity."""
+    """Return the number of ``64Gi``, ``64G`` or ``1e9``, rounded up; None if not a quantity."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None

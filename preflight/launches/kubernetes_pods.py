@@ -11,14 +11,14 @@ from preflight.launches.documents import Node
 class Pod(NamedTuple):
     """What one pod of an object is made from.
 
-    spec: the pod's. role: what the object calls it, outermost first. given: variables that the
+    role: the object's name for the pod, outermost first. operator_sets: variables that the
     operator puts in front of the containers' own; None for one whose value is not known. open:
-    whether an operator may set more of them. copies: how many of it the object asks for.
+    whether an operator may set more. copies: the number that the object asks for.
     """
 
     spec: Node
     role: tuple[str, ...] = ()
-    given: Mapping[str, str | None] = {}
+    operator_sets: Mapping[str, str | None] = {}
     open: bool = False
     copies: int = 1
 
@@ -92,7 +92,7 @@ def pods(item: Node) -> Iterator[Pod]:
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
         set_by_operator = _AIBRIX if kind in ("StormService", "RoleSet", "PodSet") else {}
         for pod in _walk(item.at("spec"), (), templates):
-            pod = pod._replace(given={**set_by_operator, **pod.given})
+            pod = pod._replace(operator_sets={**set_by_operator, **pod.operator_sets})
             yield _with_variables(pod, shared) if shared else pod
 
 
@@ -123,7 +123,7 @@ def not_read(item: Node) -> Iterator[str]:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """Yield the leader, from the workers' template where it has none, and any workers."""
+    """Yield the leader (by the workers' template if it has none) and the workers."""
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
@@ -134,7 +134,7 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
 
 
 def _number(node: Node, default: int = 1) -> int:
-    """Return a count that an object gives, ``default`` where it gives none."""
+    """Return a count of an object, or ``default`` without one."""
     text = node.text or ""
     return int(text) if text.isdecimal() and len(text) < 7 else default
 
@@ -197,7 +197,7 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
         first = Node({**main.fields, "args": Node(flagged_args, main.line)}, main.line)
         spec = {**pod.spec.fields, "containers": Node([first, *others], main.line)}
         index = "0" if which == "leader" else _index_of_worker(str(nodes))
-        variables = {**pod.given, **_group_variables(_LWS, str(nodes), index)}
+        variables = {**pod.operator_sets, **_group_variables(_LWS, str(nodes), index)}
         role = (*pod.role, which)
         yield Pod(Node(spec, pod.spec.line), role, variables, open=True, copies=copies)
 
@@ -211,7 +211,7 @@ def _texts(node: Node) -> Iterator[str]:
 
 
 def _component(node: Node, pod: Pod) -> Pod:
-    """Return the pod of a component of Dynamo with what the component itself says of it.
+    """Return the pod of a Dynamo component with the component's own fields applied.
 
     Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
     frontend runs ``python3 -m dynamo.frontend``.
@@ -324,7 +324,7 @@ def _template(node: Node, templates: Mapping[str, Node]) -> Node:
 def _group(
     template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
 ) -> Iterator[Pod]:
-    """Yield the leader and the workers of a role, each with its own patch."""
+    """Yield the leader and the workers of a role, each with the patch for it."""
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":

@@ -54,7 +54,7 @@ class LaunchText:
 
     marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
     files behind --env-file, each its path and its text. arguments: what a script is given, None
-    where that is not known.
+    if that is not known.
     """
 
     path: str
@@ -68,7 +68,7 @@ class LaunchText:
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
-        """Those of YAML or JSON, None for any other text. Raises SourceError for what is broken."""
+        """Return the documents of YAML or JSON, or None. Raises SourceError if broken."""
         path = self.path.lower()
         if path.endswith(_SCRIPTS):  # which may begin with { too
             return None

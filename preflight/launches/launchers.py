@@ -194,7 +194,7 @@ def launched(
 
 
 def _joined(words: Sequence[Word]) -> Word:
-    """Return the text that the shell of another host gets: the words, with blanks between them."""
+    """Return the text for the shell of another host: the words, joined by blanks."""
     return words[0]._replace(
         text=" ".join(word.text for word in words),
         unresolved=tuple(name for word in words for name in word.unresolved),
@@ -212,7 +212,7 @@ def starts_server(words: Sequence[Word]) -> bool:
 
 
 def starts_anew(wrapper: Sequence[str]) -> bool:
-    """Tell whether what a wrapper starts is no child of the caller: it has other limits."""
+    """Return whether a wrapper's program is no child of the caller: its limits differ."""
     name = wrapper[0].rpartition("/")[2]
     return name in _ELSEWHERE or (name in _EXEC_ENGINES and "exec" in wrapper)
 
@@ -260,7 +260,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 
 def _option(words: Sequence[str], *names: str) -> int | None:
-    """Return the count behind an option: 0 where it is not known, None without the option."""
+    """Return the count behind an option: 0 if not known, None without the option."""
     for name, value in valued(words):
         if name in names:
             return _whole(value)
@@ -281,7 +281,7 @@ def _whole(text: str) -> int:
 
 
 def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
-    """Return GPUs on a host by srun(1)'s options, ``beside`` tasks sharing them; None unsaid."""
+    """Return the GPUs on a host by srun(1)'s options; None if no option tells."""
     counts: list[int] = []
     for name, value in valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
@@ -367,7 +367,7 @@ def _of_ray(word: Word) -> list[tuple[str, Word]]:
 
 
 def _note(word: Word, name: str) -> SourceNote | None:
-    """Say what a launcher changes that a launch does not show; None if nothing."""
+    """Say which effect of a launcher a launch does not show; None if none."""
     if name in _HERE:
         return None
     if name in _TOLD:

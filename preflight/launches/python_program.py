@@ -95,7 +95,7 @@ class _Program:
         return Origin(self.path, getattr(node, "lineno", None))
 
     def below(self, node: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
-        """Yield the calls and assignments below a node, arguments before what takes them."""
+        """Yield the calls and assignments below a node, arguments before their call."""
         test = getattr(node, "test", None)
         shown = "" if test is None else ast.unparse(test)[:60]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -186,7 +186,7 @@ class _Program:
         return Word(text, self.at(node), (text,), inside=Inside("program", self.path))
 
     def argument(self, keyword: ast.keyword) -> Iterator[Word]:
-        """Yield a keyword's flag and its value; a switch alone, nothing of one that is off."""
+        """Yield a keyword's flag and value; a switch alone, nothing if it is off."""
         flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
         try:
             value = ast.literal_eval(keyword.value)
@@ -200,7 +200,7 @@ class _Program:
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:
-        """Yield the changes of ``os.environ`` by name; "" for what may set any variable."""
+        """Yield the changes of ``os.environ`` by name; "" if any variable may be set."""
         for place in self.places:
             shown = ast.unparse(place.node)
             match = _SETS_ONE.match(shown)
@@ -209,7 +209,7 @@ class _Program:
                 yield place, "" if match is None else match[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
-        """Return the variables of what a call starts; None if it has its own."""
+        """Return the variables that a call hands on; None if it names others."""
         variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:

@@ -48,7 +48,7 @@ _CHANGERS = {
 
 
 def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
-    """Return who runs what a wrapper starts; ``behind`` follows the text of ``su -c "..."``."""
+    """Return the user of a wrapper's program; ``behind``: the text of ``su -c``."""
     name = words[0].text.rpartition("/")[2]
     texts = [word.text for word in words[1:]]
     changer = _CHANGERS.get(name)
@@ -107,7 +107,7 @@ def opens_login(words: Sequence[Word]) -> bool:
 
 
 def options_not_read(words: Sequence[Word]) -> Iterator[SourceNote]:
-    """Name options that keep or take what is not followed."""
+    """Yield a note on options whose effect is not followed."""
     text = " ".join(word.text for word in words)
     if _ODD_OPTIONS.match(text):
         message = (
@@ -131,7 +131,7 @@ def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return who runs a unit's processes by its [Service]; ``system``: root's manager runs it."""
+    """Return the user of a unit's processes; ``system``: root's manager runs the unit."""
     run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

@@ -39,7 +39,7 @@ OWN_SHELL = frozenset(("$$", "--pid=$$", "-p$$", "$BASHPID", "${BASHPID}"))
 
 
 def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]]:
-    """Return user and limits of what ``docker exec`` starts in a container that runs: not known."""
+    """Return user and limits of a program of ``docker exec``: not known."""
     where = f"{container} ({origin})"
     why = Unknown(
         f"{where}: the container runs already, and its limits and its user are not shown",
@@ -50,7 +50,7 @@ def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]
 
 
 def of_job(origin: Origin) -> SetLimit:
-    """Return the memlock of a job that Slurm starts, seen from outside of the job.
+    """Return the memlock limit of a Slurm job, seen from outside of the job: not known.
 
     Slurm passes on the limits of the shell that submits it; for InfiniBand its guide tells people
     to leave memlock to slurmd. Source: slurm.conf(5), PropagateResourceLimitsExcept; Slurm's FAQ.
@@ -105,7 +105,7 @@ def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
 
 
 def prlimit(words: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield what ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM`` sets."""
+    """Yield the limits of ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM``."""
     for word in words[1:]:
         name, _, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
@@ -151,13 +151,13 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
 
 
 def wrapper_limits(words: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield what the words of a wrapper set for the program behind them."""
+    """Yield the limits that a wrapper sets for its program."""
     if words[0].text.rpartition("/")[2] == "prlimit":
         yield from prlimit(words)
 
 
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
-    """Say that a property of a unit sets a limit, and that nothing judges it where it bounds."""
+    """Return a note that a property of a unit sets a limit, or None."""
     taken = key == "AmbientCapabilities" and "~" in value
     off = value in ("", "no", "false", "0", "off") and key != "CapabilityBoundingSet"
     if off or (key not in _LIMITS and not taken):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.regex import regex
 from preflight.launches.shell_blocks import ShellBlocks
 from preflight.launches.shell_conditions import TRUE, Truth
 from preflight.launches.shell_expansion import expand, number, value
 from preflight.launches.shell_state import ELEMENT_COSTS
-from preflight.launches.shell_text import Pieces, ShellText
+from preflight.launches.shell_text import Node, Pieces, ShellText
 from preflight.launches.source import Origin, Word, brief
 from preflight.launches.variables import Layers, Variables
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
 
 _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -50,7 +47,7 @@ class ShellAssignments(ShellBlocks):
         return Assignment(name, index, adds, pieces, elements)
 
     def take(self, text: ShellText, node: Node, exported: bool | None = None) -> None:
-        """Take an assignment that stays."""
+        """Carry out an assignment of the shell itself, of a variable or an array."""
         state, origin = self.state, text.origin(node)
         name, index, adds, pieces, nodes = self.assignment(text, node)
         if not name:
@@ -189,7 +186,7 @@ class ShellAssignments(ShellBlocks):
             self.state.change(("odd", name), None)
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
-        """Return the environment of a process with the assignments ``settings`` in front of it."""
+        """Return the environment of a process behind the assignments ``settings``."""
         environment = self.state.variables.environment()
         if not settings:
             return environment

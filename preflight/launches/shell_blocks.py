@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from preflight.launches.shell_arithmetic import names_set
 from preflight.launches.shell_conditions import FALSE, OPEN, TRUE, Truth, either
@@ -13,11 +12,8 @@ from preflight.launches.shell_expansion import expand, number, value
 from preflight.launches.shell_flow import ShellFlow
 from preflight.launches.shell_parts import Arm, Part, ShellFunction, arms_of, behind, says
 from preflight.launches.shell_state import Changes
-from preflight.launches.shell_text import ShellText
+from preflight.launches.shell_text import Node, ShellText
 from preflight.launches.source import Origin, SourceNote, Word, brief
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
 
 # Turns of all loops of a script that are followed.
 MOST_TURNS = 2000
@@ -118,7 +114,7 @@ class ShellBlocks(ShellFlow):
         asks: bool = False,
         unset: bool = False,
     ) -> Truth:
-        """Go through every branch of which nothing decides which one runs.
+        """Go through every branch that may run.
 
         skipped: branches that are read too if no arm decides. asks: the first condition is still
         to be looked at. unset: it asks of a variable that nothing sets.
@@ -186,7 +182,7 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def arm(self, text: ShellText, item: Node, word: Word, origin: Origin) -> Truth:
-        """Tell whether one of the patterns of an arm takes a word."""
+        """Return whether a word matches one of the patterns of a ``case`` arm."""
         truth = FALSE
         patterns: list[list[Node]] = [[]]
         for child in item.children[: behind(item, ")")]:
@@ -237,7 +233,7 @@ class ShellBlocks(ShellFlow):
         return ended
 
     def leaves(self) -> bool:
-        """Tell whether a loop is left, after one of its turns."""
+        """Return whether a loop ends after this turn."""
         if self.stop in ("break", "continue"):
             self.levels -= 1
             if self.levels <= 0:
@@ -246,7 +242,7 @@ class ShellBlocks(ShellFlow):
         return bool(self.stop)
 
     def next_turn(self, text: ShellText, body: Node) -> bool:
-        """Tell whether a loop is followed once more: they can be made to go on for ever."""
+        """Return whether a loop is followed once more: some loops never end."""
         self.turns += 1
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):

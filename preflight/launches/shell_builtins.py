@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from checks.base.regex import regex
 from preflight.launches.set_limits import ulimit
@@ -12,11 +11,8 @@ from preflight.launches.shell_assignments import ShellAssignments
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import fields, number, value
 from preflight.launches.shell_flow import STARTED
-from preflight.launches.shell_text import ShellText
+from preflight.launches.shell_text import Node, ShellText
 from preflight.launches.source import Origin, Word, brief
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
 
 # ``bash -c "bash -c '...'"`` and eval are read down to here.
 DEEPEST_SCRIPT = 8
@@ -52,12 +48,12 @@ class ShellBuiltins(ShellAssignments):
     """Carries out the shell's own commands; those that are not followed leave names unknown."""
 
     def lying(self, name: str) -> str | None:
-        """Return the text of a file that lies where the script is when it names it."""
+        """Return the text of a file near the script, by the name that the script uses."""
         path = self.state.path(name)
         return None if path is None else self.beside(path)
 
     def near(self, name: str) -> str | None:
-        """Return the text of a file that the script wrote, or that lies where it looks."""
+        """Return the text of a file that the script wrote, or that lies near it."""
         word = self.files.get(name)
         if word is None:
             return self.lying(name)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.regex import regex
 from preflight.launches.shell_expansion import expand, pattern, value
 from preflight.launches.shell_state import ShellState
-from preflight.launches.shell_text import Pieces, ShellText
+from preflight.launches.shell_text import Node, Pieces, ShellText
 from preflight.launches.source import Origin, SourceNote, Word
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
 
 _NEVER_SET = regex(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])(?::?-)?\}?")
 _NUMERIC = {
@@ -69,7 +66,7 @@ PROGRAM = Truth(None, ran=True)
 
 
 def both(left: Truth, right: Truth) -> Truth:
-    """Return whether two conditions hold."""
+    """Return the truth of ``left && right``."""
     for truth in (left, right):
         if truth.value is False:
             return truth
@@ -78,7 +75,7 @@ def both(left: Truth, right: Truth) -> Truth:
 
 
 def either(left: Truth, right: Truth) -> Truth:
-    """Return whether one of two conditions holds."""
+    """Return the truth of ``left || right``."""
     return both(left.negated(), right.negated()).negated()
 
 
@@ -144,7 +141,7 @@ class Conditions:
         return OPEN
 
     def empty(self, word: Word) -> Truth:
-        """Tell whether a text is empty: not known of an unset variable, softly of an argument."""
+        """Return whether a text is empty; an argument of the script counts softly as empty."""
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
         match = _NEVER_SET.fullmatch(word.text)
@@ -180,7 +177,7 @@ class Conditions:
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
-        """Return a number, and whether it rests on the script being given no argument."""
+        """Return a number, and whether it assumes that the script has no arguments."""
         if word.text == "$#" and self.state.parameters is None:
             return 0, True
         if word.unresolved or not _INTEGER.fullmatch(word.text.strip()):
@@ -188,7 +185,7 @@ class Conditions:
         return int(word.text), False
 
     def matches(self, word: Word, pieces: Pieces, origin: Origin) -> Truth:
-        """Hold a text against a pattern, as ``case`` and ``[[ == ]]`` do."""
+        """Return whether a text matches a pattern, as in ``case`` and ``[[ == ]]``."""
         compiled = pattern(self.state, pieces, origin)
         if isinstance(compiled, Word):
             return Truth(None, doubts=(*word.doubts, *compiled.doubts))
@@ -204,7 +201,7 @@ class Conditions:
         return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
     def finds(self, word: Word, raw: str) -> Truth:
-        """Look for a regular expression in a text, if POSIX and Python read it alike."""
+        """Return whether a regular expression matches, if POSIX and Python read it alike."""
         self.state.lose("BASH_REMATCH", word.origin, array=True)
         known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
         if not known or not raw or not _EXPRESSION.fullmatch(raw):

@@ -61,7 +61,7 @@ def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
 
 
 def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
-    """Return the word that stands behind an assignment's ``=``, or in a heredoc."""
+    """Return the word behind the ``=`` of an assignment, or of a heredoc."""
     if len(pieces) == 1 and pieces[0].kind == "text":
         return Word(pieces[0].text, origin)
     expansion = _Expansion(state, origin, split=False)
@@ -95,7 +95,7 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
 
 
 def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str] | Word | None:
-    """Return a pattern; the word if a name in it is not known, None if it is not read."""
+    """Return a compiled pattern; the word if a name is open, None if not read."""
     parts: list[str] = []
     for piece in pieces:
         word = value(state, (piece,), origin)
@@ -129,7 +129,7 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Return ``most`` fields (None: all) that ``read`` makes of a line, cut at ``ends``."""
+    """Return the fields into which ``read`` splits a line; ``most``: their number (None: all)."""
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     parts: list[str] = []
@@ -214,7 +214,7 @@ class _Expansion:
             self.keep(text[place:])
 
     def add(self, pieces: Pieces, inner: bool) -> None:
-        """Add pieces; inner: of an operand, which is split as what it stands in is."""
+        """Add pieces; inner: of an operand, which is split like the expansion around it."""
         outer = self.loose
         for piece in pieces:
             self.loose = not piece.quoted and (outer or not inner)
@@ -335,7 +335,7 @@ class _Expansion:
             self.open = self.open or piece.quoted
 
     def elements(self, piece: Piece) -> tuple[Word, ...] | None:
-        """Return the words that a name stands for, one if it is no array; None: not known."""
+        """Return the values of a name: several of an array; None if not known."""
         state, name, key = self.state, piece.name, piece.place
         if name == "BASH_SOURCE" and key in (None, "0") and state.name:
             return (Word(state.name, self.origin),)
@@ -365,7 +365,7 @@ class _Expansion:
         return array[place : place + 1 or None] if place < len(array) else ()
 
     def default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
-        """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; what nothing sets is taken as not set."""
+        """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A counts as not set."""
         state, colon = self.state, piece.operator.startswith(":")
         asked = state.asking and piece.operator[-1] == "-" and not piece.rest
         # The script's own arguments are not given; of an array something known sets it.
@@ -396,7 +396,7 @@ class _Expansion:
             self.open = self.open or piece.quoted
 
     def cut(self, piece: Piece, elements: tuple[Word, ...], every: bool) -> tuple[Word, ...]:
-        """Return ``${A:1:2}``, of a text or of an array."""
+        """Return the elements of ``${A:1:2}``, of a text or of an array."""
         first, colon, length = piece.rest.partition(":")
         start = number(self.state, first or "0", self.origin)
         size = number(self.state, length, self.origin) if colon else None
@@ -433,7 +433,7 @@ class _Expansion:
         return lambda text: change(text, operator, compiled, by.text)
 
     def put(self, piece: Piece, word: Word) -> None:
-        """Add the word that a parameter stands for."""
+        """Add the value of a parameter."""
         self.doubts += word.doubts
         if not self.state.budget.spend(len(word.text) + len(word.unresolved)):
             self.keep(*self.unknown(piece))

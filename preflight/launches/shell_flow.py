@@ -10,7 +10,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings
@@ -28,13 +27,10 @@ from preflight.launches.shell_parts import (
     says,
 )
 from preflight.launches.shell_state import Changes, ShellState, doubts_of, plain
-from preflight.launches.shell_text import ShellText
+from preflight.launches.shell_text import Node, ShellText
 from preflight.launches.shell_ways import either_of
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 from preflight.launches.variables import unread
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
 
 # Commands within each other: of a script that somebody wrote, a few.
 _DEEPEST = 60
@@ -122,7 +118,7 @@ class ShellFlow(ABC):
         return tree
 
     def not_read(self, text: ShellText, node: Node, why: str = "") -> Truth:
-        """Name a part of the script that is not read: what it sets is unknown."""
+        """Note a part of the script that is not read; the variables in it become unknown."""
         written, origin = text.text(node), text.origin(node)
         reason = why or "this part of the script is not read: it does not parse"
         self.note("script-not-read", f"{brief(written)}: {reason}", origin)
@@ -154,7 +150,7 @@ class ShellFlow(ABC):
     # Lists, pipelines, commands
 
     def whole(self, text: ShellText) -> Truth:
-        """Go through a whole text; of one that does not parse, up to where it breaks off."""
+        """Go through a whole text, up to the first part that does not parse."""
         nodes = text.root.children
         try:
             if text.root.type != "ERROR":
@@ -172,7 +168,7 @@ class ShellFlow(ABC):
         return self.run(text, node.children)
 
     def run(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through commands and what separates them."""
+        """Go through a list of commands."""
         ended = TRUE
         for index, node in enumerate(nodes):
             if self.stop:
@@ -236,7 +232,7 @@ class ShellFlow(ABC):
         return ended
 
     def pipeline(self, text: ShellText, parts: Sequence[Part]) -> Truth:
-        """Go through ``a | b``: each in a shell of its own, reading what the one before says."""
+        """Go through ``a | b``: each in a subshell, with the output before as input."""
         node = parts[0].node
         negated = node is not None and node.type == "negated_command"
         if len(parts) == 1:
@@ -315,7 +311,7 @@ class ShellFlow(ABC):
         return self.stop == "exit" and self.failing and not self.started()
 
     def only_waits(self, text: ShellText, node: Node | None) -> bool:
-        """Tell whether a loop that is left here does nothing of the launch behind this place."""
+        """Return whether the rest of the loop that ends here starts nothing of the launch."""
         loop = node
         while loop is not None and loop.type != "do_group":
             loop = loop.parent
@@ -349,7 +345,7 @@ class ShellFlow(ABC):
         return any(map(_is_of_launch, self.commands))
 
     def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
-        """Tell whether commands only set a variable that nothing sets, as ``${A:-x}`` does."""
+        """Return whether commands only give an unset variable a value, as ``${A:-x}``."""
         named = re.escape(truth.asks)
         sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
         texts = [text.text(node) for node in nodes if says(node)]
@@ -359,7 +355,7 @@ class ShellFlow(ABC):
     def branch(
         self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False
     ) -> Changes | None:
-        """Run one way that a script may go; return what it changes, and take that back.
+        """Run one way of the script; return its changes, and take them back.
 
         None if it leaves the script or function. Behind a loop that it leaves, the script goes on
         with that: ``ready=1; break``. unset: it asks whether a variable that nothing sets is empty:
@@ -378,7 +374,7 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Take what several ways change: a variable has all its values, doubted; else the last."""
+        """Merge the changes of several ways: a variable gets all its values, doubted."""
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
@@ -398,7 +394,7 @@ class ShellFlow(ABC):
     def undecided(
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Say which condition nothing decides, and for want of what."""
+        """Return a note on a condition that nothing decides, with the reason."""
         done = [part for part in parts if part.node is not None]
         written = [f"{part.operator} {text.text(part.node)}" for part in done]
         node = next(part.node for part in parts if part.node is not None)
@@ -407,7 +403,7 @@ class ShellFlow(ABC):
     def open_note(
         self, shown: str, origin: Origin, ran: bool = False, several: bool = False
     ) -> SourceNote:
-        """Keep a note on what nothing decides. several: it has an else, or another condition."""
+        """Keep a note on an open condition. several: it has an else or another branch."""
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):

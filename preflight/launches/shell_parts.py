@@ -1,17 +1,14 @@
 """The tree of a script as lists of commands: the grammar nests lists, pipelines and redirections.
 
-Each function returns what bash makes of a node, in the order in which bash runs it.
+Each function returns the commands of a node in the order in which bash runs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from preflight.launches.shell_text import ShellText, WrittenWord
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
+from preflight.launches.shell_text import Node, ShellText, WrittenWord
 
 _REDIRECTIONS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 # The kinds of nodes that are redirections within one that announces a heredoc.
@@ -125,14 +122,14 @@ def redirections_of(text: ShellText, node: Node) -> list[Redirection]:
 
 
 def says(node: Node) -> bool:
-    """Tell whether a node is more than a comment, or what separates commands."""
+    """Return whether a node is a command: no comment and no separator."""
     separates = node.type in ("comment", ";", "&", ";;", ";&", ";;&", "\n", "{", "}", "(", ")")
     keyword = node.type in ("do", "done", "then", "fi", "else")
     return not (separates or keyword)
 
 
 def breaks(node: Node, behind: Node) -> bool:
-    """Tell whether one of two nodes is what does not parse, on a line of the other."""
+    """Return whether one of two nodes does not parse, on a line of the other."""
     return "ERROR" in (node.type, behind.type) and node.end_point[0] == behind.start_point[0]
 
 

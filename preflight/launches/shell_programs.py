@@ -6,7 +6,6 @@ import itertools
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from checks.base.needs import RunAs
 from preflight.launches.described import STARTERS, is_described
@@ -20,13 +19,10 @@ from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import STARTED
 from preflight.launches.shell_output import TALKS, written_out
 from preflight.launches.shell_parts import WRITES, Part, Redirection, ShellFunction, redirections_of
-from preflight.launches.shell_text import ALONE, Pieces, ShellText
+from preflight.launches.shell_text import ALONE, Node, Pieces, ShellText
 from preflight.launches.source import Command, Origin, Reading, SourceError, Word, brief
 from preflight.launches.variables import may_be_absent
 from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
-
-if TYPE_CHECKING:
-    from preflight.launches.shell_text import Node
 
 # A function within itself is followed down to here.
 DEEPEST_CALLS = 4
@@ -145,7 +141,7 @@ class ShellPrograms(ShellBuiltins):
         redirections: Sequence[Redirection],
         origin: Origin,
     ) -> Truth:
-        """Take in a command that is called by its name, with what it writes and reads."""
+        """Take in a named command, with the files that it writes and its input."""
         for word in words:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
                 message = f"{brief(word.text)}: what it starts is not read"
@@ -201,7 +197,7 @@ class ShellPrograms(ShellBuiltins):
         return self.starts(text, words, settings, stdin, origin)
 
     def waits_for(self, texts: Sequence[str]) -> None:
-        """Mark what runs aside and has been killed and waited for, if nothing doubts that."""
+        """Mark background processes that were killed and waited for, without doubt."""
         named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
         if self.doubts:
             return
@@ -247,7 +243,7 @@ class ShellPrograms(ShellBuiltins):
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def names_unread(self, words: Sequence[Word], origin: Origin) -> bool:
-        """Name a command that starts what is not read; return whether it is left at that."""
+        """Note a command whose program is not read; return whether to pass it over."""
         texts = [word.text for word in words]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
@@ -399,7 +395,7 @@ class ShellPrograms(ShellBuiltins):
     def say(
         self, words: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
-        """Keep what a command writes to standard output."""
+        """Keep the standard output of a command."""
         program = words[0].text if words else ""
         if self.output_parts is None or not words or writes:
             return
@@ -434,7 +430,7 @@ class ShellPrograms(ShellBuiltins):
         appends: bool,
         origin: Origin,
     ) -> None:
-        """Keep what a command writes to files, if its text stands in the script."""
+        """Keep the text that a command writes to files, if it stands in the script."""
         program = words[0].text.rpartition("/")[2] if words else ""
         plain = [word for word in words[1:] if not word.text.startswith("-")]
         if program == "tee":

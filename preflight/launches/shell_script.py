@@ -130,7 +130,7 @@ def read_words(
     """Read one command's words: wrappers taken off, and the text of ``bash -c`` read. Never raises.
 
     inside: the words are those of a container. depth, budget, beside: of the script around them.
-    stdin: what the command reads from standard input, where that is known.
+    stdin: what the command reads from standard input, if that is known.
     """
     if not words:
         return Reading(())

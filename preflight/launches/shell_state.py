@@ -188,7 +188,7 @@ class ShellState:
         return word.text if word is not None and known else None
 
     def path(self, name: str) -> str | None:
-        """Return a path as it is from the folder where the script starts.
+        """Return a path relative to the folder in which the script starts.
 
         None if a cd to a folder that is not known stands in front of it.
         """

@@ -6,18 +6,15 @@ What the grammar cannot parse is an ERROR node: whoever walks the tree names tha
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from checks.base.regex import regex
 from checks.capture.secrets import beginning
 from preflight.launches.source import Origin, SourceError, SourceNote
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Literal
-
-    Node = Any  # tree_sitter.Node: the package is imported when a script is read
+Node = Any  # tree_sitter.Node: the package is imported when a script is read
 
 # A word that a guide leaves to its reader, ``<model_path>``; of ``<in>out`` the file stands behind.
 _PLACEHOLDER = regex(
@@ -122,7 +119,7 @@ class ShellText:
     """
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:
-        """Parse a text, with placeholders and what the grammar does not take hidden."""
+        """Parse a text; placeholders and constructs that the grammar lacks are hidden."""
         if len(text) > _MOST_CHARACTERS:
             raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
         self.source, self.lined = source, first_line is not None
@@ -239,7 +236,7 @@ class ShellText:
         return pieces
 
     def _finished(self, pieces: list[Piece], row: int) -> Pieces:
-        """Return the pieces with ``~/`` as the home folder, and what is to be filled in named."""
+        """Return the pieces with ``~/`` expanded and placeholders named."""
         first = pieces[0] if pieces else None
         if first is not None and not first.quoted and _HOME.match(first.text):
             home = Piece("parameter", "~", True, "HOME")
@@ -260,7 +257,7 @@ class ShellText:
         return tuple(pieces)
 
     def _collect(self, node: Node, quoted: bool, pieces: list[Piece]) -> None:
-        """Add the pieces of a node: what is not expanded is text, gaps between children too."""
+        """Add the pieces of a node; text between its children counts too."""
         kind = node.type
         if kind == "$" and self.bytes[node.end_byte : node.end_byte + 1] == b'"':
             return  # $"..." is a text that may be translated
@@ -309,7 +306,7 @@ class ShellText:
             pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
     def _inner(self, node: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
-        """Add what stands between two places of a node."""
+        """Add the pieces between two places of a node."""
         literal = "heredoc_content" if node.type == "heredoc_body" else "string_content"
         literal = literal if quoted or node.type == "heredoc_body" else "word"
         quoted = quoted or node.type == "heredoc_body"
@@ -427,7 +424,7 @@ def _parse(text: bytes) -> tuple[bytes, Node]:
 
 @lru_cache(maxsize=1)
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
-    """Return bash's parser and what finds a bare ``$`` in a word. Raises SourceError without it."""
+    """Return bash's parser and a finder of bare ``$``. Raises SourceError without it."""
     try:
         import tree_sitter_bash
         from tree_sitter import Language, Parser, Query, QueryCursor

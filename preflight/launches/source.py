@@ -29,7 +29,7 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a text stands; ``of``: the service, role or job, where one text makes several."""
+    """Where a text stands; ``of``: the service, role or job, if one text makes several."""
 
     source: str
     line: int | None = None
@@ -113,7 +113,7 @@ class Command(NamedTuple):
     source sets for it, the later over the earlier, those of the caller's environment included.
     wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``),
     outermost first, each as its words. container: what the container is given that it runs in,
-    where the source starts one. doubts: the conditions that nothing decides and that it runs under.
+    if the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
     runs only once it has ended. ended: the script kills it, and waits for it. turn: how often the
     script has ended all that ran before it. files: what its container alone holds of what the
@@ -164,7 +164,7 @@ class Reading(NamedTuple):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What a file says and does not start, such as a service of a profile, a sentence each."""
+        """Return a sentence on each part that is not started, such as a profile's service."""
         texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
         more = len(texts) - _MOST_LEFT_OUT
         last = (f"and {more} more are not started",) if more > 0 else ()
@@ -185,7 +185,7 @@ def with_last(reading: Reading, waited: bool) -> Reading:
 
 
 def told_apart(reading: Reading) -> Reading:
-    """Name the service or role of each command whose text several of them share."""
+    """Name the service or role of each command whose line several commands share."""
     places: dict[Origin, set[Place | None]] = {}
     for command in reading.commands:
         places.setdefault(command.origin, set()).add(command.place)
@@ -201,7 +201,7 @@ def told_apart(reading: Reading) -> Reading:
 
 
 def named_by_program(reading: Reading) -> Reading:
-    """Return the commands named as ``sglang.launch_server 2``, the same in two texts."""
+    """Return the commands with origins such as ``sglang.launch_server 2``."""
     seen: Counter[str] = Counter()
     commands = []
     for command in reading.commands:
@@ -281,7 +281,7 @@ _OF_POD = ("operator", "cluster")
 
 
 def why_open(word: Word, names: str) -> str:
-    """Return that ``names``, which ``word`` leaves open, are not set, or what gives them."""
+    """Return why ``names`` are open in ``word``: not set, or given by Kubernetes."""
     inside = word.inside
     of_cluster = inside is not None and inside.kind == "cluster"
     of_cluster = of_cluster and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
@@ -289,7 +289,7 @@ def why_open(word: Word, names: str) -> str:
 
 
 def both_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return where the open names of two parts of a text are known; the first's if they differ."""
+    """Return the place that knows the open names of two texts; the first's if they differ."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
@@ -340,7 +340,7 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return how to give each variable that nobody sets, where the shell that reads it finds it."""
+    """Return how to give each variable to the shell that reads it."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         kind, what = variable.inside or ("", "")
@@ -354,7 +354,7 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Mark the open variables of a container's shell as its own, except those of ``outer``."""
+    """Mark a container shell's open variables as known inside, except those of ``outer``."""
     lost = {name for word in outer for name in word.unresolved}
 
     def marked(word: Word) -> Word:

@@ -71,7 +71,7 @@ _MOST_WORKERS = 1024
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the commands of the jobs in a file: workers, store, and what stands beside them."""
+    """Return the commands of the jobs: workers, store, and the services beside them."""
     if _has_variants(launch):
         raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
     variables, notes = with_env_files(launch)
@@ -176,7 +176,7 @@ def _read(launch: LaunchText) -> Reading:
 def _beside(
     called: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
-    """Yield what a job starts beside its workers: NATS and etcd, and what answers requests."""
+    """Yield the services beside a job's workers: NATS, etcd, and the frontends."""
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
     kind = frontend.at("type").text or "dynamo"
@@ -225,7 +225,7 @@ def _filled(value: Node, path: str) -> Word:
 
 
 def _mounts(job: Node) -> Iterator[Mount]:
-    """Yield what the job mounts into its containers (srtctl/core/runtime.py)."""
+    """Yield the mounts of the job's containers (srtctl/core/runtime.py)."""
     model = job.at("model", "path").text or ""
     if model.startswith("/"):
         yield Mount("/model", source=model)
@@ -241,7 +241,7 @@ def _names(node: Node) -> set[str]:
 
 
 def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
-    """Yield what the job gives SGLang's workers of its store; its master's address comes later.
+    """Yield the store's variables of SGLang's workers; the master's address stays open.
 
     Source: github.com/NVIDIA/srt-slurm ``srtctl/backends/sglang.py`` ``get_mooncake_worker_env``.
     """
@@ -270,7 +270,7 @@ def _store_file(store: Node) -> str:
 
 
 def _number(node: Node, least: int = 1) -> int:
-    """Return a count that a job gives; ``least`` where it gives none."""
+    """Return a count of a job, at least ``least``."""
     text = node.text or str(least)
     number = int(text) if text.isdecimal() and len(text) < 6 else least
     return min(max(least, number), _MOST_WORKERS)

@@ -26,7 +26,7 @@ def unread(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
 
 
 def may_be_absent(word: Word, name: str) -> bool:
-    """Return whether nothing says that a variable is set at all: only what was not read may."""
+    """Return whether a variable may not exist: only a part that was not read may set it."""
     return word.unresolved == (name,) and word.text == f"${name}"
 
 
@@ -88,7 +88,7 @@ class Variables:
     """A shell's variables over time: a view of them is free, and knows its own time."""
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
-        """Start from what the script is given; ``around``: a shell's own, which nothing exports."""
+        """Start with the script's environment; ``around``: variables that are not exported."""
         self.base = base
         self._around = around
         self.now = 0

@@ -122,7 +122,7 @@ def strip_wrappers(
     inside: bool = False,
     reads: bool = False,
 ) -> Stripped:
-    """Take off what stands in front of a program, outermost first. Never raises.
+    """Take wrappers off a command, outermost first. Never raises.
 
     inside: the words stand in a container already; a container run in there is left as it is.
     reads: whether standard input is given, which is the script of a shell without another.
@@ -252,7 +252,7 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
 def _user_behind(
     before: RunAs, words: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
-    """Return who runs what a wrapper starts, and the limits of the session that it opens."""
+    """Return the user of a wrapper's program, and the limits of the session it opens."""
     run_as = changed_user(words, behind)
     texts = tuple(word.text for word in words)
     if starts_anew(texts):

@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 
 class Handed(Enum):
-    """What of an allocation is registered, where it is."""
+    """What of an allocation is registered, if it is."""
 
     AS_ASKED = "the bytes that were asked for"
     WHOLE_PAGES = "all that is mapped"
@@ -47,7 +47,7 @@ class Allocation(NamedTuple):
     the arena, whose own pages are counted with the arena, and 0 for what was not mapped).
     node: the NUMA node that the pages are bound to, None if to none. error: what the process says
     when the pages are not there. handed: what of it is registered. offset_bytes: where in a page it
-    begins; of plain memory, whose address nobody knows, where it would take the most pages.
+    begins; of plain memory, whose address nobody knows, if it would take the most pages.
     may_die: a bus error may come in place of ``error``, where others take the pages meanwhile.
     split: 0 for a mapping of its own; of one node's share, which mapping of the process it is of.
     """
@@ -86,10 +86,10 @@ class Pools(Protocol):
         """
 
     def take(self, at: Spot, pages: int) -> bool:
-        """Take pages, all or none; ``at``: where they must come from."""
+        """Take pages, all or none. at: the spot that they must come from."""
 
     def kills(self, page_size_bytes: int) -> bool:
-        """Tell whether a mapping for which there is none is granted, and ends in a bus error."""
+        """Return whether a mapping without pages is granted, and ends in a bus error."""
 
 
 class EndlessPools:
@@ -152,7 +152,7 @@ def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ..
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:
-    """Return the mapping that ``shares`` are of; with several it is bound to no single node."""
+    """Return the one mapping of several ``shares``, bound to no single node."""
     first = shares[0]
     if len(shares) == 1:
         return first

@@ -65,7 +65,7 @@ def place_nics(
         if missing:
             text = f"the launch names {', '.join(missing)}: no such RDMA device on this host"
             notes.append(Note("device-missing", text))
-        devices = {name: node for name, node in devices.items() if name in wanted}
+        devices = {name: numa_node for name, numa_node in devices.items() if name in wanted}
         origin = "this host's RDMA devices that the launch names"
     if not devices:
         text = (
@@ -73,7 +73,7 @@ def place_nics(
             "message. To size another host, give its --nic-numa-nodes (0,1, or none)"
         )
         notes.append(Note("rdma-without-device", text))
-    nodes = sorted({node for node in devices.values() if node is not None})
+    nodes = sorted({numa_node for numa_node in devices.values() if numa_node is not None})
     return NicPlacement(tuple(nodes), origin, tuple(notes))
 
 
@@ -117,7 +117,7 @@ def place_ranks(
         if len(nodes) == ranks and None not in nodes:
             mems = read_allowed(root).mems if tries else Unknown("not asked")
             if not isinstance(mems, Unknown) and not set(mems).issuperset(nodes):
-                nodes = tuple(node if node in mems else None for node in nodes)
+                nodes = tuple(numa_node if numa_node in mems else None for numa_node in nodes)
             return RankPlacement(nodes, "this host's GPUs, to whose nodes SGLang binds each rank")
     if len(nics) < 2 and isinstance(gpus, Unknown):
         text = (
@@ -130,7 +130,7 @@ def place_ranks(
     if len(nics) < 2:
         return unbound(ranks, "one NUMA node, or no GPU that names one")
     spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))
-    listed = ",".join(str(node) for node in spread)
+    listed = ",".join(str(numa_node) for numa_node in spread)
     text = (
         f"ranks are taken to be bound to nodes {listed}, in order, as SGLang binds them to their "
         "GPUs' nodes; say --rank-numa-nodes where that differs"
@@ -163,7 +163,7 @@ class ClientNics:
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """Return ``client`` with the nodes of its own NICs, if they are not the launch's."""
+        """Return ``client`` with the nodes of its NICs, if they are not the launch's."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

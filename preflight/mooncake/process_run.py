@@ -253,7 +253,7 @@ class ProcessRun:
             return ()
         nodes = self._launch.nic_nodes if client.nic_nodes is None else client.nic_nodes
         if release.numa_segments_stay_bound and self.process.node is not None:
-            return tuple(node for node in nodes if node == self.process.node)
+            return tuple(numa_node for numa_node in nodes if numa_node == self.process.node)
         return nodes
 
     def _numa_segment(
@@ -261,13 +261,13 @@ class ProcessRun:
     ) -> Iterator[Allocation]:
         """Yield one mapping, an equal share bound to each node; never from the arena.
 
-        Or a mapping for each node, of whole slabs, where Mooncake is told to.
+        Or a mapping for each node, of whole slabs, if Mooncake is told to.
         """
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
-            for node in nodes:
-                yield _regular(what, share, True, node)._replace(split=self._splits)
+            for numa_node in nodes:
+                yield _regular(what, share, True, numa_node)._replace(split=self._splits)
             return
         page = self._page_bytes
         by_hca = self.process.settings.hca_segments and self._launch.release.hca_segments
@@ -280,7 +280,7 @@ class ProcessRun:
         # The kernel grants the mapping on what the process may use in all, before any share is
         # bound: a node that is short shows only when a page is touched there, as a bus error.
         granted = self._pools.grants(self._at(page), sum(every))
-        for node, share, pages in zip(nodes, shares, every, strict=True):
+        for numa_node, share, pages in zip(nodes, shares, every, strict=True):
             if not share:
                 continue
             asked = Allocation(
@@ -289,12 +289,12 @@ class ProcessRun:
                 Backing.HUGETLB,
                 page,
                 pages,
-                node,
+                numa_node,
                 True,
                 OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
                 split=0 if by_hca else self._splits,
             )
-            if granted and self._pools.take(Spot(page, node), pages):
+            if granted and self._pools.take(Spot(page, numa_node), pages):
                 yield asked
                 continue
             bus_error = "SIGBUS (exit code 135) while the segment is touched"
@@ -310,9 +310,9 @@ class ProcessRun:
         """Yield the memory of ``allocate_buffer_mmap_memory``: from the arena, else a mapping."""
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
-            page, node = self._page_bytes, self.process.node
+            page, numa_node = self._page_bytes, self.process.node
             falls_back = OnShortage.FALLS_BACK
-            yield Allocation(what, size, Backing.ARENA, page, 0, node, registered, falls_back)
+            yield Allocation(what, size, Backing.ARENA, page, 0, numa_node, registered, falls_back)
         else:
             yield self._map(what, size, Backing.HUGETLB, registered, OnShortage.FAILS, error)
 
@@ -348,8 +348,8 @@ class ProcessRun:
     ) -> Allocation:
         """Return a mapping of huge pages, bound to where the process is bound."""
         page = page_size_bytes or self._page_bytes
-        pages, node = round_up(size, page) // page, self.process.node
-        asked = Allocation(what, size, backing, page, pages, node, registered, on_shortage)
+        pages, numa_node = round_up(size, page) // page, self.process.node
+        asked = Allocation(what, size, backing, page, pages, numa_node, registered, on_shortage)
         if self._pools.take(self._at(page), pages):
             return asked
         if self._pools.kills(page):
@@ -379,10 +379,12 @@ def heap(process: MappedProcess) -> tuple[Allocation, ...]:
     return tuple(allocations)
 
 
-def _regular(what: MemoryKind, size: int, registered: bool, node: int | None = None) -> Allocation:
+def _regular(
+    what: MemoryKind, size: int, registered: bool, numa_node: int | None = None
+) -> Allocation:
     page = REGULAR_PAGE_BYTES
     pages, fails = round_up(size, page) // page, OnShortage.FAILS
-    return Allocation(what, size, Backing.REGULAR, page, pages, node, registered, fails)
+    return Allocation(what, size, Backing.REGULAR, page, pages, numa_node, registered, fails)
 
 
 def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:

@@ -94,7 +94,7 @@ def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Return every process's allocations against the least that ``stock`` is.
+    """Return every process's allocations from the least ``stock``.
 
     None if a pool is not known.
     """
@@ -142,7 +142,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the pages before an arena and those used of it; none if more is mapped behind it.
+    """Return the pages before an arena and the arena's used ones; none if more follows.
 
     MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
     """
@@ -194,9 +194,9 @@ def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
-    """Return where an allocation's pages come from."""
-    node = allocation.node
-    return Spot(allocation.page_size_bytes, node, among if node is None else ())
+    """Return the spot from which an allocation takes its pages."""
+    numa_node = allocation.node
+    return Spot(allocation.page_size_bytes, numa_node, among if numa_node is None else ())
 
 
 def pages_by_spot(
@@ -204,7 +204,7 @@ def pages_by_spot(
 ) -> dict[Spot, int]:
     """Return the huge pages of allocations by page size and NUMA node.
 
-    among: the nodes to which the process is bound, where they are several and not all.
+    among: the nodes to which the process is bound, if they are several and not all.
     """
     pages: dict[Spot, int] = {}
     for allocation in allocations:
@@ -233,12 +233,12 @@ def _headroom(process: ProcessReplay) -> dict[Spot, int]:
     mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
     allowed_mems_nr), although each share is then bound, and taken, elsewhere.
     """
-    node = process.process.node
+    numa_node = process.process.node
     headroom: dict[Spot, int] = {}
     shares = [share for share in process.allocations if share.on_shortage is OnShortage.BUS_ERROR]
-    if node is not None and shares:
-        spot = Spot(shares[0].page_size_bytes, node)
+    if numa_node is not None and shares:
+        spot = Spot(shares[0].page_size_bytes, numa_node)
         clients = sum(1 for share in shares if share.node == shares[0].node)
-        pages = sum(share.pages for share in shares if share.node != node)
+        pages = sum(share.pages for share in shares if share.node != numa_node)
         headroom[spot] = -(-pages // clients)
     return headroom

@@ -52,7 +52,7 @@ def capacity_figure(capacity: Capacity) -> Html:
 
 
 def _tiers(capacity: Capacity) -> Html:
-    """Draw a list: formulas are long, and a table of them would be wider than any window."""
+    """Return the list of tiers with their formulas, too long for a table."""
     items = []
     for tier in capacity.tiers:
         holds = [_bounds(tier.bytes, format_bytes)]
@@ -74,7 +74,7 @@ def _bounds(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".forma
 
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Draw the nearest tier last: where lines meet, it is enough by itself."""
+    """Draw the curves, the nearest tier last: it shows where lines meet."""
     shapes = _grid(rounds)
     for tier in reversed(tiers):
         at = _colour(rounds, tier)

@@ -106,7 +106,7 @@ class Made(NamedTuple):
 def report_page(
     report: Report, sections: Iterable[PagePart], made: Made, about: Mapping[str, str] = {}
 ) -> str:
-    """Write the whole document. about: by id, what its page says."""
+    """Return the whole document. about: id -> the text of its page."""
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
@@ -338,7 +338,7 @@ def _value(value: object) -> str:
 
 
 def host_table(facts: Facts) -> Html:
-    """Return the host in a few lines; what was not read says so."""
+    """Return the host in a few lines; an unread fact says so."""
     rows = [
         ("kernel", lambda: known(facts.system.kernel_release)),
         ("distribution", lambda: _distribution(facts.system)),

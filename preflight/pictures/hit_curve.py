@@ -164,7 +164,7 @@ def _between(points: Sequence[tuple[float, float]], across: float) -> float:
 def plot_figure(
     capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
-    """Return the curve as an SVG element; empty if there is nothing to draw. style: of its own."""
+    """Return the curve as an SVG element; empty if there is nothing to draw."""
     plot = _plot(capacity, answer)
     if plot is None:
         return Html("")
@@ -242,7 +242,7 @@ def trace_page(capacity: CapacityAnswer, answer: TraceAnswer, style: str) -> str
 
 
 def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
-    """Return what a page says of a trace: each server's tiers, and the curve."""
+    """Return the parts of a page about a trace: each server's tiers, curve and notes."""
     parts = [element("p", trace_head(answer))]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         parts.append(element("h2", server.subject))

@@ -57,7 +57,7 @@ def _row(memory_map: MemoryMap, label: str, name: str, bar: Bar) -> Html:
 
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
-    """Draw with widths in per cent, so that neither letters nor patterns are stretched."""
+    """Draw a bar with widths in per cent, so that letters are not stretched."""
     size = bar.parts_bytes
     parts = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
     if bar.over_bytes:

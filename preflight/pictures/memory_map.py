@@ -120,7 +120,7 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """kind: of KINDS, None for what is no part. sizes: of each place, 0 where it has none."""
+    """kind: of KINDS, None if it is no part. sizes: of each place, 0 without one."""
 
     kind: str | None
     name: str
@@ -170,12 +170,12 @@ def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMa
         return MemoryMap((host,))
     hugetlb = _hugetlb(facts)
     places = []
-    for node in numa.nodes:
-        bound = takes if not isinstance(takes, Sequence) else _bound(takes, node.node)
-        if node.total_bytes == 0 and not bound:
+    for numa_node in numa.nodes:
+        bound = takes if not isinstance(takes, Sequence) else _bound(takes, numa_node.node)
+        if numa_node.total_bytes == 0 and not bound:
             continue  # CPUs without memory of their own
-        memory = _node(node.node, node.total_bytes, node.available_bytes, hugetlb)
-        places.append(_place(f"node {node.node}", memory, bound))
+        memory = _node(numa_node.node, numa_node.total_bytes, numa_node.available_bytes, hugetlb)
+        places.append(_place(f"node {numa_node.node}", memory, bound))
     free = () if not isinstance(takes, Sequence) else _bound(takes, None)
     if free:
         bar = Bar(None, _launch_parts(free))
@@ -183,8 +183,8 @@ def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMa
     return MemoryMap((*places, host))
 
 
-def _bound(takes: Sequence[Take], node: int | None) -> tuple[Take, ...]:
-    return tuple(take for take in takes if take.node == node)
+def _bound(takes: Sequence[Take], numa_node: int | None) -> tuple[Take, ...]:
+    return tuple(take for take in takes if take.node == numa_node)
 
 
 def _place(
@@ -315,18 +315,18 @@ def _host(facts: Facts) -> _Memory | Unknown:
 
 
 def _node(
-    node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
+    numa_node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
 ) -> _Memory | Unknown:
     """Return the memory of one NUMA node."""
     if isinstance(total, Unknown) or isinstance(available, Unknown):
         return _first_unknown(total, available)
     if available > total:
-        return Unknown(f"node {node}: more is available than there is ({total} bytes)")
+        return Unknown(f"node {numa_node}: more is available than there is ({total} bytes)")
 
     def share(pool: Pool) -> tuple[int, int] | Unknown:
         """Return the held and the free pages of a pool on this node."""
-        if node in pool.nodes:
-            here = pool.nodes[node]
+        if numa_node in pool.nodes:
+            here = pool.nodes[numa_node]
             return here.total_pages - here.free_pages, here.free_pages
         if pool.nodes or not pool.total_pages:
             return 0, 0
@@ -384,7 +384,7 @@ class Take(NamedTuple):
 
 
 def memory_of(seen: JudgedHost) -> MemoryMap:
-    """Return the host's memory, with the launch on it where one was given."""
+    """Return the host's memory, with the launch on it if there is one."""
     takes: tuple[Take, ...] | Unknown | None = None
     if seen.launch is not None:
         takes = seen.launch if isinstance(seen.launch, Unknown) else launch_takes(seen.launch)
@@ -392,7 +392,7 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return every mapping as asked for; of an L2 between two bounds, the upper.
+    """Return the memory that every mapping takes; of an L2 between two bounds the upper.
 
     Unknown if a check would say so too: the size of some process is not known.
     """
@@ -420,5 +420,5 @@ def _takes(process: ProcessReplay) -> list[Take]:
 def _take(mapped: Allocation, size: int, bound: int | None) -> Take:
     page = mapped.page_size_bytes if mapped.on_huge_pages else None
     # A process that is bound takes its regular memory there too, though no mapping says so.
-    node = bound if mapped.node is None else mapped.node
-    return Take(OWNERS.get(mapped.what, "other"), size, page, node)
+    numa_node = bound if mapped.node is None else mapped.node
+    return Take(OWNERS.get(mapped.what, "other"), size, page, numa_node)

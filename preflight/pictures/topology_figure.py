@@ -24,23 +24,27 @@ _LETTERS = 22
 
 
 def topology_figure(topology: Topology) -> Html:
-    """Draw boxes, what the lines mean, the devices, and the whole matrix as a table."""
-    groups = [(f"node {node.node}", node.node) for node in topology.nodes]
+    """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
+    groups = [(f"node {numa_node.node}", numa_node.node) for numa_node in topology.nodes]
     loose = any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics))
     if loose:
         groups.append(("on no known node", -1))
-    boxes = [_node(topology, name, None if node < 0 else node) for name, node in groups]
+    boxes = [
+        _node(topology, name, None if numa_node < 0 else numa_node) for name, numa_node in groups
+    ]
     parts = [element("div", *boxes, class_="nodes"), _key(topology)]
     return join([*parts, _devices(topology), _matrix(topology)], "\n")
 
 
 def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
     """Return the node whose box a device stands in; None if that node is not shown."""
-    return device.node if any(node.node == device.node for node in topology.nodes) else None
+    return (
+        device.node if any(numa_node.node == device.node for numa_node in topology.nodes) else None
+    )
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the nearest level of a GPU's paths, and the NICs there.
+    """Return the nearest level of a GPU's paths, and the NICs at that level.
 
     None if no path is known.
     """
@@ -54,13 +58,13 @@ def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-def _node(topology: Topology, name: str, node: int | None) -> Html:
+def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
     """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest."""
-    gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == node]
-    nics = [nic for nic in topology.nics if _box_of(topology, nic) == node]
+    gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == numa_node]
+    nics = [nic for nic in topology.nics if _box_of(topology, nic) == numa_node]
     about = [name]
     for each in topology.nodes:
-        if each.node == node:
+        if each.node == numa_node:
             about += [f"CPUs {each.cpus}"] if each.cpus else []
             if isinstance(each.memory_bytes, int):
                 about.append(format_bytes(each.memory_bytes))

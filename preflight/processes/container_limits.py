@@ -55,7 +55,7 @@ def container_limits(command: Command) -> ContainerLimits | None:
 
 
 def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
-    """Return the device files, or folders of them, by which a container opens RDMA devices."""
+    """Return the device files or folders by which a container opens RDMA devices."""
     engine = settings.engine
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":

@@ -53,13 +53,13 @@ def service_of(command: Command) -> str:
 
 
 def pod_of(command: Command) -> str:
-    """Return the pod of Kubernetes that a command runs in; "" for none."""
+    """Return the Kubernetes pod that a command runs in, or ""."""
     place = command.place
     return " ".join(place.name) if place is not None and place.kind == "pod" else ""
 
 
 def host_path(command: Command, path: str) -> str | Unknown:
-    """Return where a path of a process lies on its host; Unknown if no volume says so."""
+    """Return the host's path of a file of a process; Unknown if no volume tells it."""
     settings = command.container
     if settings is not None:
         return _mounted(settings, path)
@@ -102,7 +102,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
 
 
 def _reads_there(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a reader of files as a command sees them: its own, mounted, or the host's."""
+    """Return a reader of files as a command sees them: written, mounted, or the host's."""
     if command.files:
         return reads_written(command.files, reads_in(command._replace(files={}), read_file))
 

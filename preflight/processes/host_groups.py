@@ -1,6 +1,6 @@
 """Which processes of one launch run on hosts of their own: what a guide writes for several hosts.
 
-Two are on different hosts where their node ranks differ, where ssh or srun names a host, where they
+Two are on different hosts where their node ranks differ, if ssh or srun names a host, if they
 bind addresses that no host has both of, or where both want one port and neither runs beside the
 other. What none of this is said of may run on any of them, and is counted with each.
 """
@@ -196,7 +196,7 @@ def _clash(some: set[Published], others: set[Published]) -> bool:
 
 
 def _port(process: LaunchProcess) -> int:
-    """Return the port of a server on its host; 0 for none that is known."""
+    """Return the port of a server on its host, or 0 if not known."""
     fixed = next(iter(ports(process)), None) if process.kind in _SERVERS else None
     if fixed is None or fixed.network or not isinstance(fixed.port, int):
         return 0
@@ -241,7 +241,7 @@ class Behind(NamedTuple):
 
     @property
     def same(self) -> str:
-        """What the first two engines both take, if both are to run; "" for nothing that is seen."""
+        """Return the resource that the first two engines both take, or ""."""
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
@@ -348,7 +348,7 @@ def _far(process: LaunchProcess) -> bool:
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" for none."""
+    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names, or ""."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
         remote = remote_words(wrapper)
@@ -361,7 +361,7 @@ def _named_host(wrapper: Sequence[str]) -> str:
 
 
 def _bound(process: LaunchProcess) -> str:
-    """Return the address of its host that a process binds or goes by; "" for none of its own."""
+    """Return the host's address that a process binds or goes by, or ""."""
     if network_of(process.command):
         return ""
     server = process.server

@@ -102,7 +102,7 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 
 
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
-    """Return product -> release that a command runs: its container's, or what pip put there."""
+    """Return product -> release of a command, by its container or by pip."""
     releases = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:

@@ -109,7 +109,7 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
-    """Return the store's devices of one rank (0 for a process of its own); None without RDMA."""
+    """Return the store's devices of one rank (0 without ranks); None without RDMA."""
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
@@ -130,7 +130,7 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
-    """Return where a store's own process has its devices from; and the variable, "" for none."""
+    """Return the origin of a store process's devices, and the variable or ""."""
     for word in process.arguments:
         flag = word.flag.lstrip("-").replace("-", "_")
         if flag in ("device_names", "device_name"):
@@ -216,7 +216,7 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return a transport but RDMA and TCP, or ""; what it pins is its driver's to say."""
+    """Return a transport other than RDMA and TCP, or ""; its driver pins memory."""
     server, protocol = process.server, store_protocol(process)
     store = None if server is None else server.store
     # In standalone storage a mooncake_client moves it, and a store with an error nothing.

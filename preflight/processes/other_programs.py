@@ -132,7 +132,7 @@ class Servers:
     """Where the programs of a launch that are known run, and from which number on they do."""
 
     def __init__(self, processes: Iterable[LaunchProcess]) -> None:
-        """Note where servers run, and the first one in each place and turn that runs aside."""
+        """Note the places of servers, and the first background server of each place and turn."""
         self.places: set[Place | None] = set()
         self.first: dict[tuple[Place | None, int], int] = {}
         for each in processes:
@@ -144,7 +144,7 @@ class Servers:
                     self.first.setdefault((place, each.command.turn), each.number)
 
     def before(self, process: LaunchProcess) -> bool:
-        """Return whether one runs already where a program starts."""
+        """Return whether a server runs already when a program starts."""
         command = process.command
         return self.first.get((command.place, command.turn), process.number) < process.number
 
@@ -176,7 +176,7 @@ def unknown_beside(process: LaunchProcess, servers: Servers, lost_source: bool) 
 
 
 def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
-    """Return whether a program runs while a server does: one that the script waits for may not."""
+    """Return whether a program may run while a server does."""
     command = process.command
     texts = [word.text for word in command.words]
     name = texts[0].rpartition("/")[2]
@@ -191,7 +191,7 @@ def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
 
 
 def _detaches(words: Sequence[str]) -> bool:
-    """Return whether a launcher leaves running what it starts."""
+    """Return whether a launcher leaves its program running."""
     name = words[0].rpartition("/")[2]
     if name == "setsid":
         return bool({"-f", "--fork"} & set(words))
@@ -220,7 +220,7 @@ def _holds_little(name: str, behind: Sequence[str]) -> bool:
 
 
 def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
-    """Return whether a name is one of proxies, monitors and their like, or of what only asks."""
+    """Return whether a name is that of a proxy, a monitor or a client."""
     named = ASKING.fullmatch(name) is not None or _SMALL_NAMES.fullmatch(name) is not None
     return named and not any(map(_GIGABYTES.fullmatch, behind))
 
@@ -249,7 +249,7 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
 
 
 def _starts(name: str, texts: Sequence[str]) -> bool:
-    """Return whether words such as ``kubectl run x`` start what they do not show."""
+    """Return whether words such as ``kubectl run x`` start an unseen program."""
     plain = [text for text in texts[1:] if text[:1] != "-"][:2]
     if any(text in ("--replicas=0", "--help", "-h") for text in texts):
         return False

@@ -69,7 +69,7 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
 def all_ports(
     processes: Sequence[LaunchProcess], others: Sequence[Published] = ()
 ) -> Iterator[BoundPort]:
-    """Yield what the processes bind and what engines bind for them, in the launch's order.
+    """Yield the ports that processes bind and engines bind for them, in order.
 
     others: of containers whose program the launch does not show. Of those at which the processes of
     one server meet, those alone are yielded that something else of the launch wants too.
@@ -96,7 +96,7 @@ def _place(port: BoundPort) -> tuple[str, int | Unknown]:
 
 
 def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
-    """Return where a server's processes meet, and the host that is named, "" for its own."""
+    """Return the ports at which a server's processes meet, with the host ("": this one)."""
     server, command = process.server, process.command
     if server is None or server.value("node_rank") != 0:
         return []
@@ -200,6 +200,7 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
+    """Return the port of a flag, its default, or Unknown if it is open."""
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

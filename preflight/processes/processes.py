@@ -127,7 +127,7 @@ class SglangServer(NamedTuple):
         return self.arguments.value(name)
 
     def number(self, name: str) -> int | Unknown:
-        """Return an argument that is a whole number, 1 where SGLang leaves it open."""
+        """Return an argument that is a whole number; 1 if SGLang leaves it open."""
         value = self.value(name)
         return value if isinstance(value, int | Unknown) else 1
 
@@ -222,7 +222,7 @@ def understand(
 ) -> tuple[LaunchProcess, ...]:
     """Return every command as a process of a known kind; all other programs are ``OTHER``.
 
-    sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
+    sglang_version: as for ``parse_sglang_arguments``, which raises ValueError if it is no version.
     installed: the host's releases of engines beside SGLang, which run outside of containers.
     """
     of_host = {name: Named(release, "this host") for name, release in (installed or {}).items()}
@@ -296,7 +296,7 @@ def _consumer(
 
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """Return a command's kind, and the arguments that are its own."""
+    """Return a command's kind, and the arguments of its program."""
     words = command.words
     if not words:
         return ProcessKind.OTHER, ()
@@ -348,7 +348,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 
 def with_router(command: Command) -> bool:
-    """Return whether servers start with a router in front of them, told by ``--router-...``."""
+    """Return whether servers start behind a router, by ``--router-...``."""
     return any(word.text == _WITH_ROUTER for word in command.words)
 
 

@@ -54,7 +54,7 @@ Bound = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield calls to a port at which a Compose service does not listen, and where it does."""
+    """Yield calls to a port on which a Compose service does not listen, with the right port."""
     bound = _bound(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
@@ -99,14 +99,14 @@ def not_served(
 
 
 def not_dialled(text: str) -> str:
-    """Return the endpoints that a client passes over: etcd's, each behind a scheme of its own."""
+    """Return the etcd endpoints that a client passes over: each has another scheme."""
     _, separator, rest = text.partition("://")
     others = rest.partition(";")[2]
     return others if separator and "://" in others else ""
 
 
 def endpoints(rest: str) -> list[str]:
-    """Return the addresses of ``a:1;b:1``; the first alone if another has a scheme of its own."""
+    """Return the addresses of ``a:1;b:1``; the first alone if another has a scheme."""
     parts = rest.split(";")
     return parts[:1] if not_dialled(f"://{rest}") else parts
 
@@ -114,7 +114,7 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
 ) -> str:
-    """Return where a Compose service listens instead, ports of this kind first; "" if it may."""
+    """Return the ports on which a Compose service listens instead; "" if it may be right."""
     named = [process for process in processes if host and service_of(process.command) == host]
     ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -310,7 +310,7 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the name under which a store registers; its default localhost has a rule of its own."""
+    """Yield the name under which a store registers; a rule judges the default localhost."""
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
@@ -322,7 +322,7 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 def _plain(
     process: LaunchProcess, kind: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
-    """Yield the service at the address of a setting; Unknown stays so, an empty one is none."""
+    """Yield the service at the address of a setting; none for an empty one."""
     if isinstance(setting.value, Unknown):
         yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:

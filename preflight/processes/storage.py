@@ -103,7 +103,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
 
 
 def _configurations(process: LaunchProcess) -> Iterator[tuple[str | Unknown, str]]:
-    """Yield the files without which the process ends at once, and where each is named."""
+    """Yield the files without which the process ends at once, each with its origin."""
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
         if word is not None and not may_be_absent(word, variable):
@@ -152,7 +152,7 @@ def offloading(
     """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and its folder.
 
     own_folder: what SGLang puts behind the folder that it is given, so that each rank has its own
-    (mooncake_store.py); where it is given none, every rank takes Mooncake's.
+    (mooncake_store.py); if it is given none, every rank takes Mooncake's.
     """
     if client.offload_buffer_bytes is None:
         return client

@@ -117,7 +117,7 @@ class NotRead(NamedTuple):
 
 
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
-    """Return everything of a launch that was not read and may count, each once, in its order."""
+    """Return everything that was not read and may count, in the launch's order."""
     return tuple(
         dict.fromkeys(
             [
@@ -151,7 +151,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
 
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the variables that nothing sets and that a program's words follow from, each once."""
+    """Yield each unset variable that a program's words depend on."""
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
@@ -194,7 +194,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
-    """Yield values that a guide leaves to its reader, of ``flags`` alone if these are given."""
+    """Yield the placeholders of a guide among the values of ``flags``, or of all flags."""
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
@@ -232,7 +232,7 @@ def count_of(process: LaunchProcess) -> int | Unknown:
 
 
 def behind_router(process: LaunchProcess) -> int | None:
-    """Return how many servers sglang_router.launch_server starts, each with its own scheduler.
+    """Return the number of servers, with a scheduler each, that launch_server starts.
 
     None for any other process, and where it is not known. Source: sglang_router 0.3.2
     launch_server.py, one process for each of --dp-size, which each server then takes as 1.
@@ -244,7 +244,7 @@ def behind_router(process: LaunchProcess) -> int | None:
 
 
 def of_trainer(process: LaunchProcess) -> int | Unknown | None:
-    """Return how many engines a trainer such as slime starts; None for what is started otherwise.
+    """Return how many engines a trainer such as slime starts; None for other processes.
 
     Source: github.com/THUDM/slime ``slime/utils/arguments.py``: --rollout-num-gpus divided by
     --rollout-num-gpus-per-engine; with --colocate, the GPUs of the actor where it is left out.
@@ -322,7 +322,7 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
 
 
 def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
-    """Return whether the reader itself says that it has not read what a command runs."""
+    """Return whether a note says already that a command's program is not read."""
     program = command.words[0].text.rpartition("/")[2] if command.words else ""
     if command.container is not None and ("image-command", command.origin) in noted:
         return True
@@ -331,7 +331,7 @@ def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
 
 
 def _first(words: Sequence[str], number: int) -> str:
-    """Return the first words of a command, without what the others show to be a secret."""
+    """Return the first words of a command, without secrets."""
     return brief(" ".join(clean_words(words)[:number]))
 
 
@@ -366,7 +366,7 @@ _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 
 def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield what touches memory, devices or the store uncounted: launch_names.txt has its row."""
+    """Yield settings that touch memory uncounted, by their row in launch_names.txt."""
     rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for kind, name, shown, origin in _used(process):
@@ -380,7 +380,7 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
-    """Yield the kind and the name of each setting that is on, as it is written, and where."""
+    """Yield kind, name, spelling and origin of each setting that is on."""
     server, origin = process.server, process.command.origin
     for name, setting in server.arguments.settings.items() if server is not None else ():
         value = setting.value

@@ -28,7 +28,7 @@ class WrittenVersion(NamedTuple):
 
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
-    """Return the release of each product that a launch names, where it names but one."""
+    """Return the release of each product that a launch names only one of."""
     by_product: dict[str, dict[str, WrittenVersion]] = {}
     for each in _named(reading):
         try:

@@ -60,7 +60,7 @@ class StoreClient(NamedTuple):
 
     ``dummy``: a client whose segment lives in a ``mooncake_client`` process; it maps its local
     buffer alone, as shared memory. ``nic_nodes``: the NUMA nodes of this client's own NICs; None
-    where they are the launch's. ``offload_buffer_bytes``: as Mooncake reads it, so 0 or less too.
+    if they are the launch's. ``offload_buffer_bytes``: as Mooncake reads it, so 0 or less too.
     ``offload_folder``: where it offloads to; empty if no other client can be told to go too.
     """
 
@@ -87,7 +87,7 @@ class OwnAllocator(NamedTuple):
 class OwnPool(NamedTuple):
     """Host memory that a program beside SGLang maps itself, whatever Mooncake's variables say.
 
-    least_bytes: what it comes to at least, where the model decides how much of ``bytes`` is used.
+    least_bytes: what it comes to at least, if the model decides how much of ``bytes`` is used.
     registered: with the NICs of its store. shared_memory: a file in /dev/shm. hugepage_bytes: of
     its own huge pages, without which it ends with ``error``; None for regular pages.
     """
@@ -106,7 +106,7 @@ class MappedProcess(NamedTuple):
     ``id``: which process of the launch it is.
     ``node``: the NUMA node that its memory is bound to (SGLang starts each rank under
     ``numactl --membind`` with its GPU's node), or None if nothing binds it.
-    ``among``: those that it is bound to, where they are several and not all.
+    ``among``: those that it is bound to, if they are several and not all.
     ``own_allocator``: what maps the host pools; None if Mooncake's does, as shared memory.
     ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
     ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that

@@ -34,7 +34,7 @@ class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
     value: None if a variable decides it. problem: the program's own words for why it ends, ""
-    where it goes on. passed_over: the word behind a switch, which looks like its value.
+    if it goes on. passed_over: the word behind a switch, which looks like its value.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FlagTable(NamedTuple):
 
 @cache
 def flag_table() -> FlagTable:
-    """Return the flags that the programs of every known release list themselves."""
+    """Return the flags that the programs of every known release list."""
     programs: dict[str, dict[str, Flag]] = {}
     releases: tuple[str, ...] = ()
     with open(data_file("mooncake_flags.txt"), encoding="utf-8") as file:
@@ -89,7 +89,7 @@ def flags_of(program: str) -> Mapping[str, Flag]:
 
 
 def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
-    """Yield every flag of a command line in its order; what else stands there is passed over."""
+    """Yield every flag of a command line in order; other words are passed over."""
     left = list(words)
     while left:
         word = left.pop(0)
@@ -202,7 +202,7 @@ def as_double(value: str) -> float | None:
 def with_config_file(
     arguments: tuple[Word, ...], read_file: ReadFile
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the flags with those of ``--config_path FILE`` in front, where the later one counts.
+    """Return the flags with those of ``--config_path FILE`` in front: later ones win.
 
     And why the file, YAML or JSON, is not read, if so. A key that is no flag is passed over, as the
     master does (Mooncake 0.3.13 ``mooncake-store/src/master.cpp``: ``InitMasterConf`` reads the

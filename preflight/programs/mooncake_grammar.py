@@ -73,7 +73,7 @@ def boolean(text: str, common_reader: bool = True) -> bool | None:
 
 
 def _to_uint64(value: float) -> int:
-    """Return ``static_cast<uint64_t>``; where C++ leaves it undefined, as GCC on x86-64 does."""
+    """Return ``static_cast<uint64_t>`` as GCC on x86-64 does it, undefined cases too."""
     if value != value:
         return 2**63
     if value >= 2.0**64:

@@ -56,7 +56,7 @@ class Number(NamedTuple):
     unless: str = ""
 
     def takes(self, value: int) -> bool:
-        """Tell whether a number is used as it is."""
+        """Return whether Mooncake uses a number as it is."""
         if self.values:
             return value in self.values
         if self.nonzero:
@@ -66,7 +66,7 @@ class Number(NamedTuple):
 
     @property
     def range(self) -> str:
-        """Return in words which numbers Mooncake takes."""
+        """Return in words the numbers that Mooncake takes."""
         if self.values:
             return " or ".join(str(value) for value in self.values)
         if self.nonzero:

@@ -41,7 +41,7 @@ def known_releases() -> tuple[str, ...]:
 
 
 def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
-    """Return the first and last known release of each span that has ``flag``; () for none."""
+    """Return first and last known release of each span that has ``flag``."""
     known = _data()["versions"]
     has = [any(flag in row["flags"] for row in _table(i, True).rows) for i in range(len(known))]
     spans: list[tuple[str, str]] = []
@@ -63,7 +63,7 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
-    """Return the rows that hold for the release at ``index``, in full: the file leaves some out."""
+    """Return the full rows of the release at ``index``."""
     data = _data()
     rows = []
     for row in data["arguments"]:
@@ -86,7 +86,7 @@ def argument_flags() -> Iterator[str]:
 
 
 def _flags(row: Mapping[str, Any]) -> list[str]:
-    """Return an argument's flags, which the file leaves out where they are its name."""
+    """Return an argument's flags; the file leaves out a flag that is its name."""
     return row.get("flags") or ["--" + row["name"].replace("_", "-")]
 
 

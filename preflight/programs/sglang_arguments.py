@@ -162,7 +162,7 @@ def operators_in(word: Word) -> list[str]:
 
 
 def unresolved(word: Word) -> Unknown:
-    """Return why a word's text is not known, and what gives its variables."""
+    """Return why a word's text is not known, with advice on its variables."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
         advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
@@ -210,7 +210,7 @@ def file_text(path: Word, read_file: ReadFile) -> str | Unknown:
 
 
 def port_value(text: str, what: str) -> int | Unknown:
-    """Return a port; Unknown if ``text`` is none. what: which it is, for the reason."""
+    """Return a port; Unknown if ``text`` is not a port. what: its name in the reason."""
     text = text.strip()
     known = text.isdecimal() and len(text) <= 5
     return int(text) if known else Unknown(f"{what} {text!r} is not a port")
@@ -284,7 +284,7 @@ def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that a word may mean, by a flag or its beginning; others change nothing."""
+    """Yield the rows that a word may mean, by a flag or its beginning."""
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
@@ -386,7 +386,7 @@ _NOT_SUPPORTED = frozenset({"switch", "refused", "ignored", "lora"})
 def merged_words(
     words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
-    """Return ``words`` with the file's in front, or Unknown. Raises RefusedError as SGLang does."""
+    """Return ``words`` with those of the file in front, or Unknown. Raises RefusedError."""
     places = [index for index, word in enumerate(words) if word.text == _FLAG]
     if not places:
         return tuple(words)
@@ -430,7 +430,7 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
 
 
 def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys of plain switches, and those that the file may not have."""
+    """Return the keys of plain switches, and the keys that a file may not have."""
     plain: set[str] = set()
     supported: set[str] = set()
     refused: set[str] = set()
@@ -449,7 +449,7 @@ def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]
 def _as_words(
     entries: Mapping[Any, Any], plain: frozenset[str], refused: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the entries of a configuration file as the flags that SGLang makes of them."""
+    """Yield the entries of a configuration file as flags, as SGLang does."""
     for key, value in entries.items():
         if not isinstance(key, str):
             raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")

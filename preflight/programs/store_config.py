@@ -87,7 +87,7 @@ def read_store_config(
     """Return the configuration that SGLang would use.
 
     read_file: gives a file's text, or why not. sglang_version: None for the newest that is known.
-    Raises ValueError for what is none.
+    Raises ValueError if it is no version.
     """
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
@@ -115,7 +115,7 @@ def read_store_config(
 
 
 def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
-    """Return the size that a release cannot read because it takes bytes alone."""
+    """Return the error of a segment size that this release cannot read."""
     size = config.value("global_segment_size")
     if reader.gigabytes or not isinstance(size, str):
         return None
@@ -129,7 +129,7 @@ def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
 
 
 def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreEdit | None:
-    """Return the size in bytes, which every release reads, in place of one with a unit."""
+    """Return the edit that writes the segment size in bytes, as every release reads it."""
     setting = config.settings["global_segment_size"]
     try:
         size = store_segment_bytes(setting.value)
@@ -231,7 +231,7 @@ def _absent(key: str) -> SettingValue:
 
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
-    """Return the variable that names this host; LOCAL_HOSTNAME counts only if it is not empty."""
+    """Return the variable that names this host, or None."""
     for variable in reader.hostnames:
         word = environment.get(variable)
         empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
@@ -372,7 +372,7 @@ _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 def read_extra_config(
     setting: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
-    """Return the object of the extra config, and SGLang's message if it is none."""
+    """Return the object of the extra config, and SGLang's message if it has no object."""
     text = setting.value
     if text is None or text == "":
         return {}, None

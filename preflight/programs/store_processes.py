@@ -65,7 +65,7 @@ class StoreProcess(NamedTuple):
 def read_store_service(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> StoreProcess:
-    """Read ``python -m mooncake.mooncake_store_service --config=…``, or its environment."""
+    """Return a store service by its arguments, its file, or its environment."""
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
         unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
@@ -95,7 +95,7 @@ def read_store_service(
 def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
-    """Read ``mooncake_client --global_segment_size=80GB …``."""
+    """Return a mooncake_client by its flags."""
     flags = _flags(arguments, _CLIENT_SWITCHES)
     misread: list[str] = []
     refused: list[str] = []

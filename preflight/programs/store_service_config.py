@@ -137,7 +137,7 @@ def read_service_config(
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
-    """Read --config, -D, --define, --port, --max-wait-time, or an unmistakable start of one."""
+    """Read --config, -D, --define, --port, --max-wait-time, or a start of one."""
     config, port = None, Word(str(SERVICE_PORT), words[0].origin) if words else None
     overrides: list[Word] = []
     error = None

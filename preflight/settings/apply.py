@@ -132,7 +132,7 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
 
 
 def _with_rows(text: str, writer: Writer) -> str:
-    """Add the rows that an earlier plan asked for and this one does not."""
+    """Return limits.d text with the rows of an earlier plan added."""
     content = writer.content(LIMITS_FILE)
     if content is None or not is_ours(content[0]):
         return text
@@ -142,7 +142,7 @@ def _with_rows(text: str, writer: Writer) -> str:
 
 
 def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
-    """Yield each setting that is not as wanted and that apply leaves, with what brings it about."""
+    """Yield each unmet setting that apply leaves, with the command for it."""
     done = {step.path for step in steps}
     pools = {target.file for target in plan.pools}
     for setting in plan.settings:
@@ -207,7 +207,7 @@ class StepError(Exception):
 def carry_out(
     steps: tuple[ApplyStep, ...], journal: Journal, writer: Writer, root: Root
 ) -> ApplyOutcome:
-    """Make each change, read it back, and take all of them back where one fails."""
+    """Make each change and read it back; if one fails, take all back."""
     start, boot = len(journal.entries), boot_id(root)
     lines: list[str] = []
     try:
@@ -271,7 +271,7 @@ def _value(
 
 
 def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
-    """Ask for the pages; the kernel gives what it finds in one piece and calls that no error."""
+    """Ask for pages, which the kernel grants in part without an error."""
     wanted = int(step.wanted)
     writer.value(step.path, step.wanted)
     got = _count(_read_back(step, root), step)

@@ -149,7 +149,7 @@ def _carry_out(
 
 
 def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
-    """Put back what the journal has; returns the exit code. Raises UsageError."""
+    """Put back all changes of the journal; return the exit code. Raises UsageError."""
     account = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
@@ -193,7 +193,7 @@ def _wanted(consent: Consent, question: str) -> bool:
 
 
 def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
-    """Print the difference, what is left to the user, and what does not last."""
+    """Print the difference, the settings left to the user, and those that do not last."""
     if steps.steps:
         say(difference(steps.steps), err=consent.as_json)
         say("", err=consent.as_json)
@@ -223,7 +223,7 @@ def _not_permitted(
     consent: Consent,
     account: Account,
 ) -> int:
-    """Print the same to be done by hand, for who may."""
+    """Print the same changes as commands for a user who may make them."""
     places = ", ".join(step.path for step in forbidden)
     account.reasons.append(f"not permitted to write {places}")
     say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
@@ -237,7 +237,7 @@ def _not_permitted(
 
 
 def apply_object(account: Account) -> dict[str, Any]:
-    """Return what was done: the answer of ``schemas/apply-v1.schema.json``."""
+    """Return the account of an apply: ``schemas/apply-v1.schema.json``."""
     return {
         "changes": [
             {**fields(change, "kind", "path", "wanted"), "now": change.before}

@@ -59,15 +59,15 @@ def limit_line(name: str, value: str) -> str:
     return f"Limit{name.upper()}={'infinity' if value == 'unlimited' else value}"
 
 
-def pool_file(page_bytes: int, node: int | None) -> str:
-    """Return the file that sets a pool, or a node's share of it."""
-    folder = POOLS if node is None else f"{NODES}/node{node}/hugepages"
+def pool_file(page_bytes: int, numa_node: int | None) -> str:
+    """Return the file that sets a pool, or the share of one NUMA node."""
+    folder = POOLS if numa_node is None else f"{NODES}/node{numa_node}/hugepages"
     return f"{folder}/hugepages-{page_bytes // KIB}kB/nr_hugepages"
 
 
-def pool_name(page_bytes: int, node: int | None) -> str:
+def pool_name(page_bytes: int, numa_node: int | None) -> str:
     """Return ``2 MiB pages on node 0``."""
-    where = "" if node is None else f" on node {node}"
+    where = "" if numa_node is None else f" on node {numa_node}"
     return f"{format_page_size(page_bytes)} pages{where}"
 
 
@@ -120,7 +120,7 @@ class Context(NamedTuple):
 
 
 def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
-    """Return the lines for all ``settings``, each once, in the words of the place that has it."""
+    """Return the lines for all ``settings``, each once, for the place that has it."""
     lines: Lines = []
     for setting in settings:
         described_by = _of_the_container(setting, Context())
@@ -160,7 +160,7 @@ def _as_root(setting: Setting, context: Context) -> bool:
 
 
 def _restarts(setting: Setting, context: Context) -> str:
-    """Return what must be started anew for a setting, as ``shell.Line`` has it."""
+    """Return the thing to start anew for a setting, as ``shell.Line`` has it."""
     place = _of_the_container(setting, context)
     if place:
         return "pod" if place == "kubernetes" else "container"
@@ -226,7 +226,7 @@ _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.high")
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
-    """Set a limit of the cgroup; the runtime that made the cgroup writes it again at a start."""
+    """Set a limit of the cgroup; its runtime writes the limit again at a start."""
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":
@@ -282,7 +282,7 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
 
 
 def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
-    """Return the lines that set the limit which a service hands on to what it starts."""
+    """Return the lines that set a limit in a unit, for all that the unit starts."""
     path = drop_in(unit)
     reload, again = ("systemctl", "daemon-reload"), restart(unit)
     both = f"{shell.line(reload, sudo)} && {shell.line(again, sudo)}"
@@ -294,7 +294,7 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 
 
 def _environment(setting: Setting, context: Context) -> Lines:
-    """Export or unset a variable, or say where a container's description has it."""
+    """Export or unset a variable, or name its place in a container's description."""
     name = setting.name
     if not is_variable(name):
         why = "is not a valid name of a variable: set it where the launch does"

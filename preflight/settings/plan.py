@@ -84,7 +84,7 @@ def plan(
     kept: Mapping[str, str] | None = None,
     unread: Iterable[Gap] = (),
 ) -> Plan:
-    """Return everything to set for ``needs`` on the host of ``facts``.
+    """Return all settings for ``needs`` on the host of ``facts``.
 
     kept: settings of our own drop-in as it stands, which are never dropped or lowered. unread:
     what of the launch could not be read.
@@ -142,7 +142,7 @@ def plan(
 
 
 def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown) -> tuple[str, ...]:
-    """Say that the pools together are more than all the memory that there is."""
+    """Return a sentence if the pools are larger than the host's memory."""
     meminfo = hugetlb if isinstance(hugetlb, Unknown) else hugetlb.meminfo
     total = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemTotal")
     wanted = sum(target.pages * target.page_bytes for target in targets)
@@ -153,7 +153,7 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
 
 
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
-    """Return the settings of all that is not a pass, the worst first."""
+    """Return the settings of all findings that are no pass, the worst first."""
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
     wishes = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
@@ -275,7 +275,7 @@ class _Lasting:
         return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
-        """Return whether a reboot keeps a setting, and who sees to that or what would."""
+        """Return whether a reboot keeps a setting, and how."""
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"
         if scope is Scope.CONTAINER:
@@ -304,7 +304,7 @@ class _Lasting:
         return None
 
     def _pool_lasts(self, size: int) -> tuple[bool, str]:
-        """Return whether a pool has its pages after a boot, and who sets them or what would."""
+        """Return whether a pool has its pages after a boot, and how."""
         assert not isinstance(self._hugetlb, Unknown)
         mine = [target for target in self._targets if target.page_bytes == size]
         wanted = sum(target.pages for target in mine)
@@ -368,7 +368,7 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
 
 
 def unresolved(sizing: LaunchSizing) -> list[Gap]:
-    """Return the variables of the launch whose value stands in another that nobody sets."""
+    """Return a gap for each variable of the launch with an unset variable in its value."""
     return [
         Gap("environment", f"{name}={word.text}: {', '.join(word.unresolved)} is not set")
         for process in sizing.inputs.processes
@@ -378,7 +378,7 @@ def unresolved(sizing: LaunchSizing) -> list[Gap]:
 
 
 def kept_settings(root: Root) -> dict[str, str]:
-    """Return the settings of our own drop-in, so that writing it anew lowers none of them."""
+    """Return the settings of our own drop-in, so that a new one lowers none."""
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}

@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 def state_folder(environment: Mapping[str, str], root: bool) -> str:
-    """Return where the journal is kept: the system's for root, else the user's own."""
+    """Return the journal's folder: the system's for root, else the user's own."""
     if root:
         return ROOT_FOLDER
     base = environment.get("XDG_STATE_HOME", "")
@@ -234,7 +234,7 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Return whether a value is what the change left, or one on its way if that was broken off."""
+    """Return whether a value is ours, or on its way to ours if the change broke off."""
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:
@@ -246,7 +246,7 @@ def _still_ours(entry: Entry, current: str) -> bool:
 
 
 def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
-    """Give up only the pages that nobody holds: what a process has is left to it."""
+    """Give up only the pages that no process holds."""
     path = entry.path
     folder = path.removesuffix(_NR)
     free = root.integer(f"{folder}/free_hugepages")
@@ -269,7 +269,7 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 
 
 def _file(entry: Entry, writer: Writer) -> Undone:
-    """Put a file's content back, or remove it if it was not there before."""
+    """Put a file's content back, or remove a file that is new."""
     writer.discard_part(entry.path)
     path, content_and_mode = entry.path, writer.content(entry.path)
     content = None if content_and_mode is None else content_and_mode[0]

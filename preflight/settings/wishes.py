@@ -110,14 +110,14 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
 
 
 def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
-    """Return the container that a plan is for: a rank's where there is one, else a master's."""
+    """Return the container that a plan is for: a rank's if any, else a master's."""
     inside = [process for process in needs.processes if process.container is not None]
     inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
     return inside[0].container if inside else None
 
 
 def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> LaunchNeeds:
-    """Return the needs of what runs in ``container`` alone; all of a launch without containers."""
+    """Return the needs of the processes in ``container``; all needs without one."""
     if container is None:
         return needs
     inside, elsewhere = [], set[str]()
@@ -254,7 +254,7 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
-    """Yield memory and huge pages as Kubernetes wants them, where requests equal limits."""
+    """Yield memory and huge pages for Kubernetes, if requests equal limits."""
     if not isinstance(needs.usages, Unknown):
         taken = Wanted(needs).taken
         asked = {} if container is None else container.hugepages_bytes

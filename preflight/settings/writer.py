@@ -56,7 +56,7 @@ class Writer:
         return os.path.join(folder, f".{name}{PART}")
 
     def discard_part(self, path: str) -> None:
-        """Take away what a crash left of writing ``path``."""
+        """Remove the part that a crash left of writing ``path``."""
         part = self._part(path)
         if os.path.lexists(part):
             os.unlink(part)
@@ -88,7 +88,7 @@ class Writer:
             return None
 
     def may_write(self, kind: str, path: str) -> bool:
-        """Return whether this user may: a kernel file itself, else the nearest folder."""
+        """Return whether this user may write a kernel file, or into a file's folder."""
         place = self.locate(path)
         if kind == "value":
             return os.access(place, os.W_OK)
@@ -99,7 +99,7 @@ class Writer:
 
 
 def _own_as(place: str, handle: int) -> None:
-    """Give a file, by its handle, the owner of the one that it takes the place of."""
+    """Give a file the owner of the file that it replaces."""
     from contextlib import suppress
 
     with suppress(FileNotFoundError, PermissionError):
@@ -108,7 +108,7 @@ def _own_as(place: str, handle: int) -> None:
 
 
 def _sync(folder: str) -> None:
-    """Return once what was renamed is on the disk."""
+    """Wait until a renamed file is on the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

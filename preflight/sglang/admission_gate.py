@@ -88,7 +88,7 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
 def asked_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
-    """Return the free memory for which the gate admits each pool, and how that comes about.
+    """Return the free memory for which the gate admits each pool, with the formula.
 
     None if no pool is checked. free // shares >= largest: free >= largest * shares.
     """
@@ -110,7 +110,7 @@ def auto_budget_bytes(
 def gate_booked(
     pools: Sequence[HostPool], budget_bytes: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answers for one rank's pools, by the budget that has sized them.
+    """Return the gate's answers for pools that the host's memory has sized.
 
     It does not matter what backs them. Nothing is read anew: each pool that is admitted is taken
     off the budget (``host_memory_budget_scope``).
@@ -131,7 +131,7 @@ def gate(
     *,
     on_hugepages: bool = False,
 ) -> tuple[GateAnswer, ...]:
-    """Return one rank's pools in order; it ends with the first that is refused, as the server does.
+    """Return the gate's answers for one rank's pools, up to the first refusal.
 
     Memory is read anew for each pool, when the rank's earlier pools are in place already:
     ``earlier_regular_bytes`` is what else has been taken since ``memory`` was read (the pools of
@@ -171,7 +171,7 @@ def _answers(
 
 
 def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
-    """Return the words of the ValueError that stops the server."""
+    """Return the ValueError's text that stops the server."""
     words = _INDEXER_WORDS if kind in _INDEXER_POOLS else _KV_WORDS
     return words.format(
         name=release.indexer_name,
@@ -212,7 +212,7 @@ def feasible_hugepages(
     current_pages: int,
     least_pages: int,
 ) -> FeasiblePages:
-    """Return the nr_hugepages for which these pools, all on huge pages, start.
+    """Return the numbers of huge pages with which these pools start, all on huge pages.
 
     memory: as read while ``current_pages`` of that size are reserved; each page more takes its
     size from MemAvailable. least_pages: what the whole host needs of them. The cgroup's headroom

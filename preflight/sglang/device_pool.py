@@ -81,7 +81,7 @@ class DeviceRequest(NamedTuple):
 
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
-    """Return ``--mem-fraction-static`` where it is unset, by the heuristics of 0.5.23.
+    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23.
 
     Graphs on, no speculative decoding, no DeepEP, no vision tower; those lower it further.
     """
@@ -115,7 +115,7 @@ def default_mem_fraction(request: DeviceRequest) -> float:
 
 
 def device_tokens(request: DeviceRequest) -> Interval | Unknown:
-    """Return the tokens of one rank's L1 pool, whole pages; the least of the pipeline's stages.
+    """Return the tokens of one rank's L1 pool: the least of all pipeline stages.
 
     With ``max_total_tokens`` the upper end is that number, and the lower end is too where nothing
     better is known of the GPU: then it is exact if it binds.
@@ -191,7 +191,7 @@ def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> i
 
 @or_unknown
 def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
-    """Return the bytes on one rank's GPU that a ratio of 1 mirrors on the host, ``tokens`` of them.
+    """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host.
 
     The widest of the pipeline's stages, whose ratio all take. The device's pools have a page of
     padding each (``mem_cache/hicache_auto_size.py``).
@@ -225,7 +225,7 @@ def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens
 def decode_pool_ratio(
     release: SglangRelease, device_tokens: int, page_tokens: int, context_tokens: int | Unknown
 ) -> float | Unknown | None:
-    """Return the ratio of the pool for retracted requests of a decode server, with no flag.
+    """Return the ratio of a decode server's pool for retracted requests.
 
     None in a release without such a pool. It exists for MHA and sliding-window models alone, and
     not with a prefix cache on the decode server, offloading or priority preemption.

@@ -36,7 +36,7 @@ class PoolRequest(NamedTuple):
     packed_drafts: one-layer NEXTN/MTP drafts that join the target's pool.
     draft: an EAGLE or STANDALONE draft model with a pool of its own, sharded as the target.
     draft_item_bytes: one element of its cache; None takes ``kv_item_bytes``.
-    partition: the layers of each pipeline stage, where SGLANG_PP_LAYER_PARTITION says them.
+    partition: the layers of each pipeline stage, if SGLANG_PP_LAYER_PARTITION says them.
     raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
     """
 
@@ -72,7 +72,7 @@ class PoolRequest(NamedTuple):
         return max(1, self.tp // self.dp) if self.attention_dp else self.tp
 
     def of_draft(self) -> PoolRequest:
-        """Return the request of the draft model's pools alone: every rank has all its layers."""
+        """Return the request for the draft model's pools: every rank has all its layers."""
         assert self.draft is not None
         return self._replace(
             geometry=self.draft,
@@ -163,7 +163,7 @@ def page_count(request: PoolRequest, tokens: int) -> int:
 
 
 def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> HostPool:
-    """Return a pool of ``pages`` whose every token takes ``row`` on this rank."""
+    """Return a pool of ``pages`` pages with ``row`` bytes a token."""
     tokens = pages * request.physical_page_tokens
     parts = tuple(tokens * part for part in row.parts)
     geometry = request.geometry
@@ -291,7 +291,7 @@ def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
 
 
 def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tuple[int, ...]:
-    """Return the bytes of K and V in one tensor; in two where they differ in width."""
+    """Return the bytes of K and V in one tensor; in two if their widths differ."""
     # Fewer heads than ranks: every rank keeps one whole head, a copy of its neighbour's.
     per_rank = max(1, heads.kv_heads // request.attention_ranks)
     keys = heads.head_dim * per_rank * layers * item
@@ -300,7 +300,7 @@ def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tu
 
 
 def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> int:
-    """Return the elements of one latent row, whole on every rank."""
+    """Return the elements of one latent row, which every rank has whole."""
     rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
     if item > 1 or not geometry.index_layers or request.raw_fp8_rows:
         return rank + rope
@@ -323,7 +323,7 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """Return the bytes of one request slot's states on one rank.
+    """Return the bytes of one request's linear states on one rank.
 
     They are the convolution's window and the temporal state.
     """

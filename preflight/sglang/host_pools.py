@@ -98,7 +98,7 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
-    """Stop where SGLang would not start with these pools, or where nothing here computes them.
+    """Stop if SGLang does not start with these pools, or they are not computed here.
 
     draft: what to say in front, of a draft's own pools.
     """
@@ -242,7 +242,7 @@ def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools
 
 
 def _device_sliding_tokens(request: PoolRequest) -> int | None:
-    """Return the device's sliding-window tokens: a part of the full ones, in whole pages."""
+    """Return the device's sliding-window tokens, a part of all tokens in whole pages."""
     if request.device_tokens is None:
         return None
     return (
@@ -268,7 +268,7 @@ def _shared_exactly(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return the pools of one stage, of the bytes that each stage has for its two.
+    """Return full and window pools by each stage's share of bytes.
 
     Where stages share their tokens, each pool has those of the stage with the fewest.
     """
@@ -316,7 +316,7 @@ def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int)
 
 
 def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | None) -> None:
-    """Stop where this release does not start with a pool that is no larger than the GPU's."""
+    """Stop if this release refuses a host pool no larger than the GPU's."""
     slots = pages * request.physical_page_tokens
     if device_tokens is None or not request.release.must_exceed_device or slots > device_tokens:
         return

@@ -150,7 +150,7 @@ def server_processes(
     allocator: OwnAllocator | None,
     metadata: Metadata,
 ) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
-    """Return each rank of process ``number`` here, its host pools apart, and what was misread.
+    """Return each rank of process ``number``, without host pools, and notes.
 
     clients: each rank's own, None without the store. nodes: each rank's.
     """
@@ -165,13 +165,13 @@ def server_processes(
             f"{server.command.origin} rank {rank}",
             settings,
             clients=() if client is None else (client,),
-            node=node,
+            node=numa_node,
             own_allocator=allocator,
             metadata_bytes=metadata.bytes,
             metadata_registered=metadata.registered,
             id=ProcessId(number, rank),
         )
-        for rank, (client, node) in enumerate(zip(clients, nodes, strict=True))
+        for rank, (client, numa_node) in enumerate(zip(clients, nodes, strict=True))
     )
     return processes, (*notes, *metadata.notes)
 
@@ -268,7 +268,7 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """Return the most that the buffers of one rank of ``server`` take; nothing outside PD."""
+    """Return the largest buffers of one rank for prefill/decode; nothing without it."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes: list[Note] = []

@@ -115,7 +115,7 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
 
 
 def _name(path: str) -> str:
-    """Return the model's name in a lower-case path or hub name, as its publisher spells it."""
+    """Return the published name of a model in a path or hub name."""
     parts = [part for part in path.split("/") if part]
     for part in parts:
         if part.startswith("models--"):  # the hub's cache: models--Qwen--Qwen3-8B/snapshots/0a1b
@@ -174,7 +174,7 @@ class Models:
         return self.named(path, "no --model-path")
 
     def named(self, path: object, missing: str) -> Model:
-        """Return the model at ``path``; ``missing``: what to say where there is none."""
+        """Return the model at ``path``; ``missing``: the reason if there is no path."""
         if not isinstance(path, str):
             unknown = path if isinstance(path, Unknown) else Unknown(missing)
             return Model(missing, unknown)
@@ -277,7 +277,7 @@ class Drafts(NamedTuple):
 def server_drafts(
     server: SglangServer, target: Model, release: SglangRelease, models: Models
 ) -> Drafts:
-    """Return the drafts of ``server``, whose own model is ``target``."""
+    """Return the draft models of ``server``, whose model is ``target``."""
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
         return Drafts("unknown", own=algorithm)
@@ -323,7 +323,7 @@ def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Dr
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return the drafts that have a one-layer head for each runner.
+    """Return the drafts with a one-layer head for each runner.
 
     They are packed, or, before 0.5.18, the first is a pool of its own.
     """

@@ -171,7 +171,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
 
 
 def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the language model's part of a config; the config itself where it is not nested."""
+    """Return the language model's part of a config, or the whole config."""
     text = config
     for _ in range(2):  # thinker_config holds a text_config
         for key in _NESTED:
@@ -239,7 +239,7 @@ def _index_layers(
 
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
-    """Return whether a layer takes another's index (dsa_layer_skips_topk, in its order).
+    """Return whether a layer uses another layer's index (dsa_layer_skips_topk).
 
     cli_factor counts LongCat's layers, of which each has two blocks: not understood.
     """
@@ -279,7 +279,7 @@ def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> Linea
 
 
 def _dtype_bytes(config: Mapping[str, object]) -> int:
-    """Return 1 where the checkpoint asks for an fp8 KV cache, else 2.
+    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2.
 
     SGLang serves no float32.
     """
@@ -402,7 +402,7 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
 def small_count(value: object) -> int:
     """Return a count that a config may leave out or null.
 
-    It is 0 where the value is not a small whole number.
+    It is 0 if the value is not a small whole number.
     """
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS:
         return value
@@ -410,7 +410,7 @@ def small_count(value: object) -> int:
 
 
 def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
-    """Return the field ``key`` where it is a list of strings; else empty."""
+    """Return the field ``key`` if it is a list of strings; else empty."""
     value = text.get(key)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         return ()
@@ -418,7 +418,7 @@ def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str:
-    """Return a scalar as it is written, cut short; for the rest, what kind of value it is."""
+    """Return a scalar as written, cut short; of other values the type."""
     if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 1 << 64):
         return f"{value!r:.40}"
     return f"of type {type(value).__name__}"

@@ -119,7 +119,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
 
 
 def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
-    """Stop where SGLang does: sparse attention keeps its rows as bfloat16 or fp8_e4m3 alone."""
+    """Stop if SGLang does: sparse attention takes bfloat16 or fp8_e4m3 rows alone."""
     geometry, name = sized.hardware.geometry, sized.release.refuses_sparse_dtypes
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
@@ -133,7 +133,7 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
 
 
 def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
-    """Return the bytes of an element, None for the model's own; and whether an fp8 row is raw.
+    """Return the bytes of an element (None: the model's), and whether fp8 rows are raw.
 
     Sparse attention takes fp8 by itself on Blackwell alone, and bfloat16 elsewhere, whatever the
     checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3).
@@ -149,7 +149,7 @@ def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
 
 
 def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
-    """Return what calculate_mla_kv_cache_dim decides by the kernels of either phase."""
+    """Return whether rows are raw fp8, as calculate_mla_kv_cache_dim decides."""
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]

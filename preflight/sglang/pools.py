@@ -1,6 +1,6 @@
 """The host pools of one rank of a server: the prefix cache's, and those of a decode server.
 
-Each lies between two bounds, over the pipeline's stages, with and without a draft; where a model's
+Each lies between two bounds, over the pipeline's stages, with and without a draft; if a model's
 geometry is unknown a pool is a bound and says so. Where no size is given, by a ratio, by the
 default one, or by the host's free memory: a pool that SGLang sizes by the host
 (``mem_cache/hicache_auto_size.py``, since 0.5.21) lies between what is free now and what is left
@@ -41,10 +41,10 @@ class ServerMemory(NamedTuple):
     """The host pools of one rank, between two bounds; equal where they are exact.
 
     why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
-    at the upper bound, where they can be named. refused: how SGLang stops before it has pools.
-    budget_bytes: what the pools are booked against, where SGLang has sized them.
+    at the upper bound, if they can be named. refused: how SGLang stops before it has pools.
+    budget_bytes: what the pools are booked against, if SGLang has sized them.
     missing: what has to be known for the pools to be named one by one. least_by_stage,
-    most_by_stage: of a rank of each pipeline stage, where not all are alike.
+    most_by_stage: of a rank of each pipeline stage, if not all are alike.
     """
 
     least_pools_bytes: tuple[int, ...]
@@ -160,7 +160,7 @@ def _pool(sized: SizedServer) -> ServerMemory:
 
 
 def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
-    """Return the bounds over the GPUs whose rows differ; one answer where they agree."""
+    """Return the bounds over all GPU kinds whose rows differ."""
     bounds = [
         _sized(sized._replace(hardware=sized.hardware._replace(gpu=gpu_kind)))
         for gpu_kind in GpuKind
@@ -175,7 +175,7 @@ def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
 
 
 def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
-    """Return how SGLang refuses a decode server's pool for this kind of model."""
+    """Return SGLang's refusal of a decode server's pool for such a model, or None."""
     linear = LayerKind.LINEAR in geometry.layers
     if sized.purpose is Purpose.OFFLOAD and (linear or LayerKind.SLIDING in geometry.layers):
         if sized.value("enable_unified_memory") is True and geometry.sliding is not None:
@@ -215,7 +215,7 @@ def _sized(sized: SizedServer) -> ServerMemory:
 
 
 def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
-    """Return the pools of ``request``, and what of its draft is not known."""
+    """Return the bounds of the pools of ``request``, a draft's pool included."""
     memory = _widest_stage(sized, request, asked)
     draft = sized.hardware.drafts.own
     if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
@@ -234,7 +234,7 @@ def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemor
 
 
 def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
-    """Return the least and the most that one rank takes in any of the pipeline's stages."""
+    """Return the least and the most bytes of one rank over all pipeline stages."""
     stages = []
     for stage in range(request.pp):
         draft = request.draft if stage == request.pp - 1 else None
@@ -326,7 +326,7 @@ _BAD_FRACTION = Refusal(
 
 
 def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
-    """Return SGLang's refusal, with what it does not say: that the weights alone do not fit."""
+    """Return SGLang's refusal, and that the weights alone do not fit."""
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:
@@ -372,7 +372,7 @@ def _by_default(
 
 
 def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
-    """Return the default ratio, lowered until the pools fit the share of the host's memory."""
+    """Return the default ratio's pools, lowered until they fit the host's memory."""
     fraction = sized.value("hicache_host_memory_fraction")
     fraction = _DEFAULT_FRACTION if fraction is None else fraction
     if isinstance(fraction, Unknown):

@@ -113,7 +113,7 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
 
 
 def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
-    """Say why no command makes the pools so: nothing is printed that apply refuses."""
+    """Return why the pools cannot be made so large, or ""."""
     host = sizing.host
     if sizing.inputs.available_bytes is not None:
         return ""  # of this host's memory nothing follows for the one that is asked about
@@ -144,7 +144,7 @@ def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[st
 
 
 def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Tell whether this host's memory can give the pages that are to be added."""
+    """Return a sentence on whether this host's memory can give the added pages."""
     if not added or sizing.inputs.available_bytes is not None:  # then of another host
         return []
     try:
@@ -205,7 +205,7 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _arena(sizing: Sizing) -> list[Recommendation]:
-    """Return the arena that is really used, when the one asked for is waste."""
+    """Return advice on an arena larger than its use."""
     arenas = [
         a for process in sizing.asked for a in process.allocations if a.what is MemoryKind.ARENA
     ]

@@ -64,7 +64,7 @@ def choose_mooncake(
 
 
 def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
-    """Return a note where ``text`` is no known release: which one it is taken for."""
+    """Return a note if ``text`` is no known release, with the one it is taken for."""
     name = program.lower()
     if newer:
         from checks.releases.open_changes import open_changes
@@ -96,7 +96,7 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return the end of an origin: where a version was found, or looked for in vain.
+    """Return the end of an origin: the place where a version was looked for.
 
     searched: it was looked for in vain.
     """
@@ -164,7 +164,7 @@ def known_sglang(
 def choose_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
-    """Return the release to size for: the known one, else the newest; and what to say of it.
+    """Return the release to size for, known or newest, with its name and notes.
 
     Raises as ``known_sglang`` does.
     """

@@ -78,7 +78,7 @@ def gather_flags(
     nics = place_nics(protocol, flags.nic_nodes, environment.get("MOONCAKE_DEVICE", ""), root)
     nic_nodes = () if isinstance(nics.nodes, Unknown) else nics.nodes
     placed = _placed_ranks(flags, environment, ranks, nic_nodes, root)
-    bound = [node for node in placed.nodes if node is not None]
+    bound = [numa_node for numa_node in placed.nodes if numa_node is not None]
     shown["nic_numa_nodes"] = Input(nics.listed, nics.origin)
     shown["rank_numa_nodes"] = Input(bound, placed.origin)
     notes += (*nics.notes, *placed.notes)
@@ -95,8 +95,8 @@ def gather_flags(
     client = StoreClient(flags.segment_bytes // sharers, buffer, protocol)
     pools = (flags.hicache_bytes,) if flags.hicache_bytes else ()
     processes = tuple(
-        MappedProcess(f"rank {rank}", settings, pools, (client,), node, id=ProcessId(0, rank))
-        for rank, node in enumerate(placed.nodes)
+        MappedProcess(f"rank {rank}", settings, pools, (client,), numa_node, id=ProcessId(0, rank))
+        for rank, numa_node in enumerate(placed.nodes)
     )
     page = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     doubt = _halves_may_overlap(flags, release, settings, shown, notes)

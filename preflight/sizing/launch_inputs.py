@@ -70,7 +70,7 @@ def gather_launch(
     root: Root,
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
-    """Return both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
+    """Return both bounds of the mappings of ``processes``. Raises UsageError as flags do."""
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
@@ -86,12 +86,12 @@ def gather_launch(
     notes = (*notes, *(sglang_notes if servers else ()))
     free = {
         number: on_host
-        if isinstance(on_host, Unknown) or one.command.container is None
-        else within(on_host, one.command.container.memory_bytes)
-        for number, one in servers.items()
+        if isinstance(on_host, Unknown) or server.command.container is None
+        else within(on_host, server.command.container.memory_bytes)
+        for number, server in servers.items()
     }
-    hardware = {number: hardware_of(one, host, free[number]) for number, one in servers.items()}
-    geometry = {number: one.geometry for number, one in hardware.items()} | {
+    hardware = {n: hardware_of(server, host, free[n]) for n, server in servers.items()}
+    geometry = {number: server.geometry for number, server in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry
         for process in processes
         if process.consumer is not None
@@ -168,7 +168,7 @@ def gather_launch(
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
-    """Return the clients whose NICs are not the launch's."""
+    """Return the clients whose NICs are not the launch's, to be shown."""
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
         for process in members
@@ -178,7 +178,7 @@ def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
 
 
 def _terms(processes: tuple[LaunchProcess, ...], members: tuple[MappedProcess, ...]) -> RuleTerms:
-    """Return the launch in the documented rule's terms: ranks, and the sizes of the largest."""
+    """Return the launch in the documented rule's terms: ranks and largest sizes."""
     hicache = max((sum(process.host_pools_bytes) for process in members), default=0)
     segments = [client.segment_bytes for process in members for client in process.clients]
     # A store's own process beside the ranks is none of them.

@@ -54,7 +54,7 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def _written(file: Storage, reading: Reading) -> bool:
-    """Return whether the launch writes a file itself: the file need not be there yet."""
+    """Return whether the launch itself writes a file, which need not exist yet."""
     return isinstance(file.path, str) and file.path in reading.files
 
 
@@ -128,9 +128,9 @@ def _taken_over(
             regions[client] = sizes if isinstance(sizes, Unknown) else before
             continue
         theirs = [
-            one._replace(registered=True)
+            handed._replace(registered=True)
             for each in replays.get(number, ())
-            for one in handed_over(each)
+            for handed in handed_over(each)
         ]
         regions[client] = (*before, *all_regions_of(theirs))
     return regions
@@ -252,14 +252,14 @@ def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> i
 
 
 def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
-    """Return where the shares of its segment are bound; () if it is one mapping."""
+    """Return the nodes of the shares of a segment; () if it is one mapping."""
     shares = [a for a in replay.allocations if a.what is MemoryKind.SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()
 
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
-    """Return the shares of its segment on regular pages: ``mbind`` puts them where it says."""
+    """Return the regular bytes of a segment by the node that ``mbind`` puts them on."""
     bytes_by_node: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
@@ -304,7 +304,7 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
 
 
 def _elsewhere_below(consumer: Consumer) -> int:
-    """Return below how many GPUs vLLM takes Ray, which may know other hosts, in place of an error.
+    """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never.
 
     Not with processes of its own (mp, and --nnodes), nor in a release that is known to refuse.
     """

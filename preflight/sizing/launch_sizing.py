@@ -165,7 +165,7 @@ def _status(
 
 
 def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason; unknown where a model that is not known may take more.
+    """Return status and reason; unknown if an unknown model may take more.
 
     A size that is given bounds the pools of a known model alone.
     """
@@ -236,7 +236,7 @@ def _message(answers: tuple[GateAnswer, ...]) -> str | None:
 def _feasible(
     memory: ServerMemory, ranks: Ranks, host: FreeMemory, release: SglangRelease, sizing: Sizing
 ) -> FeasiblePages | None:
-    """Return the pool sizes for which both the pages suffice and the gate admits."""
+    """Return the pool sizes with enough pages that the gate admits."""
     from preflight.sizing.advice import held_pages
 
     # The huge pages that L2 is on.

@@ -68,13 +68,13 @@ def share_of(
         return share
     if len(nodes) > 1 and nodes.issuperset(memory_nodes(host.root)):
         return share
-    node = min(nodes) if len(nodes) == 1 else None
+    numa_node = min(nodes) if len(nodes) == 1 else None
     among = tuple(sorted(nodes)) if len(nodes) > 1 else ()
 
     def bound(members: tuple[MappedProcess, ...]) -> tuple[MappedProcess, ...]:
         # SGLang's own numactl replaces the one in front of it.
         return tuple(
-            member if member.node is not None else member._replace(node=node, among=among)
+            member if member.node is not None else member._replace(node=numa_node, among=among)
             for member in members
         )
 
@@ -85,7 +85,7 @@ def share_of(
 
 
 def named_nodes(command: Command) -> Iterator[NamedNodes]:
-    """Yield the NUMA nodes that wrappers and the container bind a command to, in plain numbers."""
+    """Yield the NUMA nodes that wrappers or the container bind a command to."""
     if command.container is not None and (mems := command.container.cpuset_mems):
         with suppress(ValueError):
             yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)), True)
@@ -104,7 +104,7 @@ def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
-    """Return the NUMA nodes on which alone the launch has a command's memory lie; None: on all.
+    """Return the only NUMA nodes for a command's memory, or None for all.
 
     They are those of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages
     too), or of its container's ``--cpuset-mems``.
@@ -249,7 +249,7 @@ def _placed(
         barred = option in _CPU_OPTIONS and not nodes.issuperset(numa_nodes(host.root))
         if barred and host.sglang.binds_within_cpus:
             # utils/numa_utils.py, _numactl_cpu_mem_args: without a CPU of the node no binding.
-            left = tuple(node if node in nodes else None for node in wanted.nodes)
+            left = tuple(numa_node if numa_node in nodes else None for numa_node in wanted.nodes)
             wanted = RankPlacement(left, f"{wanted.origin}, on CPUs of numactl {text}")
         elif barred and server.value("numa_node") is None:
             # _is_numa_available: the CPUs of the process are not all of the host.
@@ -271,7 +271,9 @@ def _wanted_nodes(
     first = server.value("base_gpu_id")
     launch_nodes = host.nics.first.nodes
     nodes = () if isinstance(launch_nodes, Unknown) else launch_nodes
-    nic_nodes = {node for client in clients if client for node in client.nic_nodes or nodes}
+    nic_nodes = {
+        numa_node for client in clients if client for numa_node in client.nic_nodes or nodes
+    }
     nics = tuple(sorted(nic_nodes)) if any(clients) else nodes
     first = first if isinstance(first, int) else 0
     return place_ranks(ranks.here, nics, host.root, first, host.sglang.probes_numactl)

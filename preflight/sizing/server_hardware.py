@@ -28,7 +28,7 @@ class SizedHost(NamedTuple):
 
 
 def hardware_of(server: SglangServer, host: SizedHost, memory: FreeMemory | Unknown) -> Hardware:
-    """Return the model and its drafts, the GPU, and what the host has, as far as each is known."""
+    """Return the model, its drafts, the GPU and the host's memory, as far as known."""
     elsewhere = host.options.available_bytes is not None
     gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
     root = None if elsewhere else host.root
@@ -112,7 +112,7 @@ def follows_gpu(server: SglangServer) -> bool:
 
 
 def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
-    """Return the bytes of each GPU's memory: as given, else as NVML says where all agree.
+    """Return the bytes of each GPU's memory: as given, or by NVML if all agree.
 
     NVML is asked where ``asked`` is true. elsewhere: another host is sized.
     """

@@ -38,7 +38,7 @@ class Need(NamedTuple):
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of the launch that ``sizing`` is of, by kind.
+    """Return all needs of a launch by kind.
 
     Sums are over all processes of it; ``processes`` as its source has them.
     """
@@ -101,24 +101,24 @@ def _sums(sizing: Sizing, what: str, counts: Callable[[Allocation], bool]) -> li
 
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
-    """Return the memory that each process registers: its own, and what ranks hand over to it."""
+    """Return each process's registered memory, that handed over by ranks included."""
     replays: dict[int, list[ProcessReplay]] = {}
-    for one in sizing.asked:
-        replays.setdefault(one.process.id.command, []).append(one)
+    for asked in sizing.asked:
+        replays.setdefault(asked.process.id.command, []).append(asked)
     taken: dict[int, list[Allocation]] = {}
     for number, client in registers_for(processes, replays).items():
-        theirs = (one for each in replays.get(number, ()) for one in handed_over(each))
+        theirs = (item for each in replays.get(number, ()) for item in handed_over(each))
         taken.setdefault(client, []).extend(their._replace(registered=True) for their in theirs)
     needs = []
     for process in sizing.asked:
         handed = handed_over(process)
         mapped = (*process.allocations, *process.heap)
-        unshared = [one for one in mapped if one.registered and one not in handed]
+        unshared = [item for item in mapped if item.registered and item not in handed]
         more = taken.get(process.process.id.command, [])
         if not unshared and not more:
             continue
-        terms = [f"{one.what} {format_bytes(one.bytes)}" for one in unshared]
-        groups = Counter(f"{one.what} {format_bytes(one.bytes)}" for one in more)
+        terms = [f"{item.what} {format_bytes(item.bytes)}" for item in unshared]
+        groups = Counter(f"{item.what} {format_bytes(item.bytes)}" for item in more)
         terms += [f"{count} x {text} of its ranks" for text, count in groups.items()]
         total = sum(map(locked_bytes, (*unshared, *more)))
         what = "registered with each NIC, and locked once per NIC"

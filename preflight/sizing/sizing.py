@@ -57,7 +57,7 @@ def documented_rule(
     arena_bytes: int,
     available_bytes: int | None,
 ) -> DocumentedRule:
-    """Judge as the helper does; every size as given on the command line, in bytes."""
+    """Return the answer of the documented helper; every size in bytes."""
     baseline = hicache_bytes + segment_bytes
     clean_arena = baseline + arena_bytes
     if available_bytes is None:
@@ -111,7 +111,7 @@ class Sizing(NamedTuple):
 
     @property
     def starts_by_luck(self) -> bool:
-        """Tell whether it fails in some order of its ranks, though not in the replayed one."""
+        """Return whether the launch fails in some order of its ranks alone."""
         taken = self.taken
         return (
             self.status == "fails"
@@ -130,7 +130,7 @@ class Sizing(NamedTuple):
 
 
 def size_flags(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizing:
-    """Read the host below ``root`` once and judge. Raises UsageError on a value that cannot be."""
+    """Return the sizing of flags on the host below ``root``. Raises UsageError."""
     host = read_host(root)
     inputs = gather_flags(flags, environment, root, host.hugetlb.default_page_size_bytes)
     if not flags.documented:
@@ -170,7 +170,7 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
-    """Return the host without its own pool where another host's is stated: none is held there."""
+    """Return the host without pools if another host's pool is stated."""
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host
@@ -200,7 +200,7 @@ def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> t
 
 
 def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) -> list[Note]:
-    """Return notes on what one process asks for and Mooncake does not use."""
+    """Return notes on requests of one process that Mooncake does not use."""
     notes: list[Note] = []
     settings, allocations = process.process.settings, process.allocations
     created = any(allocation.what is MemoryKind.ARENA for allocation in allocations)
@@ -230,6 +230,7 @@ def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) 
 
 
 def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:
+    """Raise UsageError if this kernel has no pages of --hugepage-size."""
     size = inputs.hugepage_bytes
     if size is None or inputs.available_bytes is not None:
         return
@@ -245,18 +246,21 @@ def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:
 def _stock(
     inputs: SizingInputs, host: HostMemory, root: Root, needs: Mapping[Spot, int]
 ) -> dict[Spot, Stock | Unknown]:
+    """Return the pages available at each spot: read, or stated for another host."""
     page = inputs.settings.hugepage_bytes
     spots = {*needs, Spot(page, None)}
     stock = read_stock(root, host.hugetlb, host.memory_bytes("MemAvailable"), spots)
     stated = inputs.available_bytes
     if stated is not None:
-        bound = {node for spot in spots for node in spot.nodes}
+        bound = {numa_node for spot in spots for numa_node in spot.nodes}
         nodes = sorted(bound | set(memory_nodes(root) if bound else ()))
         stated_pages = stated_stock(stated // page, page, nodes)
         stock.update(stated_pages)
         for spot in spots:
             if spot.among and spot.page_size_bytes == page:
-                pages = sum(stated_pages[Spot(page, node)].least_pages for node in spot.among)
+                pages = sum(
+                    stated_pages[Spot(page, numa_node)].least_pages for numa_node in spot.among
+                )
                 stock[spot] = Stock(pages, pages)
     return stock
 
@@ -268,6 +272,7 @@ def _status(
     stock: Mapping[Spot, Stock | Unknown],
     unused: tuple[Note, ...],
 ) -> tuple[str, str]:
+    """Return the status of one bound, and the reason."""
     broken = next((process.failure for process in asked if process.failure), None)
     if broken:
         return "fails", f"{broken.what}: {broken.error}"
@@ -289,7 +294,7 @@ def _status(
 
 
 def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
-    """Return what a launch with too few pages dies of, or why it may."""
+    """Return how a launch with too few pages ends, or may end."""
     for process in taken or ():
         if process.failure:
             return f"{process.process.name}, {process.failure.what}: {process.failure.error}"
@@ -300,6 +305,7 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
 
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
+    """Return the answer of the documented helper for the same inputs."""
     terms = inputs.terms
     available = inputs.available_bytes
     if available is None:

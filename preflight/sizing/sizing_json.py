@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def sizing_object(sizing: Sizing, rule: str) -> Json:
-    """Return the object for an answer; ``status`` and ``exit_code`` are those of ``rule``."""
+    """Return the answer for JSON; ``status`` and ``exit_code`` are those of ``rule``."""
     shown = sizing.inputs.shown
     return {
         "schema": SCHEMA,
@@ -42,7 +42,7 @@ def sizing_object(sizing: Sizing, rule: str) -> Json:
 
 
 def launch_object(sizing: LaunchSizing, rule: str) -> Json:
-    """Return the object for a launch as it was written: that of its upper bound, and the launch."""
+    """Return a launch's answer for JSON: its upper bound, and the launch."""
     shown = sizing.shown
     if shown is None:
         answer = error_object(sizing.exit_code, sizing.reason)

@@ -61,7 +61,7 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """Return what was not read, each by name, and the notes.
+    """Return the parts that were not read, each by name, and the notes.
 
     A note that comes again stands there once, with a count.
     """
@@ -119,7 +119,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 
 def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
-    """Return the answer about a launch that fits and takes none: its memory is the number."""
+    """Return the answer about a launch that fits without huge pages."""
     if not regular_bytes[1]:
         return "it keeps no KV cache in this host's memory, and takes no huge pages"
     least, most = map(format_bytes, regular_bytes)
@@ -136,7 +136,7 @@ def sizing_text(
     then: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer, without a final newline. verdict: where another one decides.
+    """Return the whole answer. verdict: if another rule decides.
 
     then: what to do next, of a launch whose pages are there. left_out: what of it is in no number.
     """
@@ -216,7 +216,7 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
 
 
 def _headline(sizing: Sizing) -> tuple[str, str, str]:
-    """Return the verdict's word, what it means here, and its colour."""
+    """Return the verdict's word, its meaning here, and its colour."""
     word, colour, meaning = HEADLINES[sizing.status]
     if sizing.starts_by_luck:
         word = "MAY NOT START"
@@ -457,7 +457,7 @@ def _reasons(sizing: Sizing) -> list[str]:
 
 
 def _verdicts(sizing: Sizing) -> str:
-    """Return a sentence where the documented rule passes a launch that fails, or the reverse."""
+    """Return a sentence if the documented rule and the exact need disagree."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
     short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)

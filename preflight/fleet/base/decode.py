@@ -37,7 +37,7 @@ class Unread(Unknown):
 
 
 def decoded(kind: Any, value: Any, where: str = "") -> Any:
-    """Return ``value``, which stands at ``where``, as a ``kind``. Raises WrongError."""
+    """Return a JSON value as a ``kind``; ``where`` is its place. Raises WrongError."""
     scalars, items, record, unknown = _parts(kind)
     type_of_value = type(value)
     if type_of_value in (int, float) and not 0 <= value <= LARGEST_NUMBER:
@@ -57,7 +57,7 @@ def decoded(kind: Any, value: Any, where: str = "") -> Any:
 
 @lru_cache(maxsize=256)
 def _parts(kind: Any) -> tuple[frozenset[Any], Any, Any, bool]:
-    """Return a kind's scalars, the kind of its items, its record, and whether Unknown is one."""
+    """Return scalars, item kind and record of a kind, and whether it may be Unknown."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     scalars = frozenset(get_origin(kind) or kind for kind in kinds)
     items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple), None)

@@ -44,12 +44,12 @@ MOST_VARIANTS = 4
 
 
 def verdict_text(fleet: Fleet) -> str:
-    """Return the verdict and what it rests on, as ``FAIL: of 64 nodes 2 fail, 62 pass (...)``."""
+    """Return verdict and counts, as ``FAIL: of 64 nodes 2 fail, 62 pass (...)``."""
     return f"{fleet.verdict.upper()}: {verdict_said(fleet)}"
 
 
 def verdict_said(fleet: Fleet) -> str:
-    """Return ``of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``."""
+    """Return the counts: ``of 64 nodes 2 fail, 61 pass (63 reports read, ...)``."""
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     read = [f"{plural(fleet.reports, 'report')} read"]
     if away:
@@ -115,7 +115,7 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer; verbosity below 0: the verdict alone, above 0: what passed too."""
+    """Return the answer; verbosity below 0: the verdict alone, above 0: passes too."""
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
@@ -143,7 +143,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 
 def _statuses(fleet: Fleet, paint: Paint) -> str:
-    """Return which nodes have which status: the lists that a scheduler is given, in short."""
+    """Return the nodes of each status in short: a scheduler is given these lists."""
     named = [(status, fleet.of(status)) for status in STATUSES]
     return "\n".join(
         f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
@@ -210,7 +210,7 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _unusable(fleet: Fleet, width: int) -> str:
-    """Return the reports that are not used, with the reason, and those that are there twice."""
+    """Return the unused and the repeated reports, with the reason."""
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
         text = f"  {clean(unusable.where)}: {unusable.trouble.value}: {cut(unusable.reason, 160)}"

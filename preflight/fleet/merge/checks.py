@@ -41,7 +41,7 @@ class ServiceAddress(NamedTuple):
 
     @property
     def process(self) -> tuple[str, str]:
-        """Equal where it is certain that two addresses lead to one process."""
+        """Return a key that is equal if two addresses certainly lead to one process."""
         return self.node or self.host, self.port
 
 
@@ -72,7 +72,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def loops(host: str) -> bool:
-    """Return whether a host is each node's own: 127.0.0.1 and its like; 0.0.0.0 leads there too."""
+    """Return whether a host is each node itself: 127.0.0.1, 0.0.0.0 and the like."""
     return host in ("localhost", "::1", "::", "0.0.0.0") or host.startswith(("127.", "localhost."))
 
 
@@ -98,7 +98,7 @@ def fleet_findings(
 def _one_address(
     check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge one service that all nodes have to name alike. named: node -> its addresses."""
+    """Judge one service that all nodes must name alike. named: node -> addresses."""
     processes = {node: tuple(sorted(map(owners.of, each))) for node, each in named.items() if each}
     written = {node: ", ".join(each) for node, each in named.items()}
     if len(processes) < 2:
@@ -142,7 +142,7 @@ def _one_address(
 
 
 def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
-    """Judge one name under which the stores of several machines register their segments."""
+    """Judge stores of several machines that register under one name."""
     hosts = ((n, host) for n, launch in launches.items() for host in launch.hosts_of("advertised"))
     names = grouped((host, name) for name, host in hosts if not loops(host))
     for host, nodes in names.items():
@@ -168,7 +168,7 @@ def _protocols(launches: Launches) -> Iterator[OnNodes]:
 
 
 def _addresses(rows: Rows) -> Iterator[OnNodes]:
-    """Judge addresses of RDMA ports that two machines have."""
+    """Judge addresses of RDMA ports that two machines share."""
     owners = grouped(
         (address.partition("/")[0], (name, rail.device))
         for name, row in rows.items()
@@ -188,7 +188,7 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _is_local_address(address: str) -> bool:
-    """Return whether several hosts may have the address: loopback, link-local; or it is none."""
+    """Return whether several hosts may have a text as address, or it is no address."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -199,7 +199,7 @@ def _is_local_address(address: str) -> bool:
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge clients of other releases than the master's; several releases on a node are another."""
+    """Judge clients with another Mooncake release than the master's."""
     masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)

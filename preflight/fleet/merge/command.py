@@ -67,7 +67,7 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
 
 
 def prepare(shown: Shown) -> None:
-    """Try, before a node is asked, whether all can be written: later the work would be lost."""
+    """Try before any node is asked whether all files can be written."""
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
     for _, path in shown.answers:
@@ -93,7 +93,7 @@ def _try_folder(option: str, folder: str, make: bool) -> None:
 
 
 def keep(node: str, report: str, shown: Shown) -> None:
-    """Write a report to the folder of --reports: one file a node, whole or not there."""
+    """Write a report to the folder of --reports: one whole file a node."""
     if shown.reports is not None:
         path = os.path.join(shown.reports, f"{node}.json")
         save(f"--reports {path}", path, f"{report}\n".encode(), 0o644, limit_seconds())

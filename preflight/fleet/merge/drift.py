@@ -42,7 +42,7 @@ class Drift(NamedTuple):
 
 
 def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
-    """Return each thing, with the nodes that hold it, in the order of the rows."""
+    """Return thing -> the nodes that hold it, in the order of the rows."""
     holders: dict[One, list[str]] = {}
     # Most nodes of a fleet hold the same: those are looked at once.
     for things, names in grouped((things, name) for name, things in rows.items()).items():
@@ -53,7 +53,7 @@ def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
 
 
 def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
-    """Return facts by name, each with its values and their nodes."""
+    """Return fact name -> value -> nodes."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
@@ -64,7 +64,7 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return each fact that differs among ``rows``, what the fewest nodes differ in first."""
+    """Return each fact that differs among ``rows``, the one on fewest nodes first."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:

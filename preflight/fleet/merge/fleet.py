@@ -157,7 +157,7 @@ def _absences(
 def _findings(
     rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
-    """Return findings with their nodes: wanting, waived, passed; those of few nodes first."""
+    """Return wanting, waived and passed findings with their nodes, rare ones first."""
     kinds: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")

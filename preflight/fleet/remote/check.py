@@ -75,7 +75,7 @@ def run_fleet_check(
 
 def nodes_of(where: SshNodes) -> list[str]:
     """Return the nodes that the options name, each once. Raises UsageError for none."""
-    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
+    sets = [*where.nodes, *(text for file in where.nodes_files for text in sets_of(file))]
     nodes = named_nodes(sets, where.exclude)
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
@@ -83,7 +83,7 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 
 def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:
-    """Return the words by which a node judges itself, within a time. Raises UsageError."""
+    """Return the command line by which a node judges itself. Raises UsageError."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -107,7 +107,7 @@ def _under_name(document: Json, node: str) -> Json:
 
 
 def sets_of(path: str) -> list[str]:
-    """Read node sets, one a line; what follows # is for people."""
+    """Read node sets, one a line; # begins a comment."""
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -54,7 +54,7 @@ def ask_or_carry(
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
 ) -> list[str]:
-    """Ask every node, and once more those that lack the program, which is then taken along.
+    """Ask every node; carry the program to nodes that lack it, and ask them again.
 
     carry: auto, always, never. question: with the program, or without. Returns to whom it is taken.
     """
@@ -107,7 +107,7 @@ def ask_pairs(
     """Have the first node of each pair serve, and ask the second once the first says where.
 
     No node may be in two pairs. ``answered`` is told of each pair once: what the asking node said,
-    or the serving one where that ended first. Raises as ``ask`` does.
+    or the serving one if that ended first. Raises as ``ask`` does.
     """
     task = _task(ssh)
     _make_room(max(2 * len(pairs), int(task.info("fanout"))))
@@ -133,7 +133,7 @@ def ask_pairs(
 
 @contextmanager
 def _caught_signals() -> Iterator[list[int]]:
-    """Yield the list of signals that come meanwhile; afterwards they act as they did before."""
+    """Yield the list of signals that arrive meanwhile; restore their handlers."""
     caught: list[int] = []
 
     def catch(number: int, frame: FrameType | None) -> None:
@@ -153,22 +153,12 @@ def _caught_signals() -> Iterator[list[int]]:
 def _run(
     task: Any, ssh: SshNodes, collector: _Collector, ticker: _Ticker, **tree: bool
 ) -> list[int]:
-    """Ask the collector's nodes, and return the signals that came; the first of them ended it."""
+    """Ask the collector's nodes; return the signals that arrived, which end the run."""
     with _caught_signals() as caught:
         ticker.caught = caught
         try:
             for question, nodes in collector.waiting.items():
-                worker = task.shell(
-                    question.line,
-                    nodes=NodeSet.fromlist(nodes),
-                    handler=collector,
-                    timeout=ssh.timeout_seconds,
-                    stderr=True,
-                    stdin=True,
-                    **tree,
-                )
-                worker.write(question.content)
-                worker.set_write_eof()
+                _shell(task, ssh, collector, NodeSet.fromlist(nodes), question, **tree)
             task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
             task.resume()
         except RouteResolvingError:
@@ -179,6 +169,17 @@ def _run(
         finally:
             task.abort()
     return caught
+
+
+def _shell(
+    task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
+) -> Any:
+    """Start ssh to nodes with a question; ``handler`` gets what they print."""
+    ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
+    worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
+    worker.write(question.content)
+    worker.set_write_eof()
+    return worker
 
 
 def _task(ssh: SshNodes) -> Any:
@@ -206,7 +207,7 @@ def _task(ssh: SshNodes) -> Any:
 
 
 def _make_room(fanout: int) -> None:
-    """Raise this process's limit of open files to what so many connections take."""
+    """Raise this process's limit of open files for so many connections."""
     needed = fanout * _FILES_EACH + _FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -239,7 +240,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
         return grouped((self._questions[node], node) for node in self._lines)
 
     def again(self) -> _Collector:
-        """Forget what nodes said that did not end, and return this collector."""
+        """Forget the lines of nodes that did not end, and return this collector."""
         for node in self._lines:
             self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
         return self
@@ -282,6 +283,7 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
     def __init__(
         self, pair: Pair, ssh: SshNodes, answered: Callable[[Pair, NodeReply], None]
     ) -> None:
+        """Begin a pair of which neither node is asked yet."""
         super().__init__()
         self._pair, self._ssh = pair, ssh
         self._told = answered
@@ -291,22 +293,10 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
         self._asked = self._ended = False
 
     def start(self, task: Any) -> None:
-        self._serving = self._shell(task, self._pair.serving, self._pair.serve)
-
-    def _shell(self, task: Any, node: str, question: Question) -> Any:
-        worker = task.shell(
-            question.line,
-            nodes=node,
-            handler=self,
-            timeout=self._ssh.timeout_seconds,
-            stderr=True,
-            stdin=True,
-        )
-        worker.write(question.content)
-        worker.set_write_eof()
-        return worker
+        self._serving = _shell(task, self._ssh, self, self._pair.serving, self._pair.serve)
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        """Keep a line; the serving node's address starts the asking node."""
         name = str(node)
         if name not in self._lines:
             return  # a gateway of the tree
@@ -315,7 +305,8 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
         served = self._pair.served(msg) if name == self._pair.serving else None
         if served is not None and not self._asked:
             self._asked = True
-            self._shell(task_self(), self._pair.asking, self._pair.ask(served))
+            question = self._pair.ask(served)
+            _shell(task_self(), self._ssh, self, self._pair.asking, question)
 
     def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
         self._end(str(node), rc, False)
@@ -329,6 +320,7 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
         self._end(self._pair.asking, None, False)
 
     def _end(self, node: str, code: int | None, timed_out: bool) -> None:
+        """Answer for the pair once, and stop the serving node."""
         if self._ended or node not in self._lines:
             return
         self._ended = True

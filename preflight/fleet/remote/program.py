@@ -132,7 +132,7 @@ class SshNodes(NamedTuple):
 
 
 def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
-    """Return the words of an option, a command line. Raises UsageError; ``give`` says its form."""
+    """Return the words of an option's command line. Raises UsageError, with ``give``."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -156,7 +156,7 @@ def zipapp() -> bytes:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the archive: its start, this program and what it needs."""
+    """Yield the files of the archive: its start, this program and its packages."""
     yield "__main__.py", _MAIN.encode()
     for name in (*OWN, *OTHERS):
         for path, inside in _parts(name):

@@ -109,7 +109,7 @@ def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) ->
 
 
 def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
-    """Return the finding that stands for a node without a report, and why, in a sentence."""
+    """Return the finding for a node without a report, and the reason in a sentence."""
     end, error = reply.end, reply.last_error
     if reply.timed_out:
         begun = "the connection was made, and no report came"

@@ -96,7 +96,7 @@ class ReportReader:
         self._kept: dict[Any, Any] = {}
 
     def read(self, report: FoundReport, node: str = "") -> NodeRow | Unusable:
-        """Return the row of a report. node: the name it was asked for by, "" for its own."""
+        """Return the row of a report. node: the name it was asked for by, or ""."""
         try:
             return self._row(report, node)
         except WrongError as error:

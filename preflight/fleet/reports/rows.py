@@ -154,7 +154,7 @@ class NodeRow(NamedTuple):
 
     origin: file, and line where there are several in one. whole: it tells of its machine; without,
     nothing but its findings is known. boot: "" if it is not known: two names with one boot id
-    are one machine. made_unix_seconds: by the node's own clock; 0 where nothing was read.
+    are one machine. made_unix_seconds: by the node's own clock; 0 if nothing was read.
     """
 
     node: str
@@ -176,7 +176,7 @@ class NodeRow(NamedTuple):
 
     @property
     def taken_rails(self) -> tuple[Rail, ...]:
-        """Those that the launch takes; all of them where no launch says which."""
+        """Return the rails that the launch takes; all if no launch names any."""
         return tuple(rail for rail in self.known_rails if rail.used is not False)
 
     def asked(self, name: str) -> Any:
@@ -190,7 +190,7 @@ Rows = Mapping[str, NodeRow]
 
 
 def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> NodeRow:
-    """Return the row of a node which gave no report. text: what stood in the way."""
+    """Return the row of a node without a report. text: the reason."""
     finding = FleetFinding(check, "unknown", "node", have, need, text)
     return NodeRow(node, "", 0, "unknown", findings=(finding,))
 

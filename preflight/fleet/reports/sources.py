@@ -35,7 +35,7 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
 class FoundReport(NamedTuple):
-    """One object. line: where it begins, 0 where the source holds nothing else."""
+    """One object. line: where it begins, 0 if the source holds nothing else."""
 
     source: str
     line: int
@@ -43,7 +43,7 @@ class FoundReport(NamedTuple):
 
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Return the reports of typed paths, a missing one by name. Raises UsageError if all are."""
+    """Yield the reports of typed paths. Raises UsageError if no path exists."""
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
@@ -96,7 +96,7 @@ def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of a file. regular: none of a socket or a pipe, which would never end."""
+    """Yield the reports of a file. regular: skip sockets and pipes, which may never end."""
 
     def opened() -> BinaryIO | None:
         if regular and os.path.exists(path) and not os.path.isfile(path):  # a dead link is named
@@ -156,7 +156,7 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
 
 
 def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
-    """Yield each report in ``content``; one Unusable where there is none in it."""
+    """Yield each report in ``content``; one Unusable if it has none."""
     text = content.decode("utf-8-sig", "replace")
     any_report = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
@@ -192,7 +192,7 @@ def _tasks(text: str) -> list[str]:
 
 
 def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
-    """Return an object that begins as a report and is none, with the reason."""
+    """Return an object that begins as a report and does not parse, with the reason."""
     if isinstance(error, RecursionError):
         return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
     named = _NAME.search(text)

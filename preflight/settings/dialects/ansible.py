@@ -42,7 +42,7 @@ def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the tasks of a playbook, and notes on what it does not do."""
+    """Return the tasks of a playbook, and notes on settings left to the user."""
     values, notes = sysctl_values(plan)
     tasks = []
     for name, value in values.items():

@@ -57,7 +57,7 @@ def _devices(plan: Plan) -> tuple[list[str], list[str]]:
 
 
 def _on_the_host(plan: Plan) -> list[str]:
-    """Say what no option of a container sets."""
+    """Return a note that huge pages are set on the host, if the plan has any."""
     if not plan.pools:
         return []
     return ["huge pages are the host's: see --format sysctl, sysfs or cmdline"]

@@ -10,7 +10,7 @@ from preflight.settings.records import Plan
 
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return ``(set, removed, notes)``: what the launch is to have, what it is not to have."""
+    """Return (set, removed, notes): the wanted variables, the unwanted, the rest."""
     kept: dict[str, str] = {}
     removed: list[str] = []
     why = "because its name looks like that of a secret: pass it as you do today"

@@ -67,7 +67,7 @@ def needs_unit(plan: Plan) -> bool:
 
 
 def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
-    """Return pages of the whole default pool, None if sysctl cannot set it, and what to know."""
+    """Return the pages of the default pool (None if sysctl cannot set it), and notes."""
     mine = [target for target in plan.pools if target.page_bytes == plan.default_page_bytes]
     notes = [
         f"{target.name}: sysctl sets the default page size alone; --format sysfs or cmdline "
@@ -96,7 +96,7 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
 
 
 def overruled(plan: Plan) -> list[str]:
-    """Say who writes the pool after our drop-in, and less than it."""
+    """Return notes on later files that set the pool to less."""
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
@@ -109,7 +109,7 @@ def overruled(plan: Plan) -> list[str]:
 
 
 def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a unit that brings each pool or node to its pages at boot, and fails if it cannot."""
+    """Return a unit that fills each pool at boot, and fails if it cannot."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     files = [(target.file, target.pages) for target in _with_earlier(plan)]
@@ -140,7 +140,7 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
-    """Return the pools, with what our unit sets today for another launch or larger."""
+    """Return the pools; a larger pool of our present unit is kept."""
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
@@ -154,7 +154,7 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
 
 
 def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return words of the kernel command line; the default page size stays what it is."""
+    """Return words of the kernel command line; the default page size stays."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     words = []
@@ -179,15 +179,15 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
-    """Return the pages of one size, by node where anybody wants them so, and never fewer."""
+    """Return the pages of one size, by node if wanted so, and never fewer than now."""
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
     later = pages_after_boot(at_boot, size, plan.default_page_bytes)
-    nodes = sorted({node for node in mine if node is not None})
+    nodes = sorted({numa_node for numa_node in mine if numa_node is not None})
     if not nodes:
         return str(max(sum(mine.values()), 0 if later is None else later[0]))
     every = tuple(sorted({*plan.pool_nodes, *nodes}))
     booted = shares_after_boot(at_boot, size, plan.default_page_bytes, every)
     shares = {**dict.fromkeys(every, 0), **booted}
-    counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
-    return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)
+    counts = {numa_node: max(mine.get(numa_node, 0), shares[numa_node]) for numa_node in every}
+    return ",".join(f"{numa_node}:{pages}" for numa_node, pages in counts.items() if pages)

@@ -99,7 +99,7 @@ def _asks_for_rdma(plan: Plan) -> bool:
 
 
 def _quantity(size_bytes: int) -> str:
-    """Return a size in GiB or MiB where that is exact, else in MiB rounded up."""
+    """Return a size in GiB or MiB if exact, else in MiB rounded up."""
     if size_bytes % GIB == 0:
         return f"{size_bytes // GIB}Gi"
     return f"{round_up(size_bytes, MIB) // MIB}Mi"
@@ -118,7 +118,7 @@ def _security_context(plan: Plan) -> dict[str, Any]:
 
 
 def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
-    """Return the notes on what a patch does not set."""
+    """Return notes on settings that a patch cannot make."""
     notes = []
     kind = plan.workload.kind
     if kind and kind not in _POD_PATHS:
