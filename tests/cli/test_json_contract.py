@@ -71,6 +71,7 @@ WITH_ROOT = (
     "check",
     "diff",
     "fit",
+    "observe",
     "plan",
     "read",
     "topology",

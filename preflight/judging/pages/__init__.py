@@ -28,7 +28,7 @@ OBSERVED = tuple(
     Check(f"observe.{name}", (), PAGES)
     for name in (
         *("launch", "release", "huge-pages", "numa-node", "transport", "registered"),
-        *("store-pool", "locked-memory", "open-files"),
+        *("store-pool", "locked-memory", "open-files", "gpu-memory", "traffic"),
         *("l2-hits", "l3-hits", "store-use", "ssd-reads"),
     )
 )
