@@ -12,6 +12,7 @@ from typing import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count
 from checks.limits.runtimes import Limit
 
 _DEVICES = regex(r"/dev/infiniband/(uverbs\d+)")
@@ -87,11 +88,11 @@ def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
             continue  # it has ended
         # The name in parentheses may hold spaces and parentheses.
         fields = stat.rpartition(")")[2].split()
-        parent = int(fields[1]) if fields[1:] and fields[1].isdecimal() else 0
+        parent = kernel_count(fields[1]) if fields[1:] else None
         split = words.removesuffix("\0").split("\0") if words else []
         if not any(split[1:]):  # redis-server writes its address behind its name, and clears all
             split = " ".join(split).split()
-        processes.append(RunningProcess(pid, parent, tuple(split)))
+        processes.append(RunningProcess(pid, parent or 0, tuple(split)))
     return tuple(processes)
 
 
@@ -172,10 +173,10 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
     """Return a limit by its name in /proc/PID/limits."""
     for line in known(root.text(f"/proc/{pid}/limits")).splitlines():
         if line.startswith(name):
-            words = line[len(name) :].split()
-            if len(words) >= 2 and all(w == "unlimited" or w.isdecimal() for w in words[:2]):
-                soft, hard = (None if word == "unlimited" else int(word) for word in words[:2])
-                return Limit(soft, hard)
+            words = line[len(name) :].split()[:2]
+            bounds = [None if word == "unlimited" else kernel_count(word) for word in words]
+            if len(words) == 2 and bounds.count(None) == words.count("unlimited"):
+                return Limit(*bounds)
     return Unknown(f"/proc/{pid}/limits: has no {name}")
 
 

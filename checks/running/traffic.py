@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count
 
 # counters/port_rcv_data and port_xmit_data are in 32-bit words (IBTA, PortCounters).
 _WORD_BYTES = 4
@@ -34,16 +35,13 @@ def read_traffic(
             ports[f"rdma {device} port {port}"] = _port(root, f"{folder}/{port}/counters")
     for line in known(root.text(f"/proc/{pid}/net/dev")).splitlines():
         interface, colon, numbers = line.partition(":")
-        counts = numbers.split()
-        if colon and len(counts) >= 9 and all(map(str.isdecimal, (counts[0], counts[8]))):
-            ports[interface.strip()] = Traffic(int(counts[0]), int(counts[8]))
+        counts = [kernel_count(number) for number in numbers.split()]
+        if colon and len(counts) >= 9 and counts[0] is not None and counts[8] is not None:
+            ports[interface.strip()] = Traffic(counts[0], counts[8])
     return ports
 
 
 @or_unknown
 def _port(root: Root, folder: str) -> Traffic | Unknown:
-    names = ("port_rcv_data", "port_xmit_data")
-    texts = [known(root.text(f"{folder}/{name}")).strip() for name in names]
-    if not all(map(str.isdecimal, texts)):
-        return Unknown(f"{folder}: no number")
-    return Traffic(*(int(text) * _WORD_BYTES for text in texts))
+    words = (known(root.count(f"{folder}/{name}")) for name in ("port_rcv_data", "port_xmit_data"))
+    return Traffic(*(count * _WORD_BYTES for count in words))

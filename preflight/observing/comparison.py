@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from checks.base.finding import Finding, Status, Subject, command
+from checks.base.needs import ProcessNeeds
 from checks.base.pages import Spot
 from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -23,6 +24,7 @@ RELEASE, REGISTERED = "observe.release", "observe.registered"
 NEARLY = 0.9
 _NONE = "no huge pages"
 _LOCKED = "what it registers or locks next is refused (ENOMEM)"
+_MORE = "Another library in the same process, or a release that is read otherwise."
 _OPEN = "the next connection or file is refused (EMFILE)"
 MOST_FILES = "1048576"  # fs.nr_open of a kernel that nobody set: no limit may be higher
 
@@ -109,10 +111,8 @@ def _huge_pages(
                 text, "Compare with check of the same launch; pages are taken at a start alone."
             )
         else:
-            yield finding.warned(
-                f"{format_bytes((have - need) * size)} more than its command line asks for",
-                "Another library in the same process, or a release that is read otherwise.",
-            )
+            more = f"{format_bytes((have - need) * size)} more than its command line asks for"
+            yield finding.warned(more, _MORE)
 
 
 def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
@@ -212,49 +212,42 @@ def _registered(server: RunningServer, subject: Subject, devices: int) -> Iterat
     If that list is not to be had: by what is pinned on all of its open ``devices`` together.
     """
     processes = () if isinstance(server.needs, Unknown) else server.needs.rdma_processes
-    finding = Finding(REGISTERED, Status.PASS, subject)
-    needs: dict[str, int] = {}
-    seen = server.registered
-    for device in ("",) if isinstance(seen, Unknown) else (each.device for each in seen):
-        for process in processes:
-            size, names = process.registered_bytes, process.rdma and process.rdma.devices
-            if isinstance(size, Unknown):
-                yield finding.unknown(size)
-                return
-            if not device or not names or isinstance(names, Unknown) or device in names:
-                needs[device] = needs.get(device, 0) + size
-    if seen == ():
-        yield finding.unknown("the kernel lists nothing that its processes hold of a device")
+    finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
         pinned = sum(m.pinned_bytes for m in memories if not isinstance(m, Unknown))
-        have = {"": (pinned, f"{{}} pinned on {devices} devices ({seen.reason})")}
-        needs = {device: size * devices for device, size in needs.items()}
+        rows = [("", pinned, devices, f"pinned on {devices} devices ({seen.reason})")]
     else:
-        have = {
-            each.device: (
-                each.bytes,
-                f"{{}} in {each.regions} regions on {each.device}, {each.queue_pairs} queue pairs",
-            )
-            for each in seen
-        }
+        text = "in {0.regions} regions on {0.device}, {0.queue_pairs} queue pairs"
+        rows = [(each.device, each.bytes, 1, text.format(each)) for each in seen]
+    if not rows:
+        yield finding.unknown("the kernel lists nothing that its processes hold of a device")
     # Engines register more than is counted here: GPU memory, the buffers of NCCL and NVSHMEM.
     alone = server.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
-    for device, (size, text) in have.items():
-        need = needs.get(device, 0)
-        row = finding._replace(have=format_bytes(size, text), need=format_bytes(need))
-        if size < need:
+    for device, have, times, text in rows:
+        sizes = [each.registered_bytes for each in processes if _uses(each, device)]
+        known = [size for size in sizes if not isinstance(size, Unknown)]
+        if len(known) < len(sizes):
+            yield finding.unknown(next(size for size in sizes if isinstance(size, Unknown)))
+            continue
+        need = sum(known) * times
+        row = finding._replace(have=format_bytes(have, f"{{}} {text}"), need=format_bytes(need))
+        if have < need:
+            missing = f"{format_bytes(need - have)} of what it moves are not registered"
             yield row.warned(
-                f"{format_bytes(need - size)} of what it moves are not registered",
-                "Read its log for 'Failed to register memory': its reason is there.",
+                missing, "See 'Failed to register memory' in its log, with the reason."
             )
-        elif size > need and alone and not isinstance(seen, Unknown):
-            yield row.warned(
-                f"{format_bytes(size - need)} more than its command line asks for",
-                "Another library in the same process, or a release that is read otherwise.",
-            )
+        elif have > need and alone and device:
+            more = f"{format_bytes(have - need)} more than its command line asks for"
+            yield row.warned(more, _MORE)
         else:
             yield row
+
+
+def _uses(process: ProcessNeeds, device: str) -> bool:
+    """Tell whether a process registers with a device, as far as its launch names some."""
+    names = () if process.rdma is None else process.rdma.devices
+    return not device or isinstance(names, Unknown) or not names or device in names
 
 
 def _store_pool(

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind, Spot
 from checks.base.regex import regex
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.runtimes import Limit
 from checks.running.processes import (
     HeldMemory,
@@ -34,6 +35,7 @@ from preflight.mooncake.replay import pages_by_spot
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.sizing.sizing import Sizing
 
 # A command line without any of these starts no program of a launch.
 KNOWN = regex(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
@@ -75,33 +77,30 @@ class RunningServer(NamedTuple):
     def name(self) -> str:
         return f"{self.kind.value}, pid {self.pid}"
 
+    def sized(self) -> Sizing:
+        """Return the sizing at the upper bound. Raises UnknownFactError if there is none."""
+        most = known(self.sizing).most
+        return known(Unknown(known(self.sizing).reason) if most is None else most)
+
     @property
+    @or_unknown
     def predicted_pages(self) -> dict[Spot, int] | Unknown:
         """Return the huge pages that it should hold, by page size and node."""
-        sizing = self.sizing
-        if isinstance(sizing, Unknown):
-            return sizing
-        if sizing.most is None:
-            return Unknown(sizing.reason)
-        if sizing.least is not None and sizing.least.asked != sizing.most.asked:
+        most, least = self.sized(), known(self.sizing).least
+        if least is not None and least.asked != most.asked:
             return Unknown("its sizes are known between two bounds alone")
-        pages: dict[Spot, int] = {}
-        for replayed in sizing.most.asked:
-            for spot, count in pages_by_spot(replayed.allocations, replayed.process.among).items():
-                pages[spot] = pages.get(spot, 0) + count
+        pages: Counter[Spot] = Counter()
+        for replayed in most.asked:
+            pages.update(pages_by_spot(replayed.allocations, replayed.process.among))
         return pages
 
     @property
+    @or_unknown
     def segment_bytes(self) -> int | Unknown:
         """Return the global segments that it registers with its master, together."""
-        sizing = self.sizing
-        if isinstance(sizing, Unknown):
-            return sizing
-        if sizing.most is None:
-            return Unknown(sizing.reason)
         return sum(
             max(allocation.bytes, allocation.mapped_bytes)  # whole pages are mounted
-            for replayed in sizing.most.asked
+            for replayed in self.sized().asked
             for allocation in replayed.allocations
             if allocation.what is MemoryKind.SEGMENT
         )
@@ -168,10 +167,10 @@ def _kind(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> Proces
     if not words or not (of_anybody or any(map(KNOWN.search, words))):
         return None
     started = understand(read_argv(words, {}).commands, lambda name: Unknown(name))
-    known = [each for each in started if each.kind not in NOT_OBSERVED]
-    if len(known) != 1:
+    programs = [each for each in started if each.kind not in NOT_OBSERVED]
+    if len(programs) != 1:
         return None
-    kind, command = known[0].kind, known[0].command
+    kind, command = programs[0].kind, programs[0].command
     if command.container is not None or any(map(starts_anew, command.wrappers)):
         return None
     return None if kind in OF_ANYBODY and kind not in of_anybody else kind

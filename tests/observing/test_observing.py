@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from checks.base.finding import Status, Subject
 from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.running.processes import read_limit, read_memory, read_processes
+from checks.running.processes import read_limit, read_processes
 from preflight.base.usage_error import UsageError
 from preflight.observing.comparison import findings, node_findings
+from preflight.observing.devices import traffic_findings
 from preflight.observing.running_launch import running_servers
 
 CLIENT = (
@@ -21,6 +23,8 @@ CLIENT = (
     "--metadata_server=P2PHANDSHAKE --master_server_address=10.0.0.2:50051"
 )
 PAGE = 2 << 20
+DIGITS = "9" * 5000
+LONG = f"Max locked memory {DIGITS} {DIGITS}\nVmPin: {DIGITS} kB\neth0: {' '.join([DIGITS] * 9)}\n"
 STATUS = "Name:\tclient\nVmLck:\t0 kB\nVmPin:\t{pinned} kB\n"
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units\n"
@@ -161,12 +165,52 @@ def test_a_process_that_is_none_is_refused(tmp_path: Path) -> None:
             running_servers(Root(str(tmp_path)), (pid,))
 
 
-@pytest.mark.parametrize("name", ["maps", "numa_maps", "status", "limits", "stat", "environ"])
-@pytest.mark.parametrize("text", ["", "\0\xff garbage", "7f00-zz x y z\n", "a=b=c huge N0=x\n"])
+@pytest.mark.parametrize(
+    "name", ["maps", "numa_maps", "status", "limits", "stat", "environ", "cmdline", "net/dev"]
+)
+@pytest.mark.parametrize(
+    "text", ["", "\0\xff garbage", "7f00-zz x y z\n", "a=b=c huge N0=x\n", LONG]
+)
 def test_hostile_contents_end_in_an_answer(tmp_path: Path, name: str, text: str) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}))
+    (tmp_path / "proc/100/net").mkdir()
     (tmp_path / f"proc/100/{name}").write_text(text)
-    assert list(findings(running_servers(Root(str(tmp_path)))))
+    root = Root(str(tmp_path))
+    servers = running_servers(root)
+    assert len(servers) == (name != "cmdline")
+    for of_traffic in (findings(servers), traffic_findings(servers, root, 1, lambda _: None)):
+        for _, finding in of_traffic:
+            assert isinstance(finding.status, Status)
+
+
+class VanishingRoot(Root):
+    """A process that ends after a number of reads."""
+
+    def __init__(self, path: Path, reads: int) -> None:
+        super().__init__(str(path))
+        self.folder, self.left = path / "proc/100", reads
+
+    def locate(self, name: str) -> str:
+        self.left -= 1
+        if self.left == 0:
+            shutil.rmtree(self.folder)
+        return super().locate(name)
+
+
+def test_a_process_that_ends_while_it_is_looked_at(tmp_path: Path) -> None:
+    """Wherever it ends: nothing that it holds passes, and nothing is a traceback."""
+    reads = 1
+    while True:
+        folder = tmp_path / str(reads)
+        process(folder, 100, client(), huge(32, {0: 32}), files=("/dev/null",))
+        root = VanishingRoot(folder, reads)
+        for _, finding in findings(running_servers(root)):
+            passes = finding.check == "observe.huge-pages" and finding.status is Status.PASS
+            assert not passes or finding.have == "32 pages of 2 MiB"
+        if root.left > 0:
+            break
+        reads += 1
+    assert reads > 10
 
 
 @pytest.mark.parametrize("name", ["maps", "numa_maps", "environ"])
@@ -184,9 +228,9 @@ def test_thousands_of_mappings(tmp_path: Path) -> None:
         client(),
         *(huge(1, {0: 1}, 0x7F0000000000 + (n << 22)) for n in range(10000)),
     )
-    memory = read_memory(Root(str(tmp_path)), 100)
-    assert not isinstance(memory, Unknown)
-    assert sum(mapping.pages for mapping in memory.huge) == 10000
+    judged = findings(running_servers(Root(str(tmp_path)), (100,)))
+    (have,) = (one.have for _, one in judged if one.check == "observe.huge-pages")
+    assert have == "10000 pages of 2 MiB"
 
 
 def test_this_machine_is_read() -> None:

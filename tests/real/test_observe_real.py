@@ -510,7 +510,10 @@ def test_two_store_services_of_one_name(alone: Table) -> None:
             environment = alone.store.wheel.environment(ON)
             environment["PYTHONPATH"] += f":{packages}"
             log = (alone.folder / f"service{number}.log").open("wb")
-            process = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                words, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+            alone.processes[f"service {number}"] = process
             alone.store._processes.append(process)
             processes.append(process)
             alone.store._wait_for(f"127.0.0.1:{port}")
