@@ -157,15 +157,26 @@ def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
     return HeldMemory(tuple(huge.values()), regular_bytes, locked, pinned)
 
 
-def shared_once(memories: tuple[HeldMemory, ...]) -> tuple[HugeMapping, ...]:
-    """Return the mappings of several processes, each that they share once."""
+def pages_by_size(
+    memories: tuple[HeldMemory, ...],
+) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
+    """Return the huge pages of several processes, a mapping that they share once.
+
+    Those that they have mapped by size in bytes, and those that were touched by size and NUMA node.
+    """
     mappings: dict[str, HugeMapping] = {}
-    for memory in memories:
-        for mapping in memory.huge:
-            before = mappings.get(mapping.file)
-            if before is None or sum(before.node_pages.values()) < sum(mapping.node_pages.values()):
-                mappings[mapping.file] = mapping
-    return tuple(mappings.values())
+    for mapping in (mapping for memory in memories for mapping in memory.huge):
+        before = mappings.get(mapping.file)
+        if before is None or sum(before.node_pages.values()) < sum(mapping.node_pages.values()):
+            mappings[mapping.file] = mapping
+    held: dict[int, int] = {}
+    touched: dict[tuple[int, int], int] = {}
+    for mapping in mappings.values():
+        size = mapping.page_bytes
+        held[size] = held.get(size, 0) + mapping.pages
+        for node, pages in mapping.node_pages.items():
+            touched[size, node] = touched.get((size, node), 0) + pages
+    return held, touched
 
 
 @or_unknown

@@ -20,7 +20,9 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from checks.base.unknown import Unknown
     from preflight.inputs.launch_words import LaunchWords
+    from preflight.measuring.kills import Survival
 
 VICTIMS = ("master", "client", "metadata")
 PARTS = ("memory", "transfer", "store", "registration", "storage")
@@ -164,7 +166,6 @@ def measure(
     the launch means; 2 more is registered than can be, or the rehearsal fails; 3 not measured, or
     broken off; 64 usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.base import exit_codes
     from preflight.base.envelope import envelope
     from preflight.base.output import json_text, say, say_json
     from preflight.base.within import save as saved
@@ -183,12 +184,11 @@ def measure(
             "--device, --page, --region, --up-to, --force and --no-save are about --only "
             "registration"
         )
-    if killed is not None and (
-        rehearse or parts or serving or peer is not None or save is not None
-    ):
+    other = parts or serving or peer is not None or save is not None
+    if killed is not None and (rehearse or other):
         raise click.UsageError("--kill takes no --rehearse, --only, --serve, --to or --save")
     if rehearse:
-        if parts or serving or peer is not None or save is not None:
+        if other:
             raise click.UsageError("--rehearse takes no --only, --serve, --to or --save")
         return _rehearsed(launch, python, scale, budget_seconds or 600.0, as_json, color)
     if scale != 1:
@@ -198,17 +198,7 @@ def measure(
         launch, python, budget_seconds, spend_bytes, sizes if searches else None
     )
     if killed is not None:
-        from preflight.measuring.kills import survival_object, survival_text
-
-        survival = run.kill(measuring, killed)
-        word = survival.status.value
-        code = exit_codes.PASS if word == "pass" else exit_codes.WARN
-        if as_json:
-            killing, why = survival_object(survival), survival.statements[0]
-            say_json(envelope("measure", code, killing, word=word, reason=why, launch=called))
-        else:
-            say(survival_text(survival))
-        return code
+        return _killed(run.kill(measuring, killed), as_json, called)
     if serving:
 
         def told(where: str) -> None:
@@ -232,6 +222,26 @@ def measure(
         say_json(found)
     else:
         say(answer_text(answer, color))
+    return code
+
+
+def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str] | None) -> int:
+    from checks.base.unknown import Unknown
+    from preflight.base import exit_codes
+    from preflight.base.envelope import envelope
+    from preflight.base.output import say, say_json
+    from preflight.measuring.kills import survival_object, survival_text
+
+    if isinstance(survival, Unknown):
+        code, answer, text = exit_codes.UNKNOWN, None, f"UNKNOWN: {survival.reason}"
+        reason = survival.reason
+    else:
+        code = exit_codes.WARN if survival.costs else exit_codes.PASS
+        answer, text, reason = survival_object(survival), survival_text(survival), survival.reason
+    if as_json:
+        say_json(envelope("measure", code, answer, reason=reason, launch=called))
+    else:
+        say(text)
     return code
 
 

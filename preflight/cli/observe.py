@@ -125,7 +125,7 @@ def observed(
     from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
-    from preflight.observing.served_metrics import metrics_of_recorded, served_metrics
+    from preflight.observing.served_metrics import served_metrics
     from preflight.reading.understood import sentence
     from preflight.settings.commands import Context, commands
     from preflight.sizing.launch_needs import source_name
@@ -143,8 +143,7 @@ def observed(
         of_launch = list(launch_findings(sized.sizing, servers, host.root.text("/proc/1/stat")))
         about = source_name(sized.sizing), sentence(sized.sizing.inputs.processes)
     not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
-    ask = served_metrics if host.root.live else metrics_of_recorded
-    asked = {server.pid: ask(server) for server in servers}
+    asked = {server.pid: served_metrics(server, host.root.live) for server in servers}
     served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
     looked_at = tuple(server for server in servers if server not in not_of_it)
     of_servers = [one for one in findings(servers, served) if one[0] in looked_at]

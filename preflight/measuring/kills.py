@@ -14,13 +14,13 @@ from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from checks.base.finding import Status
 from checks.base.regex import regex
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.network.calls import http
 from preflight.base.one_line import clean
 from preflight.base.output import columns
+from preflight.base.usage_error import UsageError
 from preflight.measuring.findings import seconds_text
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring
 from preflight.measuring.wanted import HOLDS_METADATA
@@ -70,10 +70,14 @@ class Survival(NamedTuple):
     messages: tuple[str, ...] = ()
 
     @property
-    def status(self) -> Status:
-        """Return warn where objects or calls were lost; they are where nothing has a replica."""
-        whole = self.back_seconds is not None and not (self.lost or self.gone_puts_failed)
-        return Status.PASS if whole and self.newcomer == OBJECTS else Status.WARN
+    def costs(self) -> bool:
+        """Tell whether objects or calls were lost, or something is left to do."""
+        lost = self.back_seconds is None or self.lost or self.gone_puts_failed
+        return bool(lost) or self.newcomer != OBJECTS
+
+    @property
+    def reason(self) -> str:
+        return f"what survives a killed {self.killed}: {self.statements[0]}"
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -117,16 +121,19 @@ class Killing(Measuring):
     """A store of two clients, the process that is killed, and who looks on."""
 
     def survival(self, killed: str) -> Survival:
-        """Kill one process and return what happened. Raises MeasureError, StoppedError, OSError."""
+        """Kill one process and return what happened.
+
+        Raises UsageError for one that the launch has not; MeasureError, StoppedError, OSError.
+        """
         usual = "http" if killed == "metadata" else PEER_TO_PEER
         self._metadata = metadata = self._wanted.metadata or usual
         if metadata not in (PEER_TO_PEER, "http"):
             raise MeasureError(f"the launch's metadata is in {metadata}, which is not started here")
         if killed == "metadata" and metadata == PEER_TO_PEER:
-            raise MeasureError("the launch has no metadata server: P2PHANDSHAKE")
+            raise UsageError("--kill: the launch has no metadata server: P2PHANDSHAKE")
         self._in_master = f"--{HOLDS_METADATA}=true" in self._wanted.master_words
         if killed == "metadata" and self._in_master:
-            raise MeasureError("the launch's master is its metadata server: --kill master")
+            raise UsageError("--kill: the launch's master is its metadata server: --kill master")
         library = self._library
         if isinstance(library, Unknown):
             raise MeasureError(library.reason)
@@ -295,7 +302,7 @@ def _messages(log: str) -> tuple[str, ...]:
 
 def survival_text(found: Survival) -> str:
     """Write what happened, and the first messages of the client that lived on."""
-    width, word = columns(), found.status.value.upper()
+    width, word = columns(), "WARN" if found.costs else "PASS"
     head = headed(word, f"what survives a killed {found.killed}", width, word)
     lines = [filled(f"- {clean(line)}", width, 2) for line in found.statements]
     lines += [filled(f"  it said: {clean(line)}", width, 4) for line in found.messages]

@@ -56,14 +56,14 @@ def measure(
     return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))
 
 
-def kill(killing: Killing, killed: str) -> Survival:
+def kill(killing: Killing, killed: str) -> Survival | Unknown:
     """Kill one process of a small store and return what happened. Raises UsageError."""
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
         return killing.survival(killed)
     except (MeasureError, StoppedError, SkippedError, RehearsalError, OSError) as error:
-        raise UsageError(f"--kill {killed}: {error}") from None
+        return Unknown(str(error))
     finally:
         progress.clear()
 

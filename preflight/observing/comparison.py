@@ -11,7 +11,7 @@ from checks.base.needs import ProcessNeeds
 from checks.base.pages import Spot
 from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.running.processes import HeldMemory, shared_once
+from checks.running.processes import HeldMemory, pages_by_size
 from preflight.observing.running_launch import OF_ANYBODY, RunningServer
 from preflight.observing.served_metrics import Metrics, is_local
 from preflight.observing.tiers import tier_findings
@@ -71,13 +71,7 @@ def _huge_pages(
 ) -> Iterator[Finding]:
     """Yield whether it holds the huge pages that it asks for, and on the nodes that it means."""
     predicted = server.predicted_pages
-    held: dict[int, int] = {}
-    on_node: dict[tuple[int, int], int] = {}
-    for mapping in shared_once(memories):
-        held[mapping.page_bytes] = held.get(mapping.page_bytes, 0) + mapping.pages
-        for node, count in mapping.node_pages.items():
-            place = (mapping.page_bytes, node)
-            on_node[place] = on_node.get(place, 0) + count
+    held, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
         yield Finding(PAGES, Status.PASS, subject, _pages_text(held)).unknown(predicted)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from checks.base.unknown import Unknown
-from checks.running.processes import HeldMemory, shared_once
+from checks.running.processes import HeldMemory, pages_by_size
 from preflight.observing.report import Observation
 from preflight.observing.running_launch import Holding, RunningServer
 from preflight.observing.served_metrics import Metrics
@@ -67,13 +67,7 @@ def _of_server(server: RunningServer) -> Iterator[Sample]:
         yield "predicted_hugepages", {**program, **place}, pages
     memories = tuple(h.memory for h in server.holdings if isinstance(h.memory, HeldMemory))
     if len(memories) == len(server.holdings):
-        held: dict[int, int] = {}
-        touched: dict[tuple[int, int], int] = {}
-        for mapping in shared_once(memories):
-            size = mapping.page_bytes
-            held[size] = held.get(size, 0) + mapping.pages
-            for node, pages in mapping.node_pages.items():
-                touched[size, node] = touched.get((size, node), 0) + pages
+        held, touched = pages_by_size(memories)
         for size, pages in held.items():
             yield "held_hugepages", {**program, "page_bytes": size}, pages
         for (size, node), pages in touched.items():

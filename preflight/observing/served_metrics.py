@@ -75,12 +75,12 @@ def parse_metrics(text: str) -> Metrics:
     return Metrics({name: tuple(series) for name, series in samples.items()})
 
 
-def served_metrics(server: RunningServer) -> Metrics | Unknown | None:
+def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | None:
     """Return what a program's own metrics port answers; None if its command line opens none.
 
-    Asked is the address that the command line names, and no other.
+    Asked is the address that the command line names, and no other. live: it runs on this host.
     """
-    address = _address(server)
+    address = _address(server, live)
     if address is None or isinstance(address, Unknown):
         return address
     host, port = address
@@ -95,14 +95,6 @@ def served_metrics(server: RunningServer) -> Metrics | Unknown | None:
     return parse_metrics(answer["body"])
 
 
-def metrics_of_recorded(server: RunningServer) -> Unknown | None:
-    """Return that a recorded program cannot be asked; None for one that serves no metrics."""
-    process = process_of(server)
-    if process is None or not _serves(process):
-        return None
-    return Unknown("a capture has no metrics: what runs is asked on its own host alone")
-
-
 def process_of(server: RunningServer) -> LaunchProcess | None:
     """Return what is understood of a program's own command line; None if it cannot be read."""
     if isinstance(server.sizing, Unknown):
@@ -110,7 +102,7 @@ def process_of(server: RunningServer) -> LaunchProcess | None:
     return next((p for p in server.sizing.inputs.processes if p.kind is server.kind), None)
 
 
-def _address(server: RunningServer) -> tuple[str, int] | Unknown | None:
+def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | None:
     """Return host and port of a program's metrics; None for a program that serves none."""
     process = process_of(server)
     if process is None or isinstance(server.needs, Unknown):
@@ -121,6 +113,8 @@ def _address(server: RunningServer) -> tuple[str, int] | Unknown | None:
         return None
     if isinstance(port, Unknown):
         return port
+    if not live:
+        return Unknown("a capture has no metrics: what runs is asked on its own host alone")
     try:
         if os.readlink(f"/proc/{server.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
             return Unknown("it has a network of its own: ask within its container")
