@@ -168,16 +168,10 @@ def capacity(
     )
     computed = capacity_of(launch, root, timeout_seconds, asked)
     if measured is not None and not isinstance(computed, Unknown):
-        from preflight.measuring.findings import worth
-        from preflight.measuring.records import read_measured
+        from preflight.measuring.findings import worth_notes
 
-        rates = read_measured(measured)
         sizes = [(server.subject, server.capacity.bytes_per_token) for server in computed.servers]
-        values = [
-            f"{name}: {worth(rates, size, prefill_tokens_per_second)}"
-            for name, size in sizes
-            if not isinstance(size, Unknown)
-        ]
+        values = worth_notes(measured, sizes, prefill_tokens_per_second)
         computed = computed._replace(notes=(*computed.notes, *values))
     if isinstance(computed, Unknown):
         say(f"mooncake-preflight capacity: {computed.reason}", err=True)

@@ -14,6 +14,7 @@ from preflight.cli.formats import with_formats
 from preflight.cli.fraction import Fraction
 from preflight.cli.options import (
     COLOR,
+    MEASURED,
     SIZE,
     TIMEOUT,
     AnyParamType,
@@ -89,6 +90,7 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
 @with_described_host
 @click.option("--nodes", type=Integer(1, 1000), help="Hosts like it that share the store.")
 @with_checks
+@MEASURED
 @COLOR
 @with_launch
 def fit(
@@ -109,6 +111,7 @@ def fit(
     root: str,
     nodes: int | None,
     chosen: Chosen,
+    measured: str | None,
     color: str,
     launch: LaunchWords,
 ) -> int:
@@ -187,6 +190,15 @@ def fit(
                     say(f"UNKNOWN: {found.reason}", err=name != "text")
         return exit_codes.UNKNOWN
     found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
+    if measured is not None and any(one.server for one in found.processes):
+        from preflight.capacity.answer import CapacityRequest, compute_capacity
+        from preflight.capacity.deployment import Cluster
+        from preflight.measuring.findings import worth_notes
+
+        asked, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
+        held = compute_capacity(inputs, found.state.options, host.root, asked, {})
+        sizes = [(one.subject, one.capacity.bytes_per_token) for one in held.servers]
+        found = found._replace(hints=(*found.hints, *worth_notes(measured, sizes, None)))
     if first is not None:
         found = with_first_launch(found, first, path)
         if write and found.command:

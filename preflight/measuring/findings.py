@@ -11,7 +11,7 @@ from checks.base.finding import Finding, Status
 from checks.base.units import GIGABYTE, Quantity, format_bytes
 from checks.base.unknown import Unknown
 from preflight.measuring.plan import pages_text
-from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used
+from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used, read_measured
 from preflight.measuring.wanted import LaunchWish, ProcessStart
 from preflight.probes.limits import ProbeNeed
 from preflight.rehearsal.programs import LATE
@@ -232,4 +232,16 @@ def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | No
     return (
         f"{TOKENS} tokens come out of {', '.join(each)} ({token_bytes} bytes a token, one client; "
         f"of L2 one thread's copy in memory: that to a GPU was not measured){computed}"
+    )
+
+
+def worth_notes(
+    path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
+) -> tuple[str, ...]:
+    """Return that sentence of each server by name, from what ``measure --save`` wrote."""
+    rates = read_measured(path)
+    return tuple(
+        f"{name}: {worth(rates, size, tokens_per_second)}"
+        for name, size in token_bytes
+        if not isinstance(size, Unknown)
     )

@@ -510,11 +510,12 @@ def test_check_holds_the_launch_against_what_was_measured(
     assert any("no GID" in one["text"] for one in findings_)
 
 
-def test_capacity_says_what_a_hit_is_worth(
-    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("command", "where"), [("capacity", "notes"), ("fit", "hints")])
+def test_capacity_and_fit_say_what_a_hit_is_worth(
+    command: str, where: str, saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(["capacity", "--root", "demo:h800", "--json", "--measured", *saved])
-    (note,) = json.loads(capsys.readouterr().out)["answer"]["notes"]
+    run([command, "--root", "demo:h800", "--json", "--measured", *saved])
+    note = json.loads(capsys.readouterr().out)["answer"][where][-1]
     assert "L2 was not measured, L3 164 ms, SSD was not measured" in note
     assert "computing them takes 10 ms" in note
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -18,48 +23,107 @@ from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring import run as run_module
 from preflight.measuring.findings import ready_seconds
-from preflight.measuring.records import Used, read_measured
+from preflight.measuring.records import Used
 from preflight.measuring.wanted import LaunchWish, wanted_of
-from preflight.rehearsal.records import Library
+from preflight.rehearsal.programs import Running, free_port
 from tests.measuring.test_measure import OFFLOAD, SCRIPT
-from tests.real.conftest import HugePages, Wheel
+from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.measures import (
+    bench_rate,
+    bench_target,
     environment_of,
+    library_of,
     measure,
-    plain_rate,
-    plain_server,
+    plain_store,
     processes_of,
     rates_of,
+    ratio_of_bests,
+    ratios_near_one,
     words_of,
 )
 from tests.real.rehearse_launches import store
-from tests.real.test_rehearse_real import pages_in_use, rehearse
+from tests.real.test_rehearse_real import pages_in_use
 
 pytestmark = pytest.mark.real
 
 MIB = 1 << 20
-# Machines are busy: two loops one after the other differ as well.
-FACTOR = 2.0
-TRIES = 3
+# How much the ratio may differ from 1.
+TENTH, START_SHARE, FIO_SHARE = 0.1, 0.2, 0.15
 
 
-def test_transfers_are_as_fast_as_in_a_plain_loop(
-    wheel_0_3_13: Wheel, record_property: Callable[[str, object], None]
+# Two processes that wait by looping share the processors with others: then the bests are no proof.
+BUSY_SHARE = 1.0
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_transfers_are_as_fast_as_the_wheels_own_benchmark(
+    op: str, wheel_0_3_13: Wheel, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Of all sizes and both directions together; the ratio is recorded."""
-    ratios = []
-    for _ in range(TRIES):
-        with plain_server(wheel_0_3_13) as where:
-            before = plain_rate(wheel_0_3_13, where, "read", 16 * MIB, 1.5)
-            _, answer = measure(
-                wheel_0_3_13, "--only", "transfer", "--budget", "12s", "--spend", "300mb"
-            )
-            after = plain_rate(wheel_0_3_13, where, "read", 16 * MIB, 1.5)
-        ratios.append(rates_of(answer, "transfer")["read", 16 * MIB] / ((before + after) / 2))
-        if 1 / FACTOR <= ratios[-1] <= FACTOR:
-            break
+    """In memory of two blocks: the benchmark takes one again and again."""
+    size, wish = 16 * MIB, LaunchWish(protocol="tcp")
+    measuring = run_module.Measuring(library_of(wheel_0_3_13), wish, 60.0, 5 * size)
+    share = BUSY_SHARE if os.getloadavg()[0] > 1 else TENTH
+    with ExitStack() as measuring._stack, bench_target(wheel_0_3_13, tmp_path) as target:
+        here, _, where = measuring._connected("127.0.0.1", None)
+        measuring._ask(here, "hello", peer=where)
+
+        def ours() -> float:
+            return measuring._moved(here, op, size, 1.0, 60.0).bytes_per_second
+
+        theirs = partial(bench_rate, wheel_0_3_13, target, op, size)
+        ratio = ratio_of_bests(ours, theirs, share)
+    record_property("ratio", ratio)
+    assert 1 / (1 + share) <= ratio <= 1 + share
+
+
+def test_put_and_get_are_as_fast_as_in_a_plain_loop(
+    wheel_0_3_13: Wheel,
+    stores: Callable[[Wheel], Store],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """One object at a time, of the same segment; the one first and the other in turn."""
+    size, count = 256 << 10, 100
+    with ExitStack() as stack:
+        master = stores(wheel_0_3_13).address
+        giving, client = (_child(wheel_0_3_13, stack, tmp_path) for _ in range(2))
+        for child, segment in ((giving, 2 << 30), (client, 0)):
+            order = {"do": "setup", "host": f"127.0.0.1:{free_port()}", "segment_bytes": segment}
+            assert child.ask(order | SETUP | {"master": master}, 60).error == ""
+        assert client.ask({"do": "store_buffer", "bytes": size}, 60).error == ""
+        plain = stack.enter_context(plain_store(wheel_0_3_13, master, size))
+        stored, numbers = 0, itertools.count(0, count)
+
+        def ours(op: str) -> float:
+            nonlocal stored
+            order = {"op": op, "size": size, "together": 1, "stored": stored, "most": count}
+            reply = client.ask({"do": "objects", **order, "seconds": 60.0}, 60)
+            assert reply.error == ""
+            stored += count if op == "put" else 0
+            return float(reply.measured["bytes"] / reply.measured["seconds"])
+
+        def theirs(op: str) -> float:
+            return plain(op, next(numbers) if op == "put" else 0, count)
+
+        ratios = [
+            ratio_of_bests(partial(ours, op), partial(theirs, op), TENTH) for op in ("put", "get")
+        ]
     record_property("ratios", ratios)
-    assert 1 / FACTOR <= ratios[-1] <= FACTOR, ratios
+    assert ratios == pytest.approx([1, 1], abs=TENTH)
+
+
+SETUP = {"metadata": "P2PHANDSHAKE", "more": {}, "local_buffer_bytes": 16 * MIB}
+SETUP |= {"protocol": "tcp", "devices": ""}
+
+
+def _child(wheel: Wheel, stack: ExitStack, folder: Path, **environment: str) -> Running:
+    """A process that has loaded the library, and ends with the stack."""
+    child = Running(
+        sys.executable, wheel.environment(environment), folder / "log", None, (), run_module._ORDERS
+    )
+    stack.callback(child.end)
+    assert child.ask({"do": "load", "folder": str(wheel.folder)}, 60).error == ""
+    return child
 
 
 def test_a_launch_is_measured_in_its_sizes(
@@ -99,50 +163,51 @@ def test_a_launch_is_measured_in_its_sizes(
     assert pages_in_use() == 0
 
 
-# What is wanted; on a busy machine one start took 20 times as long as another of the same size.
-START_SHARE, START_FACTOR = 0.2, 5.0
-
-
 @pytest.mark.parametrize("size", [256 * MIB, 512 * MIB, 1024 * MIB, 2048 * MIB])
 def test_the_time_to_ready_is_predicted_from_a_tenth(
     size: int,
     wheel_0_3_13: Wheel,
     huge_pages: HugePages,
+    stores: Callable[[Wheel], Store],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Of the client's own start on huge pages: the best of either, as others slow down some."""
+    """The middle of the ratios, as others slow down some; on pages that were touched before.
+
+    Those that a virtual machine's pool never touched come at a tenth of the speed.
+    """
     refused = huge_pages.set(size // (2 * MIB) + 16, 0, 0)
     if refused:
         pytest.skip(refused)
-    launch, saved = tmp_path / "launch.sh", tmp_path / "saved.json"
+    launch = tmp_path / "launch.sh"
     launch.write_text(store(str(size), "16mb", "tcp"))
     sized = size_and_needs(LaunchWords((str(launch),)), open_host("/"))
     assert sized is not None
     wish = wanted_of(sized, open_host("/"))
     assert not isinstance(wish.starts, Unknown)
-    (start,) = wish.starts
-    sample = f"{max(64, size // 10 // MIB)}mb"
+    (process,) = wish.starts
+    sample, master = max(64 * MIB, size // 10), stores(wheel_0_3_13).address
+
+    def started() -> float:
+        """The seconds of a client's setup, on huge pages."""
+        with ExitStack() as stack:
+            child = _child(wheel_0_3_13, stack, tmp_path, MC_STORE_USE_HUGEPAGE="1")
+            order = {"do": "setup", "host": f"127.0.0.1:{free_port()}", "segment_bytes": size}
+            reply = child.ask(order | SETUP | {"master": master}, 60)
+            assert reply.error == ""
+            return reply.seconds
 
     def predicted() -> float:
-        words = ("--only", "memory,store", "--budget", "5s", "--spend", sample)
-        measure(wheel_0_3_13, *words, "--save", str(saved), str(launch))
-        seconds, missing = ready_seconds(start, read_measured(str(saved)), wish)
+        measuring = run_module.Measuring(library_of(wheel_0_3_13), wish, 1.0, sample)
+        found = measuring.run(("memory", "store"), "127.0.0.1", None, lambda _: None)
+        seconds, missing = ready_seconds(process, found, wish)
         assert missing == ""
         return seconds
 
-    told, took, ratios = [], [], []
-    for _ in range(TRIES):
-        told.append(predicted())
-        _, answer = rehearse(launch.read_text(), wheel_0_3_13, tmp_path)
-        assert answer["outcome"] == "starts", answer["reason"]
-        (step,) = (one for one in answer["steps"] if one["kind"] == "setup")
-        took.append(step["measured"]["seconds"])
-        ratios.append(round(min(told) / min(took), 2))
-        if len(took) > 1 and abs(ratios[-1] - 1) <= START_SHARE:
-            break
+    started()
+    ratios = ratios_near_one(lambda: predicted() / started(), START_SHARE)
     record_property("ratios", ratios)
-    assert 1 / START_FACTOR <= ratios[-1] <= START_FACTOR, (ratios, told, took)
+    assert median(ratios) == pytest.approx(1, abs=START_SHARE), ratios
     assert pages_in_use() == 0
 
 
@@ -150,28 +215,32 @@ def test_the_time_to_ready_is_predicted_from_a_tenth(
 def test_the_folder_is_as_fast_as_fio_finds_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """A file for each MiB, written with fdatasync and read, O_DIRECT both: the best of some."""
+    """A file for each MiB, written with fdatasync and read, O_DIRECT both."""
     wish = LaunchWish(folder=str(tmp_path))
-    best = {"write": [0.0, 0.0], "read": [0.0, 0.0]}
-    for _ in range(TRIES):
-        measuring = run_module.Measuring(Unknown("not asked"), wish, 5.0, 128 * MIB)
+
+    def ours(op: str) -> float:
+        measuring = run_module.Measuring(Unknown("not asked"), wish, 1.0, 128 * MIB)
         (part,) = measuring.run(("storage",), "127.0.0.1", None, lambda _: None).parts
-        for op, both in best.items():
-            words = f"--name=f --rw={op} --bs=1m --filesize=1m --nrfiles=128 --direct=1 --runtime=2"
-            more = ["--fdatasync=1"] if op == "write" else ["--loops=20"]
-            done = subprocess.run(
-                ["fio", f"--directory={tmp_path}", "--output-format=json", *words.split(), *more],
-                capture_output=True,
-                check=True,
-            )
-            theirs = float(json.loads(done.stdout)["jobs"][0][op]["bw_bytes"])
-            ours = part.best(op)
-            assert ours is not None
-            both[:] = max(both[0], ours.bytes_per_second), max(both[1], theirs)
-    ratios = {op: round(ours / theirs, 2) for op, (ours, theirs) in best.items()}
+        rate = part.best(op)
+        assert rate is not None
+        return rate.bytes_per_second
+
+    def theirs(op: str) -> float:
+        words = f"--name=f --rw={op} --bs=1m --filesize=1m --nrfiles=128 --direct=1 --runtime=1"
+        more = ["--fdatasync=1"] if op == "write" else ["--loops=20"]
+        done = subprocess.run(
+            ["fio", f"--directory={tmp_path}", "--output-format=json", *words.split(), *more],
+            capture_output=True,
+            check=True,
+        )
+        return float(json.loads(done.stdout)["jobs"][0][op]["bw_bytes"])
+
+    ratios = [
+        ratio_of_bests(partial(ours, op), partial(theirs, op), FIO_SHARE)
+        for op in ("write", "read")
+    ]
     record_property("ratios", ratios)
-    assert all(1 / FACTOR <= each <= FACTOR for each in ratios.values()), (ratios, best)
-    print(ratios, best)
+    assert ratios == pytest.approx([1, 1], abs=FIO_SHARE)
 
 
 def test_memory_needs_no_library(tmp_path: Path) -> None:
@@ -188,12 +257,10 @@ def test_each_nic_registers_with_an_engine_of_its_own(
     opened: bool, wheel_0_3_13: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the engine did not open the NIC nothing is measured; here its log is made up."""
-    folder = str(wheel_0_3_13.folder)
-    library = Library(sys.executable, folder, "mooncake-transfer-engine", wheel_0_3_13.version)
     monkeypatch.setattr(run_module, "_rdma_devices", lambda: ("mlx5_0",))
     if opened:
         monkeypatch.setattr(run_module, "used_of", lambda _: Used("rdma", ("mlx5_0",)))
-    measuring = run_module.Measuring(library, LaunchWish(), 20.0, 64 * MIB)
+    measuring = run_module.Measuring(library_of(wheel_0_3_13), LaunchWish(), 20.0, 64 * MIB)
     (part,) = measuring.run(("registration",), "127.0.0.1", None, lambda _: None).parts
     if opened:
         assert {(one.op, one.size_bytes) for one in part.rates} == {("register", 32 * MIB)}
