@@ -97,14 +97,13 @@ class PoolKind(Enum):
 
 
 class HostPool(NamedTuple):
-    """One pool object.
+    """One host pool.
 
-    tokens: its slots, whole pages of them. bytes: the sum of its tensors.
-    allocations_bytes: each tensor as its allocator takes it, in order.
-    requested_bytes: what SGLang's admission gate compares, which for the indexer is one page less
-    than it allocates; None if no gate looks at it. halves: its one tensor is registered with the
-    NICs as two regions, K and V. page_objects: what the store keeps of one page of it; latent
-    attention has one row for both, whatever the release registers.
+    tokens: its slots, in whole pages. bytes: the sum of its tensors. allocations_bytes: each tensor
+    as allocated, in order. requested_bytes: the size that SGLang's admission gate compares, for the
+    indexer one page less than allocated; None if no gate compares it. halves: the NICs register its
+    one tensor as two regions, K and V. page_objects: the store's objects for one page; latent
+    attention has one for both, whatever the release registers.
     """
 
     kind: PoolKind
