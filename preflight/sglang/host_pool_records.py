@@ -145,9 +145,9 @@ class Refusal(Unknown):
 
 
 class HostBytes(NamedTuple):
-    """Bounds where the pools cannot be named one by one; ``reason`` says why, and what bounds.
+    """The bounds of pools that cannot be named one by one, with the reason.
 
-    missing: what is not known of the model, None if that is not why.
+    missing: the unknown fact of the model, or None if that is not the reason.
     """
 
     least_bytes: int
@@ -209,11 +209,11 @@ class StageLayers(NamedTuple):
 
 
 class RowBytes(NamedTuple):
-    """Bytes per token of one rank of one pipeline stage.
+    """The bytes per token of one rank in one pipeline stage.
 
-    parts: of each tensor of the KV pool. sized: what ``--hicache-size`` is divided by.
-    layers: the stage's. index_per_layer, index_layers: the index keys of sparse attention.
-    sliding_parts: as ``parts``, of the sliding-window pool. linear: of one request slot's states.
+    parts: of each tensor of the KV pool. sized: the divisor of ``--hicache-size``. layers: of the
+    stage. index_per_layer, index_layers: index keys of sparse attention. sliding_parts: as
+    ``parts``, of the window pool. linear: of one request's states.
     """
 
     parts: tuple[int, ...]
