@@ -39,7 +39,7 @@ _SECTIONS = {
 
 
 class RefusingCommand(click.Command):
-    """A command that is refused where what it was given cannot be meant (UsageError).
+    """A command that refuses contradicting options (UsageError); --help groups the options.
 
     --help shows what is said of a launch, and which checks are made, in sections of their own.
     """

@@ -52,12 +52,11 @@ MOST_NAMED = 3
 
 
 class Lane(NamedTuple):
-    """What decides whom one port of a node reaches.
+    """The facts that decide which ports one port of a node reaches; like nodes have equal lanes.
 
-    network: that of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand
-    port. exits: networks that have a route out of the port's interface, without its own. Unknown:
-    a fact is missing. Addresses themselves are no part of it: like nodes have equal lanes.
-    doubt: why exits may lack some, "" for none.
+    network: of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand port;
+    Unknown if a fact is missing. exits: other networks with a route out of the port's interface.
+    doubt: why exits may lack some, or "".
     """
 
     device: str

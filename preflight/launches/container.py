@@ -120,18 +120,17 @@ class Mount(NamedTuple):
 
 
 class ContainerSettings(NamedTuple):
-    """What a container is given of its host; None and empty if the launch does not say.
+    """The host's resources that a launch gives a container; None or empty if it says nothing.
 
-    engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
-    defaults hold; "" if the launch shows an image alone, and not what runs it. ulimits: by name
-    (``memlock`` is in bytes). devices: paths of the host, and names of CDI. resources: what a
-    Kubernetes device plugin gives, ``rdma/hca``: ``1``; pod_resources: the names of those that any
-    container of its pod asks for. hugepages_bytes: limit per page size,
-    written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
-    other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
-    releases: of products, if the launch itself tells what is in its image. own_users: whether it
-    asks for a user namespace of its own. device_rules: what it may open besides ``devices``, as
-    ``c 231:* rwm``. startup_seconds: what its startupProbe gives it, None without one.
+    engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``, for the
+    defaults; "" if the launch shows an image alone. ulimits: by name (``memlock`` in bytes).
+    devices: paths of the host, and names of CDI. resources: of Kubernetes device plugins,
+    ``rdma/hca``: ``1``. pod_resources: names of resources that any container of the pod asks for.
+    hugepages_bytes: limit by page size as Kubernetes writes it, ``2Mi``. gpus: a count and names
+    together contradict each other, which Docker refuses. runtime: the OCI runtime (nvidia).
+    releases: of products, if the launch names those in the image. own_users: a user namespace apart
+    from the host's. device_rules: devices besides ``devices``, as ``c 231:* rwm``. startup_seconds:
+    of the startupProbe, or None.
     """
 
     engine: str = ""
@@ -177,7 +176,7 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
 
 
 class ImageWords(NamedTuple):
-    """What an image runs: its words in front, how many stay behind; hidden: its own program."""
+    """The words that an image runs: front, ``kept`` of the launch's; hidden: unseen ones."""
 
     front: tuple[str, ...]
     kept: int

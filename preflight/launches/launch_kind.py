@@ -50,11 +50,10 @@ _TEMPLATE = regex(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYa
 
 @dataclass(frozen=True)
 class LaunchText:
-    """The text of a launch file, without a byte order mark, and what was given with it.
+    """The text of a launch file without a byte order mark, and all that belongs to it.
 
-    marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
-    files behind --env-file, each its path and its text. arguments: what a script is given, None
-    if that is not known.
+    marked: the file begins with the mark. environment: the caller's. env_texts: path and text of
+    each file behind --env-file. arguments: of a script, or None if not known.
     """
 
     path: str
@@ -93,7 +92,7 @@ class LaunchText:
 
 
 class LaunchKind(NamedTuple):
-    """One kind of launch file. name: what it is, with its article, for who gave none of them."""
+    """One kind of launch file. name: with its article, for a message that lists the kinds."""
 
     name: str
     recognises: Callable[[LaunchText], bool]

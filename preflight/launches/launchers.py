@@ -14,12 +14,12 @@ from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 
 
 class Launched(NamedTuple):
-    """What a launcher starts.
+    """The program that a launcher starts.
 
-    start: where it begins; behind the last word where that is a shell which reads standard input.
-    script: the text for a shell that begins there. module: whether it is what
-    Python takes (``-m sglang.launch_server``), without Python in front. elsewhere: whether it has
-    the environment of another place, not the caller's. settings: ``-e NAME=value`` of the launcher.
+    start: the index of the program; behind the last word if a shell reads standard input. script:
+    the text of a shell that begins at ``start``. module: Python's words (``-m
+    sglang.launch_server``) without Python. elsewhere: the program has another place's environment,
+    not the caller's. settings: ``-e NAME=value`` of the launcher.
     """
 
     start: int

@@ -23,10 +23,11 @@ _SANITIZED = (("as", None, None), ("fsize", None, None), ("nofile", 1024, Bound.
 
 
 class _Changer(NamedTuple):
-    """options: those that name the user. usual: who it is where none does, "" for who it was.
+    """A program that changes the user.
 
-    short: the options of one letter that take a word. first: whether the first other word is the
-    user. service: who opens a session. login: the options for a login shell.
+    options: those that name the user. usual: the user without such an option, "" for no change.
+    short: the one-letter options that take a word. first: the first other word is the user.
+    service: the PAM service that opens a session. login: the options for a login shell.
     """
 
     options: tuple[str, ...] = ()

@@ -38,10 +38,10 @@ _MOST_ITEMS = 60
 class Truth(NamedTuple):
     """Whether a condition holds.
 
-    value: None if nothing decides it. soft: it rests on an argument that the script is not given:
-    who writes ``[ -z "$1" ] && exit`` expects the caller to give it. doubts: conditions that
-    nothing decides and that it follows from. ran: a program decides, which is not run. asks: the
-    variable that nothing sets and that has to be empty for it, with ! if it must not be.
+    value: None if nothing decides. soft: the value assumes that the script has no argument: the
+    author of ``[ -z "$1" ] && exit`` expects the caller to give one. doubts: undecided conditions
+    that the value depends on. ran: a program decides, which is not run. asks: the unset variable
+    that must be empty for the condition, with ! if it must not be.
     """
 
     value: bool | None

@@ -73,10 +73,10 @@ ALONE = "give the part that starts the servers alone"
 class Piece(NamedTuple):
     """A piece of a word.
 
-    kind: ``text`` is what stands there once quotes are removed; the others keep in ``text`` what
-    was written. name: of a parameter, or how a person would look for an unread piece. place: what
-    stands in its brackets. mark: ``!`` or ``#`` in front of the name. operand, by: behind the
-    operator, and the replacement of ``${A/x/y}``; None if that is not read.
+    text: of kind ``text`` without quotes, of other kinds as written. name: of a parameter, or a
+    person's name for an unread piece. place: the text in a parameter's brackets. mark: ``!`` or
+    ``#`` before the name. operand, by: behind the operator, and the replacement in ``${A/x/y}``;
+    None if not read.
     """
 
     kind: Literal["text", "parameter", "output", "arithmetic", "unread"]
@@ -112,10 +112,10 @@ def written(pieces: Pieces) -> str:
 
 
 class ShellText:
-    """One text that a shell reads: the script, or what ``eval`` and ``source`` are given.
+    """One text that a shell reads: the script, or the text of ``eval`` or ``source``.
 
-    first_line: None if it has no lines of its own, as on a command line. notes: what bash reads in
-    a way that its author hardly meant.
+    first_line: None for a text without lines, as on a command line. notes: parts that bash reads
+    otherwise than the author meant.
     """
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:

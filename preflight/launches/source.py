@@ -41,7 +41,7 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """What a reader passed over or took in its own way; ``advice``: more than its kind says."""
+    """A reader's note on a part that it passed over; ``advice``: beyond that of its id."""
 
     id: str
     text: str
@@ -64,11 +64,11 @@ def notices() -> dict[str, str]:
 
 
 class Word(NamedTuple):
-    """One word after quoting, with what could not be resolved left in as written.
+    """One word after quoting; an unresolved part stays as written.
 
-    doubts: the conditions that nothing decides and that this text follows from. several: what is
-    not resolved stands without quotes, so that it may be several words, or none. inside: where
-    alone that is known, None for the launch's own shell.
+    doubts: the undecided conditions that the text depends on. several: the unresolved part stands
+    without quotes, so that it may be several words, or none. inside: the only place that knows the
+    unresolved part; None for the launch's own shell.
     """
 
     text: str
@@ -85,10 +85,10 @@ class Word(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a manifest puts a process.
+    """The pod, service or job of a manifest that a process belongs to.
 
-    kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm. name: of a pod the object that
-    makes it and the role in there, of a job itself and its kind of node. container: of a pod.
+    kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm. name: of a pod its object and
+    role, of a job its name and role. container: the name of a pod's container.
     """
 
     kind: str
@@ -109,18 +109,17 @@ class PartlyKnown(Unknown):
 class Command(NamedTuple):
     """One process that the source starts.
 
-    words: the program and its arguments, without wrappers. environment: the variables that the
-    source sets for it, the later over the earlier, those of the caller's environment included.
-    wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``),
-    outermost first, each as its words. container: what the container is given that it runs in,
-    if the source starts one. doubts: the conditions that nothing decides and that it runs under.
-    copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
-    runs only once it has ended. ended: the script kills it, and waits for it. turn: how often the
-    script has ended all that ran before it. files: what its container alone holds of what the
-    launch says, by path: mounted ConfigMaps, and what a script in there writes. limits: those that
-    the source sets for it, in their order, on top of its container's. run_as: who runs it, in its
-    container where it has one. published: the ports of the host that its container's engine binds,
-    said at the first command of a container. place: None if no manifest makes it.
+    words: program and arguments, without wrappers. environment: its variables, those of the caller
+    included. wrappers: ``numactl --membind=0``, ``sudo``, ``docker run ...``, outermost first, each
+    as words. container: the settings of the container that the source starts for this process.
+    doubts: the undecided conditions on which this process depends. copies: the number that a
+    manifest asks for, over all hosts. waited: the script goes on only when this process has ended.
+    ended: the script kills this process and waits for the end. turn: how often the script has ended
+    all processes before this one. files: path -> content of files that only the container has:
+    mounted ConfigMaps, and files that a script in the container writes. limits: those that the
+    source sets, in order, on top of the container's. run_as: the user, within the container.
+    published: the host's ports of the container, at the container's first process. place: None
+    without a manifest.
     """
 
     words: tuple[Word, ...]
@@ -148,12 +147,12 @@ class Command(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """All commands of a source, in order, and what there is to say of it.
+    """All commands of a source in order, with notes.
 
-    files: what the source itself writes (``cat > f <<EOF``), by the path as it is written there; a
-    content that is not known is unresolved. published: ports of the host for containers whose
-    program the source does not show. own_lines: whether a shell within the source says it: its
-    commands have their own lines, and tell themselves whether anything waits for them.
+    files: path as written -> content of files that the source writes (``cat > f <<EOF``); an
+    unknown content is unresolved. published: the host's ports of containers whose program the
+    source does not show. own_lines: the commands stand in an inner shell, whose lines they name,
+    and know themselves whether anything waits for them.
     """
 
     commands: tuple[Command, ...]

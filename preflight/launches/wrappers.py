@@ -25,12 +25,12 @@ from preflight.launches.variables import Layers, matching, unread
 
 
 class Stripped(NamedTuple):
-    """A process without what stands in front of it.
+    """A process without its wrappers.
 
-    script: the text behind ``bash -c``, of which ``words`` is then empty, and arguments: what it
-    gets as ``$1`` and so on. reads: whether the script is what a shell reads from standard input.
-    container: what the container is given that the process runs in. limits: what wrappers set for
-    it. run_as: who runs it. published: the ports of the host that its container has.
+    script: the text behind ``bash -c``, with ``words`` empty, and arguments: its ``$1`` and so on.
+    reads: the script comes on standard input. container: the settings of the container around the
+    process. limits: those that wrappers set. run_as: the user of the process. published: the host's
+    ports of the container.
     """
 
     words: tuple[Word, ...]
@@ -348,8 +348,9 @@ def _misplaced(wrapper: str, word: Word) -> SourceNote:
 class ShellCall(NamedTuple):
     """How a shell is called.
 
-    place: of its first word that is no option. commands: whether that is a text (``-c``). reads:
-    whether its script is standard input, and the words from there on are the script's.
+    place: the index of the first word that is no option. commands: that word is a text (``-c``).
+    reads: the script is standard input, and the words behind the options are the script's
+    arguments.
     """
 
     place: int

@@ -19,7 +19,7 @@ class Backing(Enum):
 
 
 class OnShortage(Enum):
-    """What happens when the pages for an allocation are not there."""
+    """The effect of missing pages on an allocation."""
 
     FAILS = "fails"
     FALLS_BACK = "falls_back"
@@ -41,15 +41,14 @@ class Handed(Enum):
 
 
 class Allocation(NamedTuple):
-    """One mapping, or one node's share of it.
+    """One mapping, or the share of one NUMA node.
 
-    bytes: as the caller asks, before rounding. pages: taken, of ``page_size_bytes`` each (0 inside
-    the arena, whose own pages are counted with the arena, and 0 for what was not mapped).
-    node: the NUMA node that the pages are bound to, None if to none. error: what the process says
-    when the pages are not there. handed: what of it is registered. offset_bytes: where in a page it
-    begins; of plain memory, whose address nobody knows, if it would take the most pages.
-    may_die: a bus error may come in place of ``error``, where others take the pages meanwhile.
-    split: 0 for a mapping of its own; of one node's share, which mapping of the process it is of.
+    bytes: as asked for, before rounding. pages: taken, of ``page_size_bytes`` each; 0 inside the
+    arena, which has pages itself, and 0 if not mapped. node: the NUMA node of the pages, or None.
+    error: the message of the process if the pages are missing. handed: the part that is registered.
+    offset_bytes: the beginning within a page; of plain memory, whose address is not known, the one
+    that takes most pages. may_die: a bus error may come instead of ``error``, if other processes
+    take the pages meanwhile. split: the number of the mapping that this share is part of, or 0.
     """
 
     what: MemoryKind

@@ -85,10 +85,9 @@ NAME = "mooncake-preflight check"
 
 
 class PagePart(NamedTuple):
-    """A part of the page below the findings; ``draw`` makes it, when the page is made.
+    """A part of the page below the findings, made by ``draw``; a failure is shown in its place.
 
-    What it raises, or is not known, is said in its place, and leaves the page whole. on_paper: it
-    is printed where not everything is.
+    on_paper: the part is printed, too.
     """
 
     heading: str

@@ -28,9 +28,8 @@ MAP_TOPICS = ("memory", "hugetlb", "numa")
 class PartName(NamedTuple):
     """A part's letter and name; capitals are on huge pages.
 
-    shade: what it is filled with where its letter is not; what may stand side by side differs.
-    colour: of a terminal. pattern: over its colour on a page (page.css has it too): it is nobody's
-    memory.
+    shade: its fill in a terminal; neighbours differ. colour: in a terminal. pattern: over the
+    colour on a page (page.css has it too), for memory that nobody has.
     """
 
     letter: str
@@ -71,10 +70,10 @@ class BarPart(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One place's memory.
+    """The memory of one place.
 
-    Without ``over_bytes`` the parts' sum is ``total_bytes``; with it, so much more: what is asked
-    for and is not there. total_bytes: MemTotal; None for what may come from any node.
+    over_bytes: the parts exceed ``total_bytes`` by so much, which does not exist. total_bytes:
+    MemTotal; None for memory that may come from any NUMA node.
     """
 
     total_bytes: int | None
@@ -120,7 +119,7 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """kind: of KINDS, None if it is no part. sizes: of each place, 0 without one."""
+    """A row of the table. kind: of KINDS, or None for a sum. sizes: of each place, or 0."""
 
     kind: str | None
     name: str

@@ -35,12 +35,12 @@ MOST_NAMED = 4
 
 
 class HostGroup(NamedTuple):
-    """name: what --host-group takes. what: the host, as the launch calls it.
+    """The processes of one host of a launch.
 
-    own: the numbers of the processes that run on no other host; shared: of those that may run on
-    each of the hosts. address: an address or name of the host, "" if the launch says none.
-    in_turn: the script ends each of the groups before it starts the next, as far as it is for one
-    host. killed: it kills them and waits for them, so that all are for one host.
+    name: for --host-group. what: the launch's name for the host. own: numbers of processes that run
+    on no other host. shared: numbers of processes that may run on each host. address: of the host,
+    or "". in_turn: on one host, the script ends each group before the next. killed: the script
+    kills each group and waits for its end, so that all groups are for one host.
     """
 
     name: str

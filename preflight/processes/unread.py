@@ -99,9 +99,9 @@ _DECIDE_NOTHING = frozenset(
 
 
 class NotRead(NamedTuple):
-    """what: the program, file or condition. why: what is not known for want of it.
+    """A program, file or condition (``what``) that was not read, and ``why`` that counts.
 
-    cause: how a size that follows from it says so. sets: the variables that the advice asks for.
+    cause: the reason in the words of a size that depends on it. sets: the variables of the advice.
     """
 
     what: str

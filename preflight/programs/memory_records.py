@@ -58,10 +58,10 @@ class StoreSettings(NamedTuple):
 class StoreClient(NamedTuple):
     """One Mooncake store client: ``MooncakeDistributedStore.setup`` or ``mooncake_client``.
 
-    ``dummy``: a client whose segment lives in a ``mooncake_client`` process; it maps its local
-    buffer alone, as shared memory. ``nic_nodes``: the NUMA nodes of this client's own NICs; None
-    if they are the launch's. ``offload_buffer_bytes``: as Mooncake reads it, so 0 or less too.
-    ``offload_folder``: where it offloads to; empty if no other client can be told to go too.
+    dummy: its segment lives in a ``mooncake_client`` process; it maps only a local buffer, as
+    shared memory. nic_nodes: the NUMA nodes of this client's NICs; None if they are the launch's.
+    offload_buffer_bytes: as Mooncake reads it, 0 or less included. offload_folder: the folder to
+    offload to, or "" if no other client can have the same.
     """
 
     segment_bytes: int
@@ -87,9 +87,9 @@ class OwnAllocator(NamedTuple):
 class OwnPool(NamedTuple):
     """Host memory that a program beside SGLang maps itself, whatever Mooncake's variables say.
 
-    least_bytes: what it comes to at least, if the model decides how much of ``bytes`` is used.
-    registered: with the NICs of its store. shared_memory: a file in /dev/shm. hugepage_bytes: of
-    its own huge pages, without which it ends with ``error``; None for regular pages.
+    least_bytes: the least use, if the model decides how much of ``bytes`` is used. registered: with
+    the NICs of its store. shared_memory: a file in /dev/shm. hugepage_bytes: of huge pages, without
+    which the program ends with ``error``; None for regular pages.
     """
 
     bytes: int
@@ -101,16 +101,14 @@ class OwnPool(NamedTuple):
 
 
 class MappedProcess(NamedTuple):
-    """One process, with what it maps in the order in which it asks.
+    """One process, with its mappings in the order in which it asks for them.
 
-    ``id``: which process of the launch it is.
-    ``node``: the NUMA node that its memory is bound to (SGLang starts each rank under
-    ``numactl --membind`` with its GPU's node), or None if nothing binds it.
-    ``among``: those that it is bound to, if they are several and not all.
-    ``own_allocator``: what maps the host pools; None if Mooncake's does, as shared memory.
-    ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
-    ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that
-    are not named are handed over whole. ``own_pools``: mapped before the clients.
+    id: of the process in the launch. node: the NUMA node of its memory (SGLang starts each rank
+    under ``numactl --membind`` with its GPU's node), or None. among: the NUMA nodes of its memory,
+    if several and not all. own_allocator: of the host pools; None if Mooncake's allocator maps
+    them, as shared memory. metadata_bytes: plain memory that prefill/decode transfer registers with
+    the NICs. split_pools: for each host pool, whether SGLang hands over K and V apart; others are
+    handed over whole. own_pools: mapped before the clients.
     """
 
     name: str

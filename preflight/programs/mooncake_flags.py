@@ -33,8 +33,8 @@ class Flag(NamedTuple):
 class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
-    value: None if a variable decides it. problem: the program's own words for why it ends, ""
-    if it goes on. passed_over: the word behind a switch, which looks like its value.
+    value: None if an open variable decides it. problem: the program's message before it ends, or
+    "". passed_over: the word behind a switch that looks like a value.
     """
 
     name: str

@@ -36,10 +36,11 @@ class Reader(Enum):
 class Number(NamedTuple):
     """A variable that holds a number.
 
-    default: what holds without it, in words. least, most: what is taken as written; None without a
-    bound. values: where only these are taken. beyond: what becomes of a number outside, in words;
-    empty if the default holds. refused: what ends the process, if that does. nonzero: any number
-    but 0. negative_wraps: -1 is taken as 2^64 - 1. unless: the variable that takes precedence.
+    default: the effect without it, in words. least, most: the bounds of a number that is taken, or
+    None. values: the only numbers that are taken. beyond: the effect of any other number, in words;
+    "" if the default holds. refused: the end of the process, if that is the effect. nonzero: any
+    number but 0 is taken. negative_wraps: -1 is read as 2^64 - 1. unless: the variable that
+    precedes it.
     """
 
     name: str

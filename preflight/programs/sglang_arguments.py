@@ -34,10 +34,10 @@ from preflight.programs.sglang_argument_tables import (
 
 
 class SettingValue(NamedTuple):
-    """A value as its consumer has it, or Unknown if a variable stands in it; and its origin.
+    """A value as its consumer reads it, with the origin; Unknown if an open variable is part of it.
 
-    given: False for an argument that nobody wrote: a default, or one that the release lacks.
-    written_as: the flag or the variable that holds the value; "" if a file or nobody does.
+    given: False for a default, or for an argument that the release lacks. written_as: the flag or
+    variable of the value; "" if a file sets it or nobody does.
     """
 
     value: Any
@@ -47,9 +47,9 @@ class SettingValue(NamedTuple):
 
 
 class ParsedArguments(NamedTuple):
-    """Every argument's setting by its name in SGLang, what was refused, and what was not known.
+    """Every argument's setting by its name in SGLang, with the refused and the unknown words.
 
-    A name that only other releases have is there with the value None, and was not given.
+    A name that only other releases have has the value None, and is not given.
     """
 
     settings: Mapping[str, SettingValue]

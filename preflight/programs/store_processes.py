@@ -37,12 +37,12 @@ _ON, _OFF = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
 
 
 class StoreProcess(NamedTuple):
-    """What one process sets up; ``client`` Unknown if a variable decides it.
+    """One store process; ``client`` is Unknown if an open variable decides it.
 
-    offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
-    where it names none itself. port: the store service's HTTP port. file: the JSON file that it has
-    its settings from, "" for none. hostname: under which it registers, "" for its own default.
-    protocol: as it is written; the client's own is of what it registers. "": only that is known.
+    offload: to SSD. offload_path: the folder for that, empty if the process names none. port: of
+    the store service's HTTP server. file: the JSON file with the settings, or "". hostname: the
+    name under which the process registers, "" for the default. protocol: as written, or "" if only
+    the client's is known, which decides the registered memory.
     """
 
     client: StoreClient | Unknown

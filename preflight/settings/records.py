@@ -41,10 +41,9 @@ class Wish(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One setting of the plan; what it is now is "" if it is not set or not known.
+    """One setting of the plan, with who sets it and why.
 
-    change: it is known not to be as wanted. lasts, how: whether a reboot keeps it, and who sees to
-    that, or what would.
+    change: the host is known to differ. lasts, how: whether a reboot keeps it, and by what.
     """
 
     setting: Setting
@@ -129,15 +128,14 @@ class Workload(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Everything to set; ``settings`` include what is already so, so that a rendering is whole.
+    """All settings of a launch on a host, with those that are made already.
 
-    source: the launch's name, "" without one. default_page_bytes: the kernel's. pool_nodes: NUMA
-    nodes with memory. writers: who sets the pools at boot, in order. conflicts: where two wanted
-    different values, which was taken. left_out: variables of the launch that are not shown.
-    impossible: why the missing pages cannot be had now, or help nobody. too_large: why that is so
-    after a boot too. undecided: what could not be read, and decides whether pages may be taken.
-    workload: what a patch is merged into. unread: what of the launch is not in the plan.
-    processes: what it starts.
+    source: the launch's name, or "". default_page_bytes: the kernel's. pool_nodes: NUMA nodes with
+    memory. writers: those that set the pools at boot, in order. conflicts: two wanted values, and
+    the one taken. left_out: variables that are not shown. impossible: why the missing pages cannot
+    be had now, or help nobody. too_large: why not after a boot either. undecided: unread facts that
+    decide whether pages may be taken. workload: the description that a patch is merged into.
+    unread: parts of the launch without a setting. processes: of the launch.
     """
 
     source: str

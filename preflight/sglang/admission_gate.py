@@ -50,9 +50,9 @@ def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
 
 
 class GateAnswer(NamedTuple):
-    """One pool of one rank. ``free_bytes``: what the gate compares it with.
+    """The gate's answer for one pool of one rank.
 
-    message: what the server prints where it refuses; None if it admits.
+    free_bytes: the memory that the pool is compared with. message: the server's, None if admitted.
     """
 
     kind: PoolKind

@@ -97,14 +97,13 @@ class PoolKind(Enum):
 
 
 class HostPool(NamedTuple):
-    """One pool object.
+    """One host pool.
 
-    tokens: its slots, whole pages of them. bytes: the sum of its tensors.
-    allocations_bytes: each tensor as its allocator takes it, in order.
-    requested_bytes: what SGLang's admission gate compares, which for the indexer is one page less
-    than it allocates; None if no gate looks at it. halves: its one tensor is registered with the
-    NICs as two regions, K and V. page_objects: what the store keeps of one page of it; latent
-    attention has one row for both, whatever the release registers.
+    tokens: its slots, in whole pages. bytes: the sum of its tensors. allocations_bytes: each tensor
+    as allocated, in order. requested_bytes: the size that SGLang's admission gate compares, for the
+    indexer one page less than allocated; None if no gate compares it. halves: the NICs register its
+    one tensor as two regions, K and V. page_objects: the store's objects for one page; latent
+    attention has one for both, whatever the release registers.
     """
 
     kind: PoolKind
@@ -146,9 +145,9 @@ class Refusal(Unknown):
 
 
 class HostBytes(NamedTuple):
-    """Bounds where the pools cannot be named one by one; ``reason`` says why, and what bounds.
+    """The bounds of pools that cannot be named one by one, with the reason.
 
-    missing: what is not known of the model, None if that is not why.
+    missing: the unknown fact of the model, or None if that is not the reason.
     """
 
     least_bytes: int
@@ -210,11 +209,11 @@ class StageLayers(NamedTuple):
 
 
 class RowBytes(NamedTuple):
-    """Bytes per token of one rank of one pipeline stage.
+    """The bytes per token of one rank in one pipeline stage.
 
-    parts: of each tensor of the KV pool. sized: what ``--hicache-size`` is divided by.
-    layers: the stage's. index_per_layer, index_layers: the index keys of sparse attention.
-    sliding_parts: as ``parts``, of the sliding-window pool. linear: of one request slot's states.
+    parts: of each tensor of the KV pool. sized: the divisor of ``--hicache-size``. layers: of the
+    stage. index_per_layer, index_layers: index keys of sparse attention. sliding_parts: as
+    ``parts``, of the window pool. linear: of one request's states.
     """
 
     parts: tuple[int, ...]

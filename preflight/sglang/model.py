@@ -256,11 +256,11 @@ _SIDECARS = ("EAGLE3", "STANDALONE")
 
 
 class Drafts(NamedTuple):
-    """A server's drafts, as its host pools see them.
+    """A server's draft models, as the host pools see them.
 
-    algorithm: "" without speculative decoding. packed: the one-layer pools that join the target's.
-    own: the model whose pool comes on top; Unknown, with the draft's name, where there may be one;
-    None without. model: what was read of it, for its weights and its hidden states.
+    algorithm: "" without speculative decoding. packed: the number of one-layer pools within the
+    target's. own: the model with a separate pool; Unknown, with the draft's name, if there may be
+    one; None without. model: as read, for weights and hidden states.
     """
 
     algorithm: str = ""

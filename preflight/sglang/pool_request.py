@@ -37,12 +37,11 @@ _NO_GPU = Unknown(
 
 
 class Hardware(NamedTuple):
-    """What a server's pools depend on beside its command line.
+    """The facts beside a command line that a server's pools depend on.
 
-    gpu_bytes: the memory of the smallest GPU. host: what SGLang reads of the host's memory, for a
-    pool whose size is left to it. context_tokens: of the model's config, None if it says none.
-    gpu: read for models of sparse attention alone. least_weights_bytes: where weights_bytes is not
-    known.
+    gpu_bytes: the memory of the smallest GPU. host: the host's memory as SGLang reads it, for a
+    pool sized by that. context_tokens: of the model's config, or None. gpu: read only for models of
+    sparse attention. least_weights_bytes: if weights_bytes is not known.
     """
 
     geometry: ModelGeometry | Unknown

@@ -38,13 +38,12 @@ from preflight.sglang.pool_request import (
 
 
 class ServerMemory(NamedTuple):
-    """The host pools of one rank, between two bounds; equal where they are exact.
+    """The host pools of one rank, between two bounds that are equal if exact.
 
-    why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
-    at the upper bound, if they can be named. refused: how SGLang stops before it has pools.
-    budget_bytes: what the pools are booked against, if SGLang has sized them.
-    missing: what has to be known for the pools to be named one by one. least_by_stage,
-    most_by_stage: of a rank of each pipeline stage, if not all are alike.
+    why: how the bounds come about. pools: one by one at the upper bound, if they can be named.
+    refused: SGLang's end before it has pools. budget_bytes: the memory that pools are booked
+    against, if SGLang sizes them. missing: the unknown fact for naming the pools. least_by_stage,
+    most_by_stage: of a rank of each pipeline stage, if they differ.
     """
 
     least_pools_bytes: tuple[int, ...]

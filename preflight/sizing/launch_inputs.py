@@ -41,13 +41,12 @@ _APART = (
 
 
 class LaunchInputs(NamedTuple):
-    """A source's processes, what the rules find, and its launch at both bounds of L2.
+    """A source's processes, the rules' findings, and the launch at both bounds of L2.
 
-    memory: the host pools of a rank, and geometry: the model, by the number of its process. free:
-    what SGLang would read, by the number of its process: the host's, or its container's limit.
-    releases: mooncake_version and sglang_version, and release_notes what is to say of them.
-    model_stated: the model's shape is given beside the launch.
-    Where a number cannot be known the bounds are Unknown, with the variable's name.
+    memory, geometry, free: process number -> host pools of a rank, model, and the free memory that
+    SGLang would read (the host's, or the container's limit). releases: mooncake_version and
+    sglang_version, with release_notes. model_stated: the model's shape is given beside the launch.
+    A bound is Unknown, with the variable's name, if a number cannot be known.
     """
 
     processes: tuple[LaunchProcess, ...]

@@ -33,12 +33,13 @@ from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 
 
 class LaunchSizing(NamedTuple):
-    """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
-    one at the lower. Both are None if a number that decides is not known. unread: what of the
-    launch is in no number, so that nothing fits for certain. group: which host's part this is of a
-    launch for several. whole: the processes of all of them. regular_bytes: the least and the most
-    memory on regular pages, None if that is not known or was not asked. consequence: what
-    follows where it fails."""
+    """The answer about a launch: the sizing at both bounds, the upper (``most``) is shown.
+
+    Both are None if a deciding number is unknown. unread: parts of the launch without a number, so
+    that nothing fits for certain. group: the part of a launch for several hosts that is sized, of
+    the processes ``whole``. regular_bytes: the least and the most on regular pages, or None.
+    consequence: of a failure.
+    """
 
     reading: Reading
     inputs: LaunchInputs

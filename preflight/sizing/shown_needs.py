@@ -23,10 +23,10 @@ from preflight.sizing.sizing_inputs import Input
 
 
 class Need(NamedTuple):
-    """One thing needed: how much, of what, and how that comes about.
+    """One need: an amount of something, with its formula.
 
-    unit: bytes, pages, port, file, device, address. given: the input that it is, by its name; None
-    for what follows from the inputs of the whole launch.
+    unit: bytes, pages, port, file, device, address. given: the input that it is, by name; None if
+    it follows from the inputs of the whole launch.
     """
 
     what: str

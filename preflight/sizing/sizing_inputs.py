@@ -35,12 +35,12 @@ class RuleTerms(NamedTuple):
 
 
 class SizingInputs(NamedTuple):
-    """Everything that a verdict depends on, but the pools themselves.
+    """All that a verdict depends on, except the pools themselves.
 
-    terms: of the documented rule. available_bytes: of huge pages, in place of what the host has.
-    hugepage_bytes: the page size that is asked for in so many words. nic_nodes: the nodes of the
-    NICs, as the command line states them. source: what the launch is called, None for flags.
-    start_unknown: why it may not start although all is mapped, None for no such reason.
+    terms: of the documented rule. available_bytes: huge pages stated in place of the host's.
+    hugepage_bytes: the page size that the command line names. nic_nodes: of the NICs, as stated.
+    source: the launch's name, None for flags. start_unknown: why the launch may not start although
+    all is mapped, or None.
     """
 
     terms: RuleTerms

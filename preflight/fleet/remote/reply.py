@@ -37,9 +37,11 @@ _END = re.compile(rf"{SAYS} end ([0-9]+)\s*\Z".encode())
 
 
 class NodeReply(NamedTuple):
-    """lines: what stood on standard output. error: the end of standard error. code: ssh's exit
-    code, None if it had none: it was stopped (``timed_out``, or an interruption). carried: the
-    program was taken along."""
+    """The output of a node.
+
+    lines: of standard output. error: the end of standard error. code: ssh's exit code, None if the
+    node was stopped (``timed_out``, or an interruption). carried: the program was taken along.
+    """
 
     node: str
     lines: tuple[bytes, ...]

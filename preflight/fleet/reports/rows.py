@@ -47,9 +47,9 @@ class Trouble(Enum):
 
 
 class Unusable(NamedTuple):
-    """One report, or several alike in one source. line: of the first, 0 for a whole file.
+    """One unusable report, or several alike in one source.
 
-    node: the node that it is about, "" if it does not say and its file has no node's name.
+    line: of the first, 0 for a whole file. node: the report's node by its text or file name, or "".
     """
 
     source: str
@@ -150,11 +150,12 @@ class NodeLaunch(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """One report, or what stands for a node without one. unread: facts that could not be read.
+    """One report, or the row of a node without one.
 
-    origin: file, and line where there are several in one. whole: it tells of its machine; without,
-    nothing but its findings is known. boot: "" if it is not known: two names with one boot id
-    are one machine. made_unix_seconds: by the node's own clock; 0 if nothing was read.
+    origin: the file, with a line if it has several reports. whole: the report describes its
+    machine; otherwise only its findings count. unread: facts that the node could not read. boot:
+    the boot id, or ""; two names with one boot id are one machine. made_unix_seconds: by the node's
+    clock, or 0.
     """
 
     node: str

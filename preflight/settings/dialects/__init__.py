@@ -31,12 +31,11 @@ class Rendering(NamedTuple):
 
 
 class PlanFormat(NamedTuple):
-    """where: its module of this package, and the function; "" for json, which is no rendering: its
-    object has the exit code.
+    """A format of the plan.
 
-    topics: gaps that refuse it. launch: there is nothing to render without one. takes_pages: it
-    makes the host give pages, ``now`` or at ``boot``, and is refused where the host cannot, as
-    apply is.
+    where: module of this package and function; "" for json, whose object has the exit code. topics:
+    gaps that refuse the format. launch: nothing can be rendered without a launch. takes_pages: the
+    rendering reserves pages, ``now`` or at ``boot``, and is refused like apply if the host cannot.
     """
 
     says: str
