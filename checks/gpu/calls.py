@@ -45,7 +45,7 @@ def nvml() -> dict[str, Any]:
 def held() -> list[dict[str, Any]]:
     """Return of each GPU its memory, and what each process of this pid namespace holds of it.
 
-    Raises OSError if NVML cannot be asked. A process whose memory the driver does not tell is 0.
+    Raises OSError if NVML cannot be asked. A process whose memory the driver does not tell is None.
     """
     pynvml = _library()
     try:
@@ -55,7 +55,7 @@ def held() -> list[dict[str, Any]]:
             {
                 "total_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
                 "processes": {
-                    str(each.pid): each.usedGpuMemory or 0
+                    str(each.pid): each.usedGpuMemory
                     for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 },
             }

@@ -195,8 +195,8 @@ def fit(
         from preflight.capacity.deployment import Cluster
         from preflight.measuring.findings import worth_notes
 
-        asked, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
-        held = compute_capacity(inputs, found.state.options, host.root, asked, {})
+        request, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
+        held = compute_capacity(inputs, found.state.options, host.root, request, {})
         sizes = [(one.subject, one.capacity.bytes_per_token) for one in held.servers]
         found = found._replace(hints=(*found.hints, *worth_notes(measured, sizes, None)))
     if first is not None:

@@ -36,6 +36,9 @@ def gpu_findings(
             own = [size for pid, size in gpu["processes"].items() if pid in pids]
             if not own:
                 continue
+            if None in gpu["processes"].values():
+                yield server, finding.unknown(f"the driver does not tell who holds GPU {index}")
+                continue
             size, need = sum(own), int(share * gpu["total_bytes"])
             others = sum(gpu["processes"].values()) - size
             have = format_bytes(size, f"{{}} of GPU {index}")

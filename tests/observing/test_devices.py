@@ -32,6 +32,7 @@ def gpu(**held: int) -> dict[str, object]:
         ([gpu(p100=30, p7=20)], [Status.WARN]),
         ([gpu(p100=30)], [Status.SKIP]),
         ([gpu(p7=30)], []),
+        ([{"total_bytes": GIB, "processes": {"100": 5, "7": None}}], [Status.UNKNOWN]),
         ({"unknown": "NVML: Driver Not Loaded"}, [Status.UNKNOWN]),
     ],
 )
@@ -47,6 +48,7 @@ def test_gpu_memory_beside_its_static_share(
     root = Root(str(tmp_path))
     found = list(gpu_findings(running_servers(root), root))
     assert [one.status for _, one in found] == statuses
+    assert {one.check for _, one in found} <= {"observe.gpu-memory"}
     assert {server.pid for server, _ in found} <= {100}
 
 
@@ -66,7 +68,7 @@ def test_nvml_is_asked_for_the_processes_of_each_gpu(monkeypatch: pytest.MonkeyP
         nvmlDeviceGetComputeRunningProcesses=lambda handle: processes,
     )
     monkeypatch.setattr(calls, "_library", lambda: library)
-    assert calls.held() == [{"total_bytes": 80, "processes": {"100": 5, "7": 0}}]
+    assert calls.held() == [{"total_bytes": 80, "processes": {"100": 5, "7": None}}]
 
     def fails() -> None:
         raise NVMLError("Driver Not Loaded")
@@ -93,7 +95,9 @@ def traffic(root: Path, before: Mapping[str, str], after: Mapping[str, str]) -> 
     write(before)
     tree = Root(str(root))
     servers = running_servers(tree)
-    return [one for _, one in traffic_findings(servers, tree, 2, wait)]
+    found = [one for _, one in traffic_findings(servers, tree, 2, wait)]
+    assert {one.check for one in found} <= {"observe.traffic"}
+    return found
 
 
 def net(received: int, sent: int) -> str:
