@@ -50,7 +50,7 @@ def test_a_killed_clients_objects_are_lost_and_nothing_else(
     assert found.lost is not None
     assert found.dropped_seconds is not None
     assert 0 < found.lost < OBJECTS
-    assert 1 < found.dropped_seconds < 6
+    assert 1 < found.dropped_seconds < 20
     assert found.gone_gets_failed > 0
     assert (found.newcomer, found.by_hand) == (OBJECTS, "nothing")
     assert f"{found.lost} of {OBJECTS} objects were lost" in statements
