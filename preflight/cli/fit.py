@@ -153,8 +153,8 @@ def fit(
     numbers = WorkloadOptions(clients, rounds, request_length, output_length)
     if buffer_only and model is None:
         raise click.UsageError("--buffer-only goes with --model; a launch says it itself")
-    given = trace is not None or any(number is not None for number in numbers)
-    if given and goal not in (None, "best"):
+    has_workload = trace is not None or any(number is not None for number in numbers)
+    if has_workload and goal not in (None, "best"):
         raise click.UsageError(f"a workload is for --goal best, and not for {goal}")
     if trace is not None and numbers != WorkloadOptions():
         raise click.UsageError("--trace and --clients are two workloads: give the one or the other")
@@ -175,81 +175,82 @@ def fit(
     edits = write and first is None
     if edits and launch.words == ("-",):
         raise click.UsageError("--write: standard input is no file to write: give the launch's")
-    goal = "best" if goal is None and given else goal
+    goal = "best" if goal is None and has_workload else goal
     asked = Asked(numbers, trace, nodes)
-    found = fitted(launch, host, goal, keep, edits, timeout_seconds, chosen, asked)
-    if isinstance(found, Unknown):
+    answer = fitted(launch, host, goal, keep, edits, timeout_seconds, chosen, asked)
+    if isinstance(answer, Unknown):
         for name, written_to in answers:
             with output_to(written_to):
                 if name == "json":
                     from preflight.base.envelope import envelope
 
                     code = exit_codes.UNKNOWN
-                    say_json(envelope("fit", code, word="error", reason=found.reason))
+                    say_json(envelope("fit", code, word="error", reason=answer.reason))
                 else:
-                    say(f"UNKNOWN: {found.reason}", err=name != "text")
+                    say(f"UNKNOWN: {answer.reason}", err=name != "text")
         return exit_codes.UNKNOWN
-    found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
-    if measured is not None and any(one.server for one in found.processes):
+    answer = answer._replace(hints=hints_of(answer.state, answer.machine, answer.answer))
+    if measured is not None and any(process.server for process in answer.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
         from preflight.capacity.deployment import Cluster
         from preflight.measuring.findings import worth_notes
 
-        request, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
-        held = compute_capacity(inputs, found.state.options, host.root, request, {})
-        sizes = [(one.subject, one.capacity.bytes_per_token) for one in held.servers]
-        found = found._replace(hints=(*found.hints, *worth_notes(measured, sizes, None)))
+        request, inputs = CapacityRequest(Cluster(), numbers), answer.answer.least.sizing.inputs
+        capacity = compute_capacity(inputs, answer.state.options, host.root, request, {})
+        sizes = [(each.subject, each.capacity.bytes_per_token) for each in capacity.servers]
+        answer = answer._replace(hints=(*answer.hints, *worth_notes(measured, sizes, None)))
     if first is not None:
-        found = with_first_launch(found, first, path)
-        if write and found.command:
+        answer = with_first_launch(answer, first, path)
+        if write and answer.command:
             from preflight.fit.fit_launch import write_first
 
-            script = found.command
+            script = answer.command
             written = within(timeout_seconds, "--write", lambda: write_first(path, script))
-            found = found._replace(written=written)
+            answer = answer._replace(written=written)
     # Half of the values would be another launch: neither the old one nor the one that fits.
-    elif write and found.edited is not None and not found.edited.advice:
+    elif write and answer.edited is not None and not answer.edited.advice:
         from preflight.fit.fit_launch import write_edits
 
-        edited = found.edited.edits
+        edited = answer.edited.edits
         written = within(timeout_seconds, "--write", lambda: write_edits(edited))
-        found = found._replace(written=written)
+        answer = answer._replace(written=written)
     for name, written_to in answers:
         with output_to(written_to):
-            _say(found, name, color, plain)
-    return found.exit_code
+            _say(answer, name, color, plain)
+    return answer.exit_code
 
 
-def _say(found: Fitted, format_: str, color: str, plain: bool) -> None:
+def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
+    """Print the answer in one format."""
     from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
 
-    hits = found.answered
+    hits = answered.answered
     if format_ == "json":
         from preflight.base.envelope import envelope
         from preflight.fit.report import WORDS, fit_object
         from preflight.reading.understood import about
 
-        answer = envelope(
+        report = envelope(
             "fit",
-            found.exit_code,
-            public(fit_object(found)),
-            word=WORDS[found.exit_code],
-            reason=found.answer.reason,
-            launch=about(found.launch, found.processes),
-            host=found.host,
+            answered.exit_code,
+            public(fit_object(answered)),
+            word=WORDS[answered.exit_code],
+            reason=answered.answer.reason,
+            launch=about(answered.launch, answered.processes),
+            host=answered.host,
         )
-        say_json(answer)
+        say_json(report)
     elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        say(fit_text(found, painter(color), columns(), plain))
+        say(fit_text(answered, painter(color), columns(), plain))
     elif format_ == "html":
         from preflight.fit.fit_page import fit_page
 
-        say(fit_page(found))
+        say(fit_page(answered))
     elif hits is not None and hits.chosen and hits.answer:
         from preflight.pictures.hit_curve import say_picture
 
@@ -266,6 +267,7 @@ def _machines(
     timeout_seconds: float,
     answers: Answers,
 ) -> int:
+    """Say which hosts keep a part of a workload; return the exit code."""
     from checks.base.unknown import Unknown
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError
@@ -278,40 +280,40 @@ def _machines(
     progress = Progress(after_seconds=2)
     try:
         described = Description() if root == "/" else description_of(root)
-        given = model, target, asked, described, nodes, launch, timeout_seconds
-        found = machines(*given, progress.show)
+        machine_inputs = model, target, asked, described, nodes, launch, timeout_seconds
+        answer = machines(*machine_inputs, progress.show)
     except CaptureError as error:
         raise UsageError(str(error)) from None
     finally:
         progress.clear()
-    reason = found.reason if isinstance(found, Unknown) else None
+    reason = answer.reason if isinstance(answer, Unknown) else None
     code, word = exit_codes.UNKNOWN, "unknown"
-    if not isinstance(found, Unknown):
-        enough = any(map(found.enough, found.rows))
+    if not isinstance(answer, Unknown):
+        enough = any(map(answer.enough, answer.rows))
         code, word = (0, "fits") if enough else (exit_codes.FAIL, "nothing-fits")
     for name, written_to in answers:
         with output_to(written_to):
             if name == "json":
                 from preflight.base.envelope import envelope
 
-                told = None if isinstance(found, Unknown) else public(machines_object(found))
-                word = "error" if told is None else word
-                say_json(envelope("fit", code, told, word=word, reason=reason))
-            elif isinstance(found, Unknown):
-                say(f"UNKNOWN: {found.reason}")
+                report = None if isinstance(answer, Unknown) else public(machines_object(answer))
+                word = "error" if report is None else word
+                say_json(envelope("fit", code, report, word=word, reason=reason))
+            elif isinstance(answer, Unknown):
+                say(f"UNKNOWN: {answer.reason}")
             else:
-                say(machines_text(found, columns()))
+                say(machines_text(answer, columns()))
     return code
 
 
-def _new_file(words: tuple[str, ...], write: bool) -> str:
+def _new_file(launch_words: tuple[str, ...], write: bool) -> str:
     """Return where the first launch is to be written, "" for nowhere."""
-    if len(words) > 1:
+    if len(launch_words) > 1:
         raise click.UsageError("--model makes a launch: give the file for it, and no command")
-    if words and os.path.lexists(words[0]):
+    if launch_words and os.path.lexists(launch_words[0]):
         raise click.UsageError(
-            f"--model makes a launch, and {words[0]} is there: leave out --model"
+            f"--model makes a launch, and {launch_words[0]} is there: leave out --model"
         )
-    if write and not words:
+    if write and not launch_words:
         raise click.UsageError("--write --model: give the file to write, as launch.sh")
-    return words[0] if words else ""
+    return launch_words[0] if launch_words else ""

@@ -132,22 +132,15 @@ COLOR: Option = click.option(
     help="Colour the text: auto does on a terminal.",
 )
 ROOT: Option = click.option(
-    "--root",
+    *("--root", "--host", "root"),
     type=FILE,
     metavar="HOST",
     default="/",
     show_default=True,
-    help="The host: /, a folder laid out like one, a capture, or demo:h800.",
+    help="The host: /, a folder like it, a capture, demo:h800, or a TOML file with its words.",
 )
 _DESCRIBED: tuple[Option, ...] = (
-    click.option(
-        *("--root", "--host", "root"),
-        type=FILE,
-        metavar="HOST",
-        default="/",
-        show_default=True,
-        help="The host: /, a folder like it, a capture, demo:h800, or a TOML file with its words.",
-    ),
+    ROOT,
     click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb."),
     click.option("--gpus", metavar="GPUS", help="Its GPUs, as 8xH800 or 8x288gb."),
     click.option("--nics", metavar="NICS", help="Its NICs, as 8xmlx5 or 2xerdma."),

@@ -6,6 +6,7 @@ size that was computed, for tokens grow with bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from checks.base.root import Root
@@ -35,7 +36,7 @@ from preflight.fit.judged_values import Asked
 from preflight.fit.launch_values import SizeValues
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_inputs import LaunchInputs
-from preflight.traces.formats import open_trace
+from preflight.traces.formats import Request, open_trace
 from preflight.traces.tiers import BUFFERED_PART, TierSizes
 
 # Divisions that are replayed at first, and how often around the best so far, nearer each time.
@@ -520,12 +521,18 @@ def of_rounds(
     return tuple(rates)
 
 
+@lru_cache(maxsize=8)
+def _requests(workload: MultiTurnWorkload, block: int, seed: int) -> tuple[Request, ...]:
+    """Return the requests of the rounds, which are the same for every division."""
+    return tuple(rounds_requests(workload, block, seed))
+
+
 def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
     """Return the part of what was seen before that is kept, in one order of the clients."""
     (replay,) = plan.replays(block)
     before: dict[int | None, int] = {}
     seen = 0
-    for request in rounds_requests(workload, block, seed):
+    for request in _requests(workload, block, seed):
         seen += before.get(request.session, 0)
         before[request.session] = len(request.blocks)
         replay.take(request)

@@ -174,14 +174,14 @@ class StorePool:
 
     def put(self, block: int, now: float) -> None:
         """Write what is not there; who writes asks for it first."""
-        if block in self:
+        if block in self._asked or block in self._written:
             self._lease(block, now)
             return
         self._written[block] = now
         self._flows.moved["L2", "L3"] += 1
         if not self._rules.disk_gets_evicted:
             self._write(block)
-        if len(self) > self._memory:
+        if len(self._written) + len(self._asked) > self._memory:
             self._evict(now)
 
     def _lease(self, block: int, now: float) -> None:
