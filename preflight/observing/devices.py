@@ -33,13 +33,13 @@ def gpu_findings(
             continue
         pids = {str(holding.pid) for holding in server.holdings}
         for index, gpu in enumerate(gpus):
-            own = [size for pid, size in gpu["processes"].items() if pid in pids]
-            if not own:
+            sizes = [size for pid, size in gpu["processes"].items() if pid in pids]
+            if not sizes:
                 continue
             if None in gpu["processes"].values():
                 yield server, finding.unknown(f"the driver does not tell who holds GPU {index}")
                 continue
-            size, need = sum(own), int(share * gpu["total_bytes"])
+            size, need = sum(sizes), int(share * gpu["total_bytes"])
             others = sum(gpu["processes"].values()) - size
             have = format_bytes(size, f"{{}} of GPU {index}")
             row = finding._replace(have=have, need=format_bytes(need, f"{{}} ({share:g} of it)"))
