@@ -12,6 +12,7 @@ from checks.running.traffic import Traffic, read_traffic
 from preflight.observing.running_launch import RunningServer
 
 GPU, TRAFFIC = "observe.gpu-memory", "observe.traffic"
+GPUS = "/proc/driver/nvidia/gpus"
 
 
 def gpu_findings(
@@ -22,7 +23,8 @@ def gpu_findings(
     The share is taken once weights and KV cache are there; what CUDA needs comes on top. Less is
     judged only if other processes of the GPU explain it.
     """
-    if isinstance(root.names("/proc/driver/nvidia/gpus"), Unknown):
+    driver = root.names(GPUS)
+    if isinstance(driver, Unknown) and driver.absent:
         return
     shares = [(server, share) for server in servers if (share := _share(server)) is not None]
     gpus = root.call("gpus.held") if shares else ()
