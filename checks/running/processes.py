@@ -83,13 +83,13 @@ def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
     processes = []
     for pid in sorted(int(name) for name in names if name.isdecimal()):
         stat = root.text(f"/proc/{pid}/stat")
-        words = root.text(f"/proc/{pid}/cmdline")
-        if isinstance(stat, Unknown) or isinstance(words, Unknown):
+        cmdline = root.text(f"/proc/{pid}/cmdline")
+        if isinstance(stat, Unknown) or isinstance(cmdline, Unknown):
             continue  # it has ended
         # The name in parentheses may hold spaces and parentheses.
         fields = stat.rpartition(")")[2].split()
         parent = kernel_count(fields[1]) if fields[1:] else None
-        split = words.removesuffix("\0").split("\0") if words else []
+        split = cmdline.removesuffix("\0").split("\0") if cmdline else []
         if not any(split[1:]):  # redis-server writes its address behind its name, and clears all
             split = " ".join(split).split()
         processes.append(RunningProcess(pid, parent or 0, tuple(split)))
@@ -184,9 +184,9 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
     """Return a limit by its name in /proc/PID/limits."""
     for line in known(root.text(f"/proc/{pid}/limits")).splitlines():
         if line.startswith(name):
-            words = line[len(name) :].split()[:2]
-            bounds = [None if word == "unlimited" else kernel_count(word) for word in words]
-            if len(words) == 2 and bounds.count(None) == words.count("unlimited"):
+            texts = line[len(name) :].split()[:2]
+            bounds = [None if text == "unlimited" else kernel_count(text) for text in texts]
+            if len(texts) == 2 and bounds.count(None) == texts.count("unlimited"):
                 return Limit(*bounds)
     return Unknown(f"/proc/{pid}/limits: has no {name}")
 

@@ -12,6 +12,7 @@ from checks.running.traffic import Traffic, read_traffic
 from preflight.observing.running_launch import RunningServer
 
 GPU, TRAFFIC = "observe.gpu-memory", "observe.traffic"
+GPUS = "/proc/driver/nvidia/gpus"
 
 
 def gpu_findings(
@@ -22,7 +23,8 @@ def gpu_findings(
     The share is taken once weights and KV cache are there; what CUDA needs comes on top. Less is
     judged only if other processes of the GPU explain it.
     """
-    if isinstance(root.names("/proc/driver/nvidia/gpus"), Unknown):
+    driver = root.names(GPUS)
+    if isinstance(driver, Unknown) and driver.absent:
         return
     shares = [(server, share) for server in servers if (share := _share(server)) is not None]
     gpus = root.call("gpus.held") if shares else ()
@@ -33,13 +35,13 @@ def gpu_findings(
             continue
         pids = {str(holding.pid) for holding in server.holdings}
         for index, gpu in enumerate(gpus):
-            own = [size for pid, size in gpu["processes"].items() if pid in pids]
-            if not own:
+            sizes = [size for pid, size in gpu["processes"].items() if pid in pids]
+            if not sizes:
                 continue
             if None in gpu["processes"].values():
                 yield server, finding.unknown(f"the driver does not tell who holds GPU {index}")
                 continue
-            size, need = sum(own), int(share * gpu["total_bytes"])
+            size, need = sum(sizes), int(share * gpu["total_bytes"])
             others = sum(gpu["processes"].values()) - size
             have = format_bytes(size, f"{{}} of GPU {index}")
             row = finding._replace(have=have, need=format_bytes(need, f"{{}} ({share:g} of it)"))

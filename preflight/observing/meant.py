@@ -33,7 +33,7 @@ _PRODUCTS = {"mooncake": "mooncake", "sglang": "sglang"}  # beginning of a distr
 class MeantProcess(NamedTuple):
     """One process of the launch, and how it was understood."""
 
-    process: LaunchProcess
+    launched: LaunchProcess
     settings: Understood
 
 
@@ -72,15 +72,15 @@ def launch_findings(
         if process.number in numbers and process.kind not in NOT_OBSERVED
         if not process.command.ended
     ]
-    running = {server.pid: own for server in servers if (own := _settings_of(server)) is not None}
+    running = {server.pid: _settings_of(server) for server in servers}
     pairs = [
         (len(compared.differences), place, server, compared)
-        for place, one in enumerate(meant)
+        for place, process in enumerate(meant)
         for server in servers
-        if server.kind is one.process.kind
-        for compared in (_compared(one, server, running.get(server.pid)),)
+        if server.kind is process.launched.kind
+        for compared in (_compared(process, server, running[server.pid]),)
     ]
-    free = {place: max(1, one.process.command.copies) for place, one in enumerate(meant)}
+    free = {place: max(1, process.launched.command.copies) for place, process in enumerate(meant)}
     matched: set[int] = set()
     for _, place, server, compared in sorted(pairs, key=lambda pair: pair[:2]):
         if compared.apart or not free[place] or server.pid in matched:
@@ -88,10 +88,10 @@ def launch_findings(
         free[place] -= 1
         matched.add(server.pid)
         yield from _of_match(meant[place], server, compared, launch)
-    for place, one in enumerate(meant):
-        if free[place] == max(1, one.process.command.copies):
+    for place, process in enumerate(meant):
+        if free[place] == max(1, process.launched.command.copies):
             near = [pair for pair in pairs if pair[1] == place and pair[2].pid not in matched]
-            yield None, _of_missing(one, near[0][2:] if near else None, first_process)
+            yield None, _of_missing(process, near[0][2:] if near else None, first_process)
     for server in servers:
         if server.pid not in matched:
             subject = Subject(server.name, "process")
@@ -102,31 +102,31 @@ def _settings_of(server: RunningServer) -> Understood | None:
     """Return how the command line of a program that runs is understood; None if not readable."""
     if isinstance(server.sizing, Unknown):
         return None
-    own = understood(server.sizing, server.name).processes
-    return next((each for each in own if each.kind == server.kind.value), None)
+    processes = understood(server.sizing, server.name).processes
+    return next((each for each in processes if each.kind == server.kind.value), None)
 
 
 def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
     """Return how a program that runs differs from a process of the launch."""
     if running is None:
         return Compared((), (), False)
-    own = meant.settings
-    told = [_same(_value(own, name), _value(running, name)) for name in _TELLING]
-    known = [same for same in told if same is not None]
-    names = sorted(own.given | running.given)
+    wanted = meant.settings
+    telling = [_same(_value(wanted, name), _value(running, name)) for name in _TELLING]
+    known = [same for same in telling if same is not None]
+    names = sorted(wanted.given | running.given)
     differences, left_open = [], []
     for name, mine, theirs in (
-        *((name, _value(own, name), _value(running, name)) for name in names),
+        *((name, _value(wanted, name), _value(running, name)) for name in names),
         *_variables(meant, running),
     ):
         if mine is not None and isinstance(mine.value, Unknown):
             left_open.append(name)
         elif _same(mine, theirs) is False:
-            said = mine is not None and name not in running.given - own.given
-            origin = mine.origin if mine and said else str(meant.process.command.origin)
+            written = mine is not None and name not in running.given - wanted.given
+            origin = mine.origin if mine and written else str(meant.launched.command.origin)
             differences.append(Difference(name, _shown(theirs), _shown(mine), origin))
     # A variable that differs says why a setting of the store does.
-    plain = [one for one in differences if not one.name.startswith("store.")]
+    plain = [each for each in differences if not each.name.startswith("store.")]
     return Compared(tuple(plain or differences), tuple(left_open), bool(known) and not any(known))
 
 
@@ -153,15 +153,15 @@ def _variables(
 ) -> Iterator[tuple[str, Value | None, Value | None]]:
     """Yield the variables that the launch sets, and those that came on top, on both sides.
 
-    A container's image sets some of its own. What the caller of this program has exported is none
+    A container's image sets some too. What the caller of this program has exported is none
     of the launch's.
     """
-    words, own = meant.process.command.environment, meant.settings.environment
-    for name, value in own.items():
-        if words[name].origin != _CALLERS:
+    origins, wanted = meant.launched.command.environment, meant.settings.environment
+    for name, value in wanted.items():
+        if origins[name].origin != _CALLERS:
             yield name, value, running.environment.get(name)
     for name, value in running.environment.items():
-        if name not in own and _SET.match(name) and meant.process.command.container is None:
+        if name not in wanted and _SET.match(name) and meant.launched.command.container is None:
             yield name, None, value
 
 
@@ -169,12 +169,14 @@ def _of_match(
     meant: MeantProcess, server: RunningServer, compared: Compared, launch: LaunchSizing
 ) -> Iterator[tuple[RunningServer, Finding]]:
     """Yield each setting with which a program runs otherwise, or that there is none."""
-    name = f"as {meant.process.command.origin} says"
+    name = f"as {meant.launched.command.origin} says"
     subject = Subject(server.name, "process")
     finding = Finding(LAUNCH, Status.PASS, subject, "running", f"running {name}")
-    for one in compared.differences:
-        have, need = (f"{one.name} {side}" for side in (one.running, one.meant))
-        text = f"it runs with {have}; {one.origin}: {one.meant}"
+    for difference in compared.differences:
+        have, need = (
+            f"{difference.name} {side}" for side in (difference.running, difference.meant)
+        )
+        text = f"it runs with {have}; {difference.origin}: {difference.meant}"
         yield server, finding._replace(have=have, need=need).warned(text, _ADVICE)
     sizing = None if server.kind in OF_ANYBODY else server.sizing
     if isinstance(sizing, Unknown):
@@ -203,13 +205,15 @@ def _of_missing(
     meant: MeantProcess, near: tuple[RunningServer, Compared] | None, first_process: str | Unknown
 ) -> Finding:
     """Return that a process of the launch does not run, and the nearest of its kind that does."""
-    subject = Subject(meant.process.name, "launch")
+    subject = Subject(meant.launched.name, "launch")
     finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
     if isinstance(first_process, Unknown):
         return finding.unknown(first_process.of("processes of other users are hidden (hidepid): "))
     text = "no process of this host is it"
     if near is not None:
-        shown = [f"{one.name} {one.running}" for one in near[1].differences[:4]]
+        shown = [
+            f"{difference.name} {difference.running}" for difference in near[1].differences[:4]
+        ]
         text = f"{text}; {near[0].name} is of its kind, with {', '.join(shown)}"
     advice = "Read its log. In a container, processes of that container alone are seen."
     return finding.warned(text, advice)

@@ -16,6 +16,7 @@ from checks.capture.anonymise import without_secrets
 from checks.capture.secrets import clean_words
 from checks.running.processes import OpenFiles, is_of_package, read_environment
 from preflight.inputs.launch_record import environment_record
+from preflight.observing.devices import GPUS, gpu_findings
 from preflight.observing.running_launch import KNOWN, RunningServer, running_servers
 
 
@@ -32,6 +33,7 @@ def record_running(root: Root) -> RunningRecord:
     seen = RecordingRoot(root)
     seen.text("/proc/1/stat")  # by which observe sees whether /proc hides what others run
     servers = running_servers(seen)
+    list(gpu_findings(servers, seen))
     holdings = [holding for server in servers for holding in server.holdings]
     kept = {"1", *(str(holding.pid) for holding in holdings)}
     read = seen.answers
@@ -42,10 +44,10 @@ def record_running(root: Root) -> RunningRecord:
     }
     folders = {
         name: entries
-        if isinstance(entries, Unknown) or name.endswith("/fd")
+        if isinstance(entries, Unknown) or name == GPUS or name.endswith("/fd")
         else tuple(entry for entry in entries if KNOWN.search(entry))
         for name, entries in read.folders.items()
-        if _pid(name) in kept
+        if _pid(name) in kept or name == GPUS
     }
     links: dict[str, str | Unknown] = {}
     for holding in holdings:

@@ -12,8 +12,9 @@ import pytest
 from checks.base.finding import Finding, Status
 from checks.base.root import Root
 from checks.gpu import calls
-from preflight.observing.devices import gpu_findings, traffic_findings
+from preflight.observing.devices import GPUS, gpu_findings, traffic_findings
 from preflight.observing.running_launch import running_servers
+from preflight.observing.running_record import record_running
 from tests.observing.test_observing import client, process
 
 GIB = 1 << 30
@@ -50,6 +51,9 @@ def test_gpu_memory_beside_its_static_share(
     assert [one.status for _, one in found] == statuses
     assert {one.check for _, one in found} <= {"observe.gpu-memory"}
     assert {server.pid for server, _ in found} <= {100}
+    recorded = record_running(root).answers
+    assert "gpus.held" in recorded.calls
+    assert GPUS in recorded.folders
 
 
 class NVMLError(Exception):
