@@ -195,9 +195,9 @@ def fit(
         from preflight.capacity.deployment import Cluster
         from preflight.measuring.findings import worth_notes
 
-        asked, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
-        held = compute_capacity(inputs, found.state.options, host.root, asked, {})
-        sizes = [(one.subject, one.capacity.bytes_per_token) for one in held.servers]
+        wish, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
+        held = compute_capacity(inputs, found.state.options, host.root, wish, {})
+        sizes = [(server.subject, server.capacity.bytes_per_token) for server in held.servers]
         found = found._replace(hints=(*found.hints, *worth_notes(measured, sizes, None)))
     if first is not None:
         found = with_first_launch(found, first, path)
