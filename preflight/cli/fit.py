@@ -189,16 +189,17 @@ def fit(
                 else:
                     say(f"UNKNOWN: {found.reason}", err=name != "text")
         return exit_codes.UNKNOWN
-    found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
-    if measured is not None and any(one.server for one in found.processes):
+    hints = hints_of(found.state, found.machine, found.answer)
+    if measured is not None and any(process.server for process in found.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
         from preflight.capacity.deployment import Cluster
         from preflight.measuring.findings import worth_notes
 
         wish, inputs = CapacityRequest(Cluster(), numbers), found.answer.least.sizing.inputs
-        held = compute_capacity(inputs, found.state.options, host.root, wish, {})
-        sizes = [(server.subject, server.capacity.bytes_per_token) for server in held.servers]
-        found = found._replace(hints=(*found.hints, *worth_notes(measured, sizes, None)))
+        servers = compute_capacity(inputs, found.state.options, host.root, wish, {}).servers
+        sizes = [(server.subject, server.capacity.bytes_per_token) for server in servers]
+        hints += worth_notes(measured, sizes, None)
+    found = found._replace(hints=hints)
     if first is not None:
         found = with_first_launch(found, first, path)
         if write and found.command:
