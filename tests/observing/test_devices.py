@@ -47,6 +47,7 @@ def test_gpu_memory_beside_its_static_share(
     root = Root(str(tmp_path))
     found = list(gpu_findings(running_servers(root), root))
     assert [one.status for _, one in found] == statuses
+    assert {one.check for _, one in found} <= {"observe.gpu-memory"}
     assert {server.pid for server, _ in found} <= {100}
 
 
@@ -114,6 +115,7 @@ def test_bytes_a_second_of_each_port(tmp_path: Path) -> None:
     }
     after = {f"{DEVICE}/port_rcv_data": "600", "/proc/100/net/dev": net(3000, 10)}
     found = traffic(tmp_path, before, after)
+    assert {one.check for one in found} == {"observe.traffic"}
     assert [(one.status, getattr(one.have, "value", None)) for one in found] == [
         (Status.PASS, 1000),
         (Status.PASS, 1000),
