@@ -187,27 +187,31 @@ def is_root(user: str) -> bool:
 class ProcessNeeds(NamedTuple):
     """One process of the launch on this host.
 
-    id: which one; the replay of what it maps has the same. role: its name without the line of the
-    launch that starts it ("rank 3"). program: sglang, store_service, mooncake_client,
+    Its identity. id: the same in the replay of its mappings. role: its name without the line of
+    the launch that starts it ("rank 3"). program: sglang, store_service, mooncake_client,
     mooncake_master, metadata_server, router, or another engine's worker (vllm, lmcache).
-    environment: the variables that it will run with, those resolved. node: the NUMA node that its
-    memory is bound to. among: those nodes, where they are several and not all. gpu: its GPU's
-    index, None without one. regions: see ``Region``. gpu_registered_bytes: device memory registered
-    (prefill/decode transfer), 0 for none. segment_nodes: the NUMA nodes to which Mooncake binds
-    shares of its segment, () for one mapping. regular_bytes: memory on regular pages that it takes
-    and keeps. bound_bytes: of that, what Mooncake itself binds, NUMA node -> bytes, wherever the
-    process is bound. shm_bytes: what it certainly puts into /dev/shm. hugetlb_bytes: on huge pages.
-    memfd_bytes: of that, the size of each memfd. ring_bytes: the SSD offload's buffer, which
-    io_uring pins besides all that is registered, once at start and once more for each later I/O
-    thread. waited: what follows in the launch runs only once it has ended. turn: how often the
-    launch has ended all that ran before it. gpu_share: what it takes of its GPUs,
-    None if that is not known. limits: what the launch itself sets, upon those that its container
-    or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
-    which a wrapper or its container binds it. looked_up: devices that its program looks up as
-    it starts, and ends where one is missing. limit_bytes: of a memory limit, what its program
-    itself asks for before it starts, for all its processes here.
-    accelerator: what it computes on in place of a GPU, "" if that is none: ``npu``.
-    transport: by which it moves memory where that is neither RDMA nor TCP: ``ascend``, ``efa``.
+    environment: its variables, as far as they are known. run_as: the user, inside the container
+    if it has one. waited: the rest of the launch starts only once it has ended. turn: how often
+    the launch has ended all earlier processes.
+
+    Its place. node: the NUMA node that its memory is bound to; among: those nodes, if they are
+    several and not all; named_nodes: the nodes to which a wrapper or the container binds it.
+    gpu: its GPU's index, None without one; gpu_share: the share that it takes of its GPUs, None
+    if unknown. accelerator: the device in place of a GPU (``npu``), or "".
+
+    Its memory. regions: see ``Region``. gpu_registered_bytes: registered device memory
+    (prefill/decode transfer), 0 for none. segment_nodes: the NUMA nodes over which Mooncake
+    splits its segment, () for one mapping. regular_bytes: memory kept on regular pages;
+    bound_bytes: the part of it that Mooncake itself binds, NUMA node -> bytes. shm_bytes:
+    certain bytes in /dev/shm. hugetlb_bytes: on huge pages; memfd_bytes: the size of each memfd
+    among them. ring_bytes: the SSD offload's buffer, which io_uring pins too, once at start and
+    once more for each later I/O thread.
+
+    Its limits and devices. limits: those that the launch sets, upon the container's or the
+    host's. limit_bytes: the memory limit that its program asks for before it starts, for all its
+    processes on this host. looked_up: devices that its program looks up as it starts, and ends
+    if one is missing. transport: how it moves memory if neither by RDMA nor TCP: ``ascend``,
+    ``efa``.
     """
 
     name: str

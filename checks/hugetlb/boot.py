@@ -108,9 +108,9 @@ def acts_before_drop_in(path: str) -> bool:
 
 
 def drop_in(files: Sequence[SysctlFile], last: str = "") -> DropIn:
-    """Return where to add a line. last: the file that would overrule our own, "" if none does.
+    """Return where to add a line. last: the file that would overrule our own, or "".
 
-    A file of a package or of the boot is copied to /etc first, where it lasts.
+    A file of a package or of the boot is copied to /etc first, to last.
     """
     if last == SYSCTL_CONF:
         return DropIn(SYSCTL_CONF)

@@ -172,7 +172,7 @@ def demand(
 
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
-    """Return what a process of the launch, or one of this shell, may pin on this host."""
+    """Return the limit and the capability that decide how much a process may pin."""
     container = None if process is None else process.container
     inside = system.container.inside
     if container is None:

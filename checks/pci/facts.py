@@ -318,7 +318,7 @@ def shared_parents(parents: Sequence[str], other: Sequence[str]) -> int:
 def bridges_between(function: PciFunction, other: PciFunction) -> tuple[str, ...]:
     """Return the bridges at which ACS could turn a transfer between two functions upwards.
 
-    Those below the switch that both share, where ACS redirection acts; () if the path leads
+    Those below the switch that both share: ACS redirects only there. () if the path leads
     through the root complex anyway.
     """
     shared = shared_parents(function.parents, other.parents)

@@ -56,7 +56,7 @@ class AdvisorySubject(NamedTuple):
 
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
-    """Return a fact's value, None for none, or why it is unknown. Raises KeyError."""
+    """Return a fact's value, None without one, or why it is unknown. Raises KeyError."""
     prefix, dot, rest = name.partition(".")
     try:
         if dot and prefix == "env":

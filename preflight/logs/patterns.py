@@ -113,15 +113,15 @@ class Case(NamedTuple):
 class Pattern(NamedTuple):
     """One known line.
 
-    find: one of these texts stands in the line; they are searched first, for speed. regex: searched
-    around it, the first text itself where it is left out; named groups hold sizes, devices, errno;
+    find: one of these texts is in the line; they are searched first, for speed. regex: searched
+    around that text, the first text itself by default; named groups hold sizes, devices, errno;
     ``name2`` is ``name`` in another branch. example: such a line. checks: ids of the checks and
-    rules that see it coming, the first is the best. cause, remedy, apart (what tells it from
-    look-alikes) may name groups in braces. unless: ids that say the same better: found in the log,
-    they silence this one. sums: what its numbers come to, left out where one is missing or 0;
+    rules that foresee the line, the best first. cause, remedy, apart (the difference from
+    look-alikes) may name groups in braces. unless: ids of better explanations: found in the log,
+    they silence this one. sums: a sum of its numbers, left out if one is missing or 0;
     ``{size:bytes}`` is a number with its unit. compute: the function of ``explain`` that adds
-    to the groups. A pattern without a cause is a mark: it explains nothing, others read it.
-    process: who prints it, where the line does not tell.
+    groups. process: the printer, if the line does not tell. A pattern without a cause is a mark:
+    it explains nothing, others read it.
     """
 
     id: str

@@ -122,6 +122,7 @@ def test_bytes_a_second_of_each_port(tmp_path: Path) -> None:
     }
     after = {f"{DEVICE}/port_rcv_data": "600", "/proc/100/net/dev": net(3000, 10)}
     found = traffic(tmp_path, before, after)
+    assert {one.check for one in found} == {"observe.traffic"}
     assert [(one.status, getattr(one.have, "value", None)) for one in found] == [
         (Status.PASS, 1000),
         (Status.PASS, 1000),
