@@ -325,7 +325,7 @@ _BAD_FRACTION = Refusal(
 
 
 def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
-    """Return SGLang's refusal, and that the weights alone do not fit."""
+    """Return SGLang's refusal; if the weights alone do not fit, the text says so."""
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:

@@ -220,7 +220,21 @@ def _make_room(fanout: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-class _Collector(EventHandler):  # type: ignore[misc]
+class _Handler(EventHandler):  # type: ignore[misc]
+    """Ends each node once, with its exit code or after its time."""
+
+    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
+        self._end(str(node), rc, False)
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        for node in list(worker.iter_keys_timeout()) if timedout else ():
+            self._end(str(node), None, True)
+
+    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
+        raise NotImplementedError
+
+
+class _Collector(_Handler):
     """Gathers what each node says until it ends."""
 
     def __init__(
@@ -257,13 +271,6 @@ class _Collector(EventHandler):  # type: ignore[misc]
         if self._bytes[name] <= MOST_BYTES:
             self._lines[name].append(msg)
 
-    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self._end(str(node), rc, False)
-
-    def ev_close(self, worker: Any, timedout: bool) -> None:
-        for node in list(worker.iter_keys_timeout()) if timedout else ():
-            self._end(str(node), None, True)
-
     def finish(self) -> None:
         """End the nodes that were stopped."""
         for node in list(self._lines):
@@ -277,7 +284,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
             self._answered(NodeReply(node, tuple(lines), errors, code, timed_out, carried))
 
 
-class _PairHandler(EventHandler):  # type: ignore[misc]
+class _PairHandler(_Handler):
     """Starts one node of a pair, then the other, and ends the first when the other has ended."""
 
     def __init__(
@@ -307,13 +314,6 @@ class _PairHandler(EventHandler):  # type: ignore[misc]
             self._asked = True
             question = self._pair.ask(served)
             _shell(task_self(), self._ssh, self, self._pair.asking, question)
-
-    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self._end(str(node), rc, False)
-
-    def ev_close(self, worker: Any, timedout: bool) -> None:
-        for node in list(worker.iter_keys_timeout()) if timedout else ():
-            self._end(str(node), None, True)
 
     def finish(self) -> None:
         """Tell of a pair that was stopped."""
