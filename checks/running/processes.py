@@ -13,6 +13,7 @@ from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count
+from checks.limits.facts import INITIAL_USER_NAMESPACE, IPC_LOCK_BIT
 from checks.limits.runtimes import Limit
 
 _DEVICES = regex(r"/dev/infiniband/(uverbs\d+)")
@@ -191,20 +192,41 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
     return Unknown(f"/proc/{pid}/limits: has no {name}")
 
 
+def read_memlock(root: Root, pid: int) -> Limit | Unknown:
+    """Return how much memory a process may lock or pin.
+
+    Its limit does not hold if CAP_IPC_LOCK is in effect in the initial user namespace: the kernel
+    asks for the capability first.
+    """
+    status = root.text(f"/proc/{pid}/status")
+    effective = re.search(
+        r"^CapEff:\s*([0-9a-f]{1,16})$", "" if isinstance(status, Unknown) else status, re.M
+    )
+    # Not by uid_map, which another namespace may have alike.
+    initial = read_link(root, f"/proc/{pid}/ns/user") == INITIAL_USER_NAMESPACE
+    if initial and effective is not None and int(effective[1], 16) >> IPC_LOCK_BIT & 1:
+        return Limit(None, None)
+    return read_limit(root, pid, "Max locked memory")
+
+
 @or_unknown
 def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
     """Return how many files a process has open, and the RDMA devices among them."""
     numbers = known(root.names(f"/proc/{pid}/fd"))
     devices = set()
     for number in numbers:
-        name = f"/proc/{pid}/fd/{number}"
-        try:
-            target: str | Unknown = os.readlink(root.locate(name))
-        except OSError:  # it was closed meanwhile, or is in a capture
-            target = root.link(name)
+        target = read_link(root, f"/proc/{pid}/fd/{number}")
         if isinstance(target, str) and (match := _DEVICES.match(target)):
             devices.add(match[1])
     return OpenFiles(len(numbers), tuple(sorted(devices)))
+
+
+def read_link(root: Root, name: str) -> str | Unknown:
+    """Return the text of a link that /proc makes, which may lead to no file."""
+    try:
+        return os.readlink(root.locate(name))
+    except OSError:  # it is closed meanwhile, or is in a capture
+        return root.link(name)
 
 
 class Packages(NamedTuple):

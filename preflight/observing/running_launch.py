@@ -19,6 +19,7 @@ from checks.running.processes import (
     RunningProcess,
     read_environment,
     read_limit,
+    read_memlock,
     read_memory,
     read_open_files,
     read_packages,
@@ -204,10 +205,8 @@ def _holding(root: Root, pid: int) -> Holding | None:
     if isinstance(memory, Unknown) and memory.absent:
         return None
     files = read_open_files(root, pid)
-    memlock, most_files = (
-        read_limit(root, pid, f"Max {name}") for name in ("locked memory", "open files")
-    )
-    return Holding(pid, memory, files, memlock, most_files)
+    most_files = read_limit(root, pid, "Max open files")
+    return Holding(pid, memory, files, read_memlock(root, pid), most_files)
 
 
 def _releases(root: Root, pid: int, folders: Sequence[str]) -> tuple[tuple[str, str], ...]:

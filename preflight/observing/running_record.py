@@ -14,7 +14,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.anonymise import without_secrets
 from checks.capture.secrets import clean_words
-from checks.running.processes import OpenFiles, is_of_package, read_environment
+from checks.running.processes import OpenFiles, is_of_package, read_environment, read_link
 from preflight.inputs.launch_record import environment_record
 from preflight.observing.devices import GPUS, gpu_findings
 from preflight.observing.running_launch import KNOWN, RunningServer, running_servers
@@ -51,6 +51,8 @@ def record_running(root: Root) -> RunningRecord:
     }
     links: dict[str, str | Unknown] = {}
     for holding in holdings:
+        namespace = f"/proc/{holding.pid}/ns/user"
+        links[namespace] = read_link(root, namespace)
         if isinstance(holding.files, OpenFiles):
             for number, device in enumerate(holding.files.verbs_devices):
                 file = seen.listed(f"/proc/{holding.pid}/fd")[number]

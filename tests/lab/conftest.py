@@ -23,6 +23,7 @@ from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
 from tests.lab.measures import run_measures
+from tests.lab.observes import run_observes
 from tests.lab.probes import run_live_probes
 from tests.lab.recorded import RecordedFaults, RecordedRehearsals, recorded_experiments
 from tests.lab.rehearsals import Rehearsal
@@ -42,6 +43,7 @@ from tests.real.conftest import install_release
 ALONE: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
     "containers": ("test_container_lab", run_containers),
     "measures": ("test_measure_lab", run_measures),
+    "observes": ("test_observe_lab", run_observes),
     "probes": ("test_probe_lab", run_live_probes),
     "verbs": ("test_verbs_lab", run_verbs),
 }

@@ -146,9 +146,31 @@ def test_rdma_is_a_device_that_is_open(
     assert found(tmp_path)["observe.transport"][0] is status
 
 
-def test_locked_memory_near_its_limit(tmp_path: Path) -> None:
+IPC_LOCK = 1 << 14
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "namespace", "warns"),
+    [
+        (0, 4026531837, True),
+        # Of root the kernel asks no limit; of root of a user namespace it does.
+        (IPC_LOCK, 4026531837, False),
+        (IPC_LOCK, 4026532000, True),
+    ],
+)
+def test_locked_memory_near_its_limit(
+    tmp_path: Path, capabilities: int, namespace: int, warns: bool
+) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}), memlock="67108864", pinned_kb=65000)
-    assert found(tmp_path)["observe.locked-memory"][0] is Status.WARN
+    folder = tmp_path / "proc/100"
+    with (folder / "status").open("a") as status:
+        status.write(f"CapEff:\t{capabilities:016x}\n")
+    (folder / "ns").mkdir()
+    (folder / "ns/user").symlink_to(f"user:[{namespace}]")
+    expected = [Status.WARN] if warns else []
+    findings = found(tmp_path)
+    name = "observe.locked-memory"
+    assert [findings[name][0] for _ in findings.keys() & {name}] == expected
 
 
 def test_what_waits_in_front_and_what_is_forked_are_no_programs(tmp_path: Path) -> None:
