@@ -51,7 +51,8 @@ def memory_policy() -> dict[str, int]:
 
     def attempt() -> dict[str, int]:
         """Make the three calls; return the errno of each."""
-        address = ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, mmap.PAGESIZE)))
+        page = mmap.mmap(-1, mmap.PAGESIZE)  # by this name it stays mapped
+        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         return {
             "get_mempolicy": ask(get_mempolicy, None, None, 0, None, 0),
             "set_mempolicy": ask(set_mempolicy, MPOL_PREFERRED, None, 0),

@@ -1,7 +1,6 @@
 """The words of the command line that describe a host, and what is assumed of it."""
 
 from checks.capture.described import Description
-from checks.capture.root_names import is_description
 from preflight.base.output import columns, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds
@@ -28,9 +27,7 @@ def described(root: str, memory: int | None, **words: str | int | None) -> str:
 
 
 def tell_assumptions(root: str) -> None:
-    """Say on standard error what is assumed of a host in words; of any other nothing is."""
-    if not is_description(root):
-        return
+    """Say on standard error what is assumed of a host in words."""
     host = open_host(root, limit_seconds()).described
     assert host is not None
     text = f"assumed of the described host: {'; '.join(host.assumptions)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, ROOT, NumberOption, with_launch
+from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, ROOT, NumberOption, with_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Count for so long what goes through the ports of NICs that they use.",
 )  # fmt: skip
 @ROOT
+@FILE_TIMEOUT
 @COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 @with_launch
@@ -130,7 +131,7 @@ def observed(
     from preflight.settings.commands import Context, commands
     from preflight.sizing.launch_needs import source_name
 
-    host = open_host(root)  # which reads each file once
+    host = open_host(root, limit_seconds())  # which reads each file once
     if traffic_seconds is not None and not host.root.live:
         raise click.UsageError("--traffic counts on the machine itself: leave --root out")
     sized = within(limit_seconds(), "the launch", lambda: size_and_needs(launch, host))

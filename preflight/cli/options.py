@@ -299,7 +299,9 @@ def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def telling(root: str, **options: Any) -> Any:
-        if root != "/":
+        from checks.capture.root_names import is_description
+
+        if is_description(root):
             from preflight.cli.host_words import tell_assumptions
 
             tell_assumptions(root)

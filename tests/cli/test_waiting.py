@@ -68,7 +68,9 @@ BESIDE = {
     "explain --root": ("hugetlb.shortage",),
     "fit --trace": TRACED,
     "fleet check": ("--timeout", "2", "--nodes", "a1"),
+    "fleet measure": ("--timeout", "2", "--nodes", "a[1-2]", "--budget", "5s"),
     "fleet merge --output": ("LAUNCH",),
+    "fleet observe": ("--timeout", "2", "--nodes", "a1"),
     # It takes no huge pages: a rehearsal beside it would count them for its own.
     "measure": ("--only", "registration"),
 }
@@ -81,6 +83,7 @@ OPENED_ALIKE = {
 }
 # Theirs are opened by the server, which is then started; or by another command of the same words.
 NOT_ASKED = (
+    "fleet measure --python",
     "exec launch",
     "completion shell",
     "schema name",

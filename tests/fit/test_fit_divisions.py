@@ -179,6 +179,6 @@ def test_pool_on_a_described_host_is_known(capsys: pytest.CaptureFixture[str]) -
 def test_a_launch_without_nics_says_that_it_speaks_tcp(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "--model", "Qwen/Qwen3-8B", "--goal", "l2", *HOST[:4]]
     run(words)
-    assert "it speaks TCP" in capsys.readouterr().out
+    assert "(--nics): this launch speaks TCP" in capsys.readouterr().out
     run([*words, *HOST[4:]])
-    assert "it speaks TCP" not in capsys.readouterr().out
+    assert "(--nics): this launch speaks TCP" not in capsys.readouterr().out

@@ -68,7 +68,7 @@ END
 env {library} MC_STORE_USE_HUGEPAGE=1 sh /run/start.sh > /run/log 2>&1 &
 client=$!
 listens 50052
-{python} -m preflight observe --json {words} | tr -d '\\n'; echo
+{python} -m preflight observe --json --timeout 300 {words} | tr -d '\\n'; echo
 rdma -j resource show mr | tr -d '\\n'; echo
 kill -9 $client
 wait $client || true

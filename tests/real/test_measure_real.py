@@ -55,6 +55,11 @@ TENTH, START_SHARE, FIO_SHARE = 0.1, 0.2, 0.15
 BUSY_SHARE = 1.0
 
 
+def share_of_now(quiet_share: float) -> float:
+    """By how much two may differ: on a machine that does other work, both are slowed by chance."""
+    return BUSY_SHARE if os.getloadavg()[0] > 1 else quiet_share
+
+
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_transfers_are_as_fast_as_the_wheels_own_benchmark(
     op: str, wheel_0_3_13: Wheel, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -62,7 +67,7 @@ def test_transfers_are_as_fast_as_the_wheels_own_benchmark(
     """In memory of two blocks: the benchmark takes one again and again."""
     size, wish = 16 * MIB, LaunchWish(protocol="tcp")
     measuring = run_module.Measuring(library_of(wheel_0_3_13), wish, 60.0, 5 * size)
-    share = BUSY_SHARE if os.getloadavg()[0] > 1 else TENTH
+    share = share_of_now(TENTH)
     with ExitStack() as measuring._stack, bench_target(wheel_0_3_13, tmp_path) as target:
         here, _, where = measuring._connected("127.0.0.1", None)
         measuring._ask(here, "hello", peer=where)
@@ -105,11 +110,12 @@ def test_put_and_get_are_as_fast_as_in_a_plain_loop(
         def theirs(op: str) -> float:
             return plain(op, next(numbers) if op == "put" else 0, count)
 
+        share = share_of_now(TENTH)
         ratios = [
-            ratio_of_bests(partial(ours, op), partial(theirs, op), TENTH) for op in ("put", "get")
+            ratio_of_bests(partial(ours, op), partial(theirs, op), share) for op in ("put", "get")
         ]
     record_property("ratios", ratios)
-    assert ratios == pytest.approx([1, 1], abs=TENTH)
+    assert all(1 / (1 + share) <= ratio <= 1 + share for ratio in ratios)
 
 
 SETUP = {"metadata": "P2PHANDSHAKE", "more": {}, "local_buffer_bytes": 16 * MIB}
@@ -205,9 +211,10 @@ def test_the_time_to_ready_is_predicted_from_a_tenth(
         return seconds
 
     started()
-    ratios = ratios_near_one(lambda: predicted() / started(), START_SHARE)
+    share = share_of_now(START_SHARE)
+    ratios = ratios_near_one(lambda: predicted() / started(), share)
     record_property("ratios", ratios)
-    assert median(ratios) == pytest.approx(1, abs=START_SHARE), ratios
+    assert 1 / (1 + share) <= median(ratios) <= 1 + share, ratios
     assert pages_in_use() == 0
 
 
@@ -235,12 +242,12 @@ def test_the_folder_is_as_fast_as_fio_finds_it(
         )
         return float(json.loads(done.stdout)["jobs"][0][op]["bw_bytes"])
 
+    share = share_of_now(FIO_SHARE)
     ratios = [
-        ratio_of_bests(partial(ours, op), partial(theirs, op), FIO_SHARE)
-        for op in ("write", "read")
+        ratio_of_bests(partial(ours, op), partial(theirs, op), share) for op in ("write", "read")
     ]
     record_property("ratios", ratios)
-    assert ratios == pytest.approx([1, 1], abs=FIO_SHARE)
+    assert all(1 / (1 + share) <= ratio <= 1 + share for ratio in ratios)
 
 
 def test_memory_needs_no_library(tmp_path: Path) -> None:
