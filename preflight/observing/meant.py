@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.finding import Finding, Status, Subject
+from checks.base.pages import Spot
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
+from checks.running.processes import pages_by_size
 from preflight.base.one_line import shortened
 from preflight.launches.source import Origin
-from preflight.observing.comparison import RELEASE
+from preflight.mooncake.replay import pages_by_spot
+from preflight.observing.comparison import RELEASE, node_findings
 from preflight.observing.running_launch import NOT_OBSERVED, OF_ANYBODY, RunningServer
 from preflight.processes.processes import LaunchProcess
 from preflight.reading.understood import Understood, Value, understood
@@ -185,6 +189,28 @@ def _of_match(
         left = ", ".join(compared.left_open)
         yield server, finding._replace(text=f"the launch leaves open: {left}" if left else "")
     yield from ((server, of_release) for of_release in _releases(server, launch, subject))
+    yield from ((server, of_node) for of_node in _nodes(meant, server, launch, subject))
+
+
+def _nodes(
+    meant: MeantProcess, server: RunningServer, launch: LaunchSizing, subject: Subject
+) -> Iterator[Finding]:
+    """Yield whether its pages lie on the NUMA nodes to which the launch binds the process.
+
+    A binding is of the command in front (numactl), which no process that runs shows any more. What
+    its own command line binds is judged by that.
+    """
+    own = server.predicted_pages
+    if isinstance(own, Unknown) or any(spot.node is not None for spot in own):
+        return
+    pages: Counter[Spot] = Counter()
+    for replay in () if launch.most is None else launch.most.asked:
+        if replay.process.id.command == meant.launched.number:
+            pages.update(pages_by_spot(replay.allocations, replay.process.among))
+    memories = [holding.memory for holding in server.holdings]
+    held, on_node = pages_by_size(tuple(m for m in memories if not isinstance(m, Unknown)))
+    for size in held:
+        yield from node_findings(subject, size, on_node, pages)
 
 
 def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ from preflight.inputs.host_source import Host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.observing.meant import launch_findings
 from preflight.observing.running_launch import running_servers
-from tests.observing.test_observing import process
+from tests.builders.hosts import Host as MachineTree
+from tests.observing.test_observing import huge, process
 
 MASTER = "mooncake_master --rpc_port=50061 --metrics_port=9013"
 CLIENT = (
@@ -149,3 +150,21 @@ def test_another_release_than_the_launch_was_judged_for(
     (tmp_path / "host/proc/100/root/opt/site" / installed).mkdir(parents=True)
     found = rows(tmp_path, MASTER, mooncake_version=version)
     assert [row[1] for row in found if row[2].startswith("mooncake 0")] == statuses
+
+
+@pytest.mark.parametrize(("node", "status"), [(0, Status.PASS), (1, Status.WARN)])
+def test_pages_on_another_node_than_the_launch_binds_it_to(
+    tmp_path: Path, node: int, status: Status
+) -> None:
+    """What runs does not show the numactl that was in front of it."""
+    root = MachineTree(nodes=(0, 1)).write(tmp_path / "host")
+    process(root, 100, ONE, huge(32, {node: 32}))
+    text = f"export MC_STORE_USE_HUGEPAGE=1\nnumactl --membind=0 {ONE}\n"
+    (tmp_path / "launch.sh").write_text(text)
+    tree = Root(str(root))
+    words = LaunchWords((str(tmp_path / "launch.sh"),))
+    sized = size_and_needs(words, Host(RecordingRoot(tree), "/", {}, None))
+    assert sized is not None
+    findings = launch_findings(sized.sizing, running_servers(tree), "1 (init) S 0")
+    (finding,) = (each for _, each in findings if each.check == "observe.numa-node")
+    assert finding.status is status
