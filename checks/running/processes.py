@@ -126,6 +126,7 @@ def read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
 
 @or_unknown
 def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
+    """Read from /proc the memory that process ``pid`` holds; Unknown if a file cannot be read."""
     places = {}
     for line in known(root.text(f"/proc/{pid}/maps")).splitlines():
         fields = line.split(maxsplit=5)

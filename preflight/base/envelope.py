@@ -132,6 +132,7 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
 
 
 def _subject(text: str, check: str) -> Json:
+    """Return a subject as JSON; if it has no kind of its own, the check decides the kind."""
     known = text if isinstance(text, Subject) else Subject(text)
     beginnings = [one for one in SUBJECTS if check.startswith(one)]
     # A rule's is a place in the launch; one without a check is a process.
@@ -146,6 +147,7 @@ def actions(lines: Iterable[str], check: str = "") -> list[Json]:
 
 
 def _action(text: str, check: str) -> Json:
+    """Return an advice line as JSON. check: the finding that the line mends, "" for none."""
     known = text if isinstance(text, Line) else Line(text)
     return {
         "kind": known.does,

@@ -226,6 +226,7 @@ def measure(
 
 
 def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str] | None) -> int:
+    """Print the result of ``measure --kill``; return the exit code of the command."""
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.base.envelope import envelope
@@ -253,6 +254,10 @@ def _rehearsed(
     as_json: bool,
     color: str,
 ) -> int:
+    """Rehearse the launch and print the result; return the exit code of the command.
+
+    scale: every size is divided by it. step_seconds: the time limit of each step.
+    """
     from preflight.base.output import say, say_json
     from preflight.rehearsal.rehearse import rehearse
     from preflight.rehearsal.report import answer_object, answer_text

@@ -299,6 +299,7 @@ def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def telling(root: str, **options: Any) -> Any:
+        """Print what is assumed of a described host, then call ``function``."""
         from checks.capture.root_names import is_description
 
         if is_description(root):

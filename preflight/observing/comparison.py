@@ -48,6 +48,10 @@ def findings(
 
 
 def _of_server(server: RunningServer) -> Iterator[Finding]:
+    """Yield the findings of one program: its huge pages, limits, release and transport.
+
+    Only one unknown finding if the memory of one of its processes could not be read.
+    """
     subject = Subject(server.name, "process")
     memories = []
     for holding in server.holdings:

@@ -78,6 +78,10 @@ def _of_server(server: RunningServer) -> Iterator[Sample]:
 
 
 def _of_process(labels: Mapping[str, object], holding: Holding) -> Iterator[Sample]:
+    """Yield the locked memory (bytes) and open files of one process, and both limits.
+
+    A value that is unknown and a limit that is unlimited are left out.
+    """
     if isinstance(holding.memory, HeldMemory):
         yield "locked_memory_bytes", labels, holding.memory.charged_bytes
     if not isinstance(holding.files, Unknown):

@@ -83,6 +83,7 @@ def _running(server: RunningServer) -> str:
 
 
 def _lines(finding: Finding, commands: tuple[Line, ...], width: int) -> Iterator[str]:
+    """Yield the lines of text of one finding: its amounts, its advice, and its commands."""
     have = f": {amounts(finding)}" if finding.have or finding.need else ""
     text = f": {finding.text}" if finding.text else ""
     yield filled(clean(f"  {finding.status.value} {finding.check}{have}{text}"), width, 4)

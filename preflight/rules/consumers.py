@@ -51,6 +51,7 @@ def consumer_release(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.launch("lookup-socket-shared")
 def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each engine that takes the key look-up socket of another engine."""
     first: dict[tuple[object, str], LaunchProcess] = {}
     for process in processes:
         where = place(process)
@@ -64,6 +65,7 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
 
 @RULES.launch("store-reset-shared")
 def store_reset_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each vLLM server that may empty a store which other processes use."""
     users: dict[str, list[LaunchProcess]] = {}
     for process in processes:
         for master in dict.fromkeys(master for master, _ in _stores(process)):
@@ -82,6 +84,7 @@ def store_reset_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each client of a master with a metadata server other than the first's."""
     first: dict[str, tuple[str, LaunchProcess]] = {}
     for process in processes:
         for master, metadata in dict.fromkeys(_stores(process)):

@@ -30,6 +30,7 @@ def _cleans(server: SglangServer) -> bool:
 
 @RULES.process("device-name-syntax")
 def device_name_syntax(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each name in a device list that cannot be the name of a device."""
     server = process.server
     for what, text in _engine_lists(process) if server is None else _device_lists(server):
         names = text.split(",")
@@ -50,6 +51,7 @@ def device_map_unreadable(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("device-map-rank-missing")
 def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if the store's per-rank device map leaves out some ranks."""
     text, ranks = _store_devices(server), known(server.number("tp_size"))
     mapped = None if text is None else _device_map(text)
     if isinstance(mapped, dict) and ranks <= 1024:
@@ -61,6 +63,7 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("device-map-repeats")
 def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if data-parallel groups use the same entries of a per-rank device map."""
     text, groups = _store_devices(server), known(server.number("dp_size"))
     if text is None or groups <= 1 or not isinstance(_device_map(text), dict):
         return
@@ -76,6 +79,7 @@ def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.store("two-transfer-engines")
 def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding for each reason why the store does not share SGLang's transfer engine."""
     known(store.source)
     if store.error or not _reuses(server) or store.value("standalone_storage") is True:
         return
@@ -111,6 +115,7 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
 
 @RULES.server("tcp-takes-rdma")
 def tcp_takes_rdma(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if the protocol is tcp, but SGLang's own engine may use RDMA devices."""
     store, word = server.store, server.environment.get("MOONCAKE_PROTOCOL")
     if "MC_FORCE_TCP" in server.environment or not _has_engine(server):
         return
@@ -122,6 +127,7 @@ def tcp_takes_rdma(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("custom-mem-pool-unknown")
 def custom_mem_pool_unknown(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if SGLang does not know the value of SGLANG_MOONCAKE_CUSTOM_MEM_POOL."""
     word = server.environment.get("SGLANG_MOONCAKE_CUSTOM_MEM_POOL")
     known = ("NVLINK", "BAREX", "INTRA_NODE_NVLINK")
     if word is None or word.unresolved or word.text.lower() in ("true", "false", "0", ""):
@@ -213,6 +219,7 @@ def _device_map(text: str) -> dict[str, Any] | str | None:
 
 
 def _wrong_with(name: str) -> str | None:
+    """Return the error in a device name as the end of a sentence; None if no error is known."""
     if not name.strip():
         return "is empty"
     if "$" in name:

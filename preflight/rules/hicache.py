@@ -58,6 +58,10 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.server("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for each argument error that stops the server.
+
+    The release that runs must be known, or every known release must refuse the argument.
+    """
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         where = arguments.refused[0].origin if arguments.refused else None
@@ -82,6 +86,10 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("values-refused")
 def values_refused(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for each value that the parser takes and the server then refuses.
+
+    The release that runs must be known, or every known release must refuse the value.
+    """
     arguments = server.arguments
     model = server.value("model_path")
     if isinstance(model, str) and not model.strip("/ "):
@@ -93,6 +101,7 @@ def values_refused(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("argument-unknown")
 def argument_unknown(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for each argument that the assumed release refuses and another may take."""
     arguments = server.arguments
     if arguments.exact:
         return
@@ -112,6 +121,7 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("hicache-not-enabled")
 def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if --hicache-* flags are given to a server that does not read them."""
     if server.arguments.unread is not None:  # a file that was not read may enable it
         return
     if server.hicache or server.value("disaggregation_decode_enable_offload_kvcache") is True:
@@ -138,6 +148,7 @@ def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("hicache-size-unset")
 def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for a negative --hicache-size and for a --hicache-ratio of 0 or less."""
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
@@ -157,6 +168,7 @@ def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
 
 @RULES.server("layout-rewritten")
 def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if SGLang changes the given host memory layout or I/O backend."""
     if not server.hicache:
         return
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
@@ -172,6 +184,7 @@ def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("attach-at-runtime")
 def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for each setting that is wrong if a storage backend is attached later."""
     attached = server.hicache and server.value("hicache_storage_backend") is None
     if not attached or server.value("admin_api_key") is None:
         return
@@ -238,6 +251,10 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding if several engines with HiCache run at one time.
+
+    SGLang's check of host memory counts the ranks of one engine only.
+    """
     servers = [process.server for process in processes if process.server and process.server.hicache]
     commands = [server.command for server in servers]
     for turn in dict.fromkeys(command.turn for command in commands):
@@ -253,6 +270,7 @@ def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Se
 
 @RULES.server("hicache-with-radix-disabled")
 def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if HiCache is on and the server's radix cache is off."""
     if not server.hicache:
         return
     if server.value("disable_radix_cache") is True:
@@ -271,6 +289,7 @@ def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("decode-offload-misplaced")
 def decode_offload_misplaced(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for each reason why SGLang refuses decode offload on this server."""
     if server.value("disaggregation_decode_enable_offload_kvcache") is not True:
         return
     place, flag = at(server.command.origin), "--disaggregation-decode-enable-offload-kvcache"
@@ -310,6 +329,7 @@ def pd_registration_silent(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("embedding-store-per-process")
 def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if each encoder process adds the whole global segment to the store."""
     cached = server.value("enable_mm_global_cache") is True
     backend = server.value("mm_global_cache_backend")
     if not cached or server.value("encoder_only") is not True or backend != "mooncake":
@@ -323,6 +343,7 @@ def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("transfer-threads-too-few")
 def transfer_threads_too_few(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if a prefill server has fewer transfer threads than transfer queues."""
     if server.mode != "prefill" or server.value("disaggregation_transfer_backend") != "mooncake":
         return
     written = server.environment.get(_POOL) or server.environment.get(_QUEUES)
@@ -342,6 +363,7 @@ _ALIKE = {"ascend": "mooncake"}
 
 @RULES.launch("pd-backends-differ")
 def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding if no prefill server uses the transfer backend of a decode server."""
     servers = [process.server for process in processes if process.server is not None]
     if any(isinstance(server.value("disaggregation_mode"), Unknown) for server in servers):
         return
@@ -360,6 +382,10 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each prefill server that is looked for at a wrong bootstrap port.
+
+    The port is the router's; if the router names none, the decode server's own.
+    """
     decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _meant(processes):
         if target.mode != "prefill":
@@ -378,6 +404,7 @@ def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
 
 @RULES.launch("pd-router-misdirected")
 def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each router target at which no server of the named mode listens."""
     for router, target, meant in _meant(processes):
         modes, text = {_mode(process) for process in meant}, ""
         if not meant:
@@ -523,6 +550,7 @@ def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
 
 
 def _as_shown(words: Sequence[_Unrecognized]) -> Iterator[str]:
+    """Yield the text of each left-over word, without secrets and values of unknown flags."""
     texts = clean_words(each.word.text for each in words)
     of_nobody = False
     for each, text in zip(words, texts, strict=True):

@@ -28,6 +28,7 @@ _LONG_SECONDS = 60
 
 @RULES.memory("indexer-on-top")
 def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if the indexer's pool needs memory beyond --hicache-size."""
     geometry = known(versions.geometry)
     on_top = geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP
     if on_top and server.hicache and _size_gb(server) > 0:
@@ -47,6 +48,7 @@ def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 
 @RULES.memory("mla-copies")
 def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if several ranks of an MLA model keep copies of the same L2 pool."""
     geometry, size = known(versions.geometry), _size_gb(server) * 10**9
     copies = known(server.number("tp_size")) // max(1, known(server.attention_dp))
     if geometry.kind is AttentionKind.MLA and server.hicache and copies > 1:
@@ -60,6 +62,7 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 
 @RULES.memory("offload-folder-shared")
 def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if several ranks offload to one folder, as they do before SGLang 0.5.21."""
     store, tp = server.store, known(server.number("tp_size"))
     if store is None or versions.sglang.rank_offload_folders:
         return
@@ -75,6 +78,7 @@ def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[
 
 @RULES.memory("gate-blind-to-hugepages")
 def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if the L2 pool is on huge pages: SGLang's memory check ignores those."""
     if not server.hicache:
         return
     own = own_allocator(server, versions.sglang, versions.mooncake)
@@ -86,6 +90,7 @@ def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterato
 
 @RULES.memory("storage-needs-equal-heads")
 def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if K and V differ in width and the storage backend cannot take that."""
     geometry, backend = known(versions.geometry), server.value("hicache_storage_backend")
     heads = geometry.heads
     unequal = geometry.kind is AttentionKind.MHA and heads.head_dim != heads.v_head_dim
@@ -96,6 +101,7 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
 
 @RULES.memory("heads-not-shared")
 def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if the ranks cannot share the key/value heads of the model evenly."""
     geometry = known(versions.geometry)
     ranks, uneven = divmod(known(server.number("tp_size")), max(1, known(server.attention_dp)))
     if uneven:  # values-refused
@@ -114,6 +120,7 @@ def mooncake_too_old(server: SglangServer, versions: Versions) -> Iterator[Seen]
 
 @RULES.memory("tenant-unsupported")
 def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if the store has a tenant_id that this Mooncake does not support."""
     if server.store is None or server.store.error or versions.mooncake.tenants:
         return
     tenant, standalone = server.store.value("tenant_id"), server.store.value("standalone_storage")
@@ -151,6 +158,7 @@ def standalone_may_break_mha(server: SglangServer, versions: Versions) -> Iterat
 
 @RULES.memory("relaxed-ordering-off")
 def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if RDMA memory is registered without PCIe relaxed ordering."""
     environment = plain_environment(server.environment)
     if not _uses_rdma(server) or "MC_FORCE_TCP" in server.environment:
         return
@@ -176,6 +184,7 @@ def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[See
 
 @RULES.memory("pinned-in-one-call")
 def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if one call pins 512 GiB or more of the L2 pool."""
     size, chunk_bytes = _size_gb(server), _chunk_bytes(server, versions)
     call_bytes = size * 10**9 if chunk_bytes is None else min(size * 10**9, chunk_bytes)
     if _pins(server) and versions.sglang.pins_itself and call_bytes >= _DRIVER_CALL_BYTES:
@@ -187,6 +196,7 @@ def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[See
 
 @RULES.memory("populate-takes-long")
 def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if the L2 pool takes an estimated minute or more to fill with 4 KiB pages."""
     size = _size_gb(server)
     if server.store is None or not server.hicache or "MC_STORE_USE_HUGEPAGE" in server.environment:
         return

@@ -29,6 +29,7 @@ _PATH, _QUOTA = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_BUCKET_M
 
 @RULES.launch("offload-buffer-misread")
 def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each offload buffer size (bytes) that Mooncake misreads or crashes on."""
     for _, name, word in settings_of(processes, ("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",)):
         size = read_number(Reader.WHOLE, word.text).value
         if size is None or size >= 2**63:
@@ -43,6 +44,7 @@ def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[See
 
 @RULES.process("offload-without-switch")
 def offload_without_switch(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding if a path for SSD offload is set and offload is off."""
     store = process.server.store if process.server else None
     if store is not None:
         path = store.value("ssd_offload_path")
@@ -63,6 +65,7 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("offload-switch-misplaced")
 def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each SSD offload switch that only another kind of program reads."""
     environment = process.command.environment
     off = store_clients(process) and uses_offload(process) is False
     if not off or _SWITCHES.get(process.kind) in environment:
@@ -83,6 +86,7 @@ def _switch_on(process: LaunchProcess) -> str:
 
 @RULES.launch("offload-one-sided")
 def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each process that offloads to SSD, if no master offers offload."""
     masters = [process for process in processes if process.kind is ProcessKind.MASTER]
     if not masters or any(offers_offload(master) is not False for master in masters):
         return
@@ -93,6 +97,7 @@ def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("offload-unused")
 def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each master that offers SSD offload, if no client uses it."""
     clients = [process for process in processes if store_clients(process)]
     if not clients or any(uses_offload(client) is not False for client in clients):
         return
@@ -103,6 +108,7 @@ def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("offload-path-refused")
 def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each SSD offload folder whose path Mooncake refuses."""
     for offload in _offloads(processes):
         wrong = None
         if not offload.folder.startswith("/"):
@@ -124,6 +130,7 @@ def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[See
 
 @RULES.launch("offload-folder-common")
 def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each process that offloads to the same folder as an earlier process."""
     first: dict[tuple[object, ...], _Offload] = {}
     for offload in _offloads(processes):
         where = place(offload.process)
@@ -147,6 +154,7 @@ def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("offload-watermarks-refused")
 def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each process whose low SSD watermark is not below the high watermark."""
     for offload in _offloads(processes):
         environment = offload.process.command.environment
         high, low = (_watermark(environment, level) for level in ("HIGH", "LOW"))

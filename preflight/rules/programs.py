@@ -69,6 +69,7 @@ def service_setting_misread(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("service-key-unknown")
 def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each setting of a store service that Mooncake does not know."""
     spelling = Spelling()
     for key, where in process.store.unknown_keys if process.store else ():
         near = spelling.nearest(key, KEYS)
@@ -80,6 +81,7 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.launch("service-port-taken")
 def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each store service whose HTTP port another process listens on."""
     first: dict[tuple[object, int], LaunchProcess] = {}
     listening = [(process, _http_port(process), place(process)) for process in processes]
     # A master or a metadata server comes up in no time; a service only after its setup.
@@ -101,6 +103,7 @@ def client_size_misread(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("mooncake-flags-refused")
 def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each flag or value that mooncake_master or mooncake_client refuses."""
     given = _flags(process)[1]
     for each in given:
         elsewhere = process.kind is ProcessKind.CLIENT and each.name in _SEEN_ELSEWHERE
@@ -181,6 +184,7 @@ def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("flag-without-dashes")
 def flag_without_dashes(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each ``flag=value`` argument without dashes in front."""
     known = _flags(process)[0]
     for word in process.arguments if known else ():
         name, equals, _ = word.text.partition("=")
@@ -191,6 +195,7 @@ def flag_without_dashes(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("mooncake-flag-of-some-releases")
 def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each flag that only some releases of Mooncake have."""
     for each in _flags(process)[1]:
         flag = each.flag
         if flag is None or not (flag.until or flag.since):
@@ -202,6 +207,7 @@ def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.launch("segment-not-slabs")
 def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each client segment that is no multiple of cachelib's slab (16 MiB)."""
     if not _takes_slabs(processes):
         return
     for process in processes:
@@ -215,6 +221,7 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("segment-base-unaligned")
 def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each segment on 2 MiB pages: cachelib needs it aligned to 16 MiB."""
     if not _takes_slabs(processes):
         return
     for process in processes:
@@ -374,6 +381,7 @@ def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
 
 
 def _of_rank(server: SglangServer) -> int | None:
+    """Return the bytes that one rank's client mounts; None if it mounts none or that is unknown."""
     size = configured_segment(server)
     if size is None or server.store is None or server.store.value("standalone_storage") is True:
         return None

@@ -118,6 +118,7 @@ class RuleSet:
     """
 
     def __init__(self, topic: str) -> None:
+        """Read the rules of the page ``topic``.md; the checks register themselves later."""
         path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
@@ -133,7 +134,11 @@ class RuleSet:
         return add
 
     def server(self, id_: str) -> Callable[[ServerCheck], ServerCheck]:
+        """Return a decorator: its function checks rule ``id_`` for each SGLang server."""
+
         def add(check: ServerCheck) -> ServerCheck:
+            """Register ``check`` for each SGLang server of a launch."""
+
             @self.launch(id_)
             def of_servers(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 for process in processes:
@@ -145,6 +150,8 @@ class RuleSet:
         return add
 
     def store(self, id_: str) -> Callable[[StoreCheck], StoreCheck]:
+        """Return a decorator: its function checks rule ``id_`` for each server with a store."""
+
         def add(check: StoreCheck) -> StoreCheck:
             @self.server(id_)
             def of_store(server: SglangServer) -> Iterable[Seen]:
@@ -155,7 +162,11 @@ class RuleSet:
         return add
 
     def process(self, id_: str) -> Callable[[ProcessCheck], ProcessCheck]:
+        """Return a decorator: its function checks rule ``id_`` for each process of a launch."""
+
         def add(check: ProcessCheck) -> ProcessCheck:
+            """Register ``check`` for each process of a launch."""
+
             @self.launch(id_)
             def of_each(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 for process in processes:

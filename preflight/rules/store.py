@@ -36,6 +36,7 @@ def extra_config_ignored(server: SglangServer, store: StoreConfig) -> Iterator[S
 
 @RULES.store("store-environment-ignored")
 def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding for each store variable that is set, if SGLang uses another source."""
     source = known(store.source)
     keys = {entry.variable: key for key, entry in KEYS.items()}
     for variable, where in () if source is Source.ENVIRONMENT else store.unused:
@@ -50,6 +51,7 @@ def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Itera
 
 @RULES.store("store-config-refused")
 def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding for each store setting that SGLang or the setup of Mooncake refuses."""
     if store.error:
         yield Seen(f"SGLang: {store.error}", None, _edited(server, store.edit))
     elif store.value("standalone_storage") is False:
@@ -85,6 +87,7 @@ def _edited(server: SglangServer, edit: StoreEdit | None) -> str:
 
 @RULES.store("segment-size-refused")
 def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding if SGLang or Mooncake refuses the value of global_segment_size."""
     value, where = known(store.value(_SEGMENT)), store.settings[_SEGMENT].origin
     why = ""
     try:
@@ -99,6 +102,7 @@ def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[S
 
 @RULES.store("segment-size-plain")
 def segment_size_plain(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding if global_segment_size is a boolean, a float, or between 0 and 1 MiB."""
     value, size = store.value(_SEGMENT), configured_segment(server)
     if size is None:
         return
@@ -120,6 +124,7 @@ def string_is_true(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
 
 @RULES.store("store-key-unknown")
 def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding for each setting that SGLang's Mooncake store does not know."""
     known(store.source)
     spelling = Spelling()
     for key in store.unknown_keys:
@@ -131,6 +136,7 @@ def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Seen
 
 @RULES.store("environment-value-defaulted")
 def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding for each store variable that SGLang cannot read: SGLang uses its default."""
     for entry in KEYS.values() if store.source is Source.ENVIRONMENT else ():
         word = server.environment.get(entry.variable)
         if word is None or word.unresolved or entry.read not in (sglang_env_bool, sglang_env_int):
@@ -144,6 +150,7 @@ def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Ite
 
 @RULES.store("segment-times-dp")
 def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding if each of several data-parallel groups contributes a whole segment."""
     size, groups = configured_segment(server), known(server.attention_dp) * known(server.replicas)
     if size is not None and groups > 1 and size > 0:
         yield Seen(
@@ -161,6 +168,7 @@ def local_hostname_localhost(server: SglangServer, store: StoreConfig) -> Iterat
 
 @RULES.store("standalone-without-switch")
 def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding if client_server_address is set without standalone storage or a master."""
     known(store.source)
     names = ("client_server_address", "master_server_address", "standalone_storage")
     client, master, standalone = (known(store.value(name)) for name in names)
@@ -173,6 +181,7 @@ def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Itera
 
 @RULES.process("master-without-port")
 def master_without_port(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding for each master address that has no port."""
     store = process.server.store if process.server is not None else None
     masters: list[object] = [one.master for one in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is not True:
@@ -192,6 +201,7 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("service-not-started")
 def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each process that asks this host at a port that no master serves."""
     for process, service, master, served in not_served(processes):
         called = f"{service.kind} {service.host}:{service.port} ({service.origin})"
         listens = " and ".join(map(str, served))
@@ -258,6 +268,7 @@ def client_name_replaced(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
 
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding if no process of the launch contributes a segment to the store."""
     servers = [process.server for process in processes if process.server]
     stores = [server for server in servers if server.store is not None]
     owners = {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE} & {
@@ -275,6 +286,10 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("keys-collide")
 def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each server whose keys equal another server's, but whose pages differ.
+
+    The pages differ if the tensor parallelism or the KV type does.
+    """
     seen: dict[tuple[object, ...], SglangServer] = {}
     for process in processes:
         server = process.server
@@ -299,6 +314,7 @@ def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each server that shares the name and master of another model's server."""
     seen: dict[tuple[object, object], SglangServer] = {}
     for process in processes:
         server = process.server

@@ -48,6 +48,10 @@ _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "glob
 def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
+    """Yield a finding for each process that loses half or more of a slow stream to SSD.
+
+    The stream is slow if it does not fill a bucket within a heartbeat.
+    """
     for process in processes:
         bucket = lossy_bucket(process, mooncake)
         if bucket is None:
@@ -70,6 +74,7 @@ def ssd_bucket_lost(
 def ssd_limit_passed(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
+    """Yield a finding for each SSD size limit that this Mooncake does not keep without a quota."""
     for process in processes:
         word = process.command.environment.get(_LIMIT)
         unbound = bucket_quota(process, mooncake) == NO_QUOTA
@@ -190,6 +195,7 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each segment owner without offload, if a master offloads on evict."""
     for master in processes:
         if master.kind is not ProcessKind.MASTER or offers_offload(master) is not True:
             continue
@@ -208,6 +214,10 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each process that offloads without a segment.
+
+    The processes that own a segment must all be without offload.
+    """
     owners = list(_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return
@@ -240,6 +250,7 @@ def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 
 @RULES.launch("decode-offload-unread")
 def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each prefill server that does not read all of the decode offload."""
     servers = [process.server for process in processes if process.server is not None]
     decoding = [server for server in servers if _offloads_decode(server)]
     for server in servers if decoding else ():
@@ -256,6 +267,7 @@ def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @RULES.store("standalone-settings-ignored")
 def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Yield a finding if store settings are given that standalone storage ignores."""
     if known(store.value("standalone_storage")) is not True:
         return
     given = [

@@ -64,6 +64,10 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each variable of Mooncake or SGLang that no program reads.
+
+    A variable that only older releases of SGLang read counts too.
+    """
     known: Mapping[str, str] = {}
     told: set[str] = set()
     spelling = Spelling(0.8)
@@ -98,6 +102,7 @@ def _is_newer(server: SglangServer | None, release: str) -> bool:
 
 @RULES.process("proxy-in-the-way")
 def proxy_in_the_way(process: LaunchProcess) -> Iterator[Seen]:
+    """Yield a finding if a process has an HTTP proxy and no_proxy may leave out a peer."""
     environment = process.command.environment
     found = [name for name in _PROXIES if name in environment and environment[name].text]
     peers = _peers(process) if found else ()
@@ -119,6 +124,8 @@ def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @RULES.launch("number-misread")
 def number_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each number of which Mooncake reads only the digits at the beginning."""
+
     def said(row: Number, text: str, read: NumberRead) -> str | None:
         if row.reader not in _LEADING or not read.cut or read.value is None:
             return None
@@ -130,6 +137,8 @@ def number_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("number-defaulted")
 def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each number that Mooncake cannot read, so that it uses the default."""
+
     def said(row: Number, text: str, read: NumberRead) -> str | None:
         return None if read.value is not None else f"{row.name}={text}: {row.default} is used"
 
@@ -143,6 +152,8 @@ def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("number-out-of-range")
 def number_out_of_range(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each number that is out of range, so that Mooncake uses another value."""
+
     def said(row: Number, text: str, read: NumberRead) -> str | None:
         if read.cut or read.value is None or row.refused or row.takes(read.value):
             return None
@@ -153,6 +164,8 @@ def number_out_of_range(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("number-refused")
 def number_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each number with which Mooncake starts no store client."""
+
     def said(row: Number, text: str, read: NumberRead) -> str | None:
         if not row.refused or read.value is None or row.takes(read.value):
             return None
@@ -163,6 +176,7 @@ def number_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("port-range-reset")
 def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each port range for which Mooncake uses its default range instead."""
     for ports in PORT_RANGES:
         told = set()
         for process, _, word in settings_of(processes, (ports.least, ports.most)):
@@ -195,6 +209,7 @@ def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("switch-misread")
 def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each switch that Mooncake does not read as its value is meant."""
     rows = {row.name: row for row in SWITCHES}
     for _, name, word in settings_of(processes, tuple(rows)):
         row, meant = rows[name], word.text.strip(_BLANKS).lower()
@@ -209,6 +224,7 @@ def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("choice-unknown")
 def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding for each setting whose value is not one of those that Mooncake knows."""
     rows = {row.name: row for row in CHOICES}
     for _, name, word in settings_of(processes, tuple(rows)):
         row = rows[name]
@@ -244,6 +260,7 @@ def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("peer-affinity-conflict")
 def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Yield a finding if both affinity variables are set: Mooncake then turns both off."""
     row = next(row for row in SWITCHES if row.name == "MC_ENABLE_HCA_PEER_AFFINITY")
     for process, name, word in settings_of(processes, (row.name,)):
         other = process.command.environment.get("MC_ENABLE_DEST_DEVICE_AFFINITY")
