@@ -104,9 +104,9 @@ def _worst(findings: list[Json]) -> str | None:
 
 
 def finding_object(one: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return what every finding has in JSON, and ``more`` of it.
+    """Return the fields that every finding has in JSON, and the fields ``more``.
 
-    one: a record of a finding. about: its subjects, where they are not the record's own.
+    one: a record of a finding. about: the subjects; by default the record's one subject.
     """
     return {
         "check": one.check,
@@ -119,7 +119,7 @@ def finding_object(one: Any, about: Iterable[str] = (), **more: Any) -> Json:
 
 
 def amount(text: str) -> Json | None:
-    """Return an amount with its number and unit; None where there is none."""
+    """Return an amount with its number and unit; None if ``text`` is empty."""
     if not text:
         return None
     known = text if isinstance(text, Quantity) else Quantity(text)
@@ -132,7 +132,7 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
 
 
 def _subject(text: str, check: str) -> Json:
-    """Return a subject as JSON; if it has no kind of its own, the check decides the kind."""
+    """Return a subject as JSON; if ``text`` carries no kind, the check decides the kind."""
     known = text if isinstance(text, Subject) else Subject(text)
     beginnings = [one for one in SUBJECTS if check.startswith(one)]
     # A rule's is a place in the launch; one without a check is a process.

@@ -217,7 +217,7 @@ def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
 
 
 def here_of(report: Report | None) -> dict[str, str]:
-    """Return by id the worst that was found, in a word."""
+    """Return the worst status of each check id in ``report``, as a word."""
     from preflight.check.to_text import label
 
     worst: dict[str, str] = {}
@@ -244,7 +244,7 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
 def say_object(
     code: int, explained: dict[str, Any], report: Report | None, reason: str | None = None
 ) -> None:
-    """Print the same as one JSON object."""
+    """Print an explanation, with the findings of the host if any, as one JSON object."""
     from preflight.base.envelope import envelope
     from preflight.base.output import say_json
 

@@ -139,7 +139,7 @@ def _value(process: Understood, name: str) -> Value | None:
 
 
 def _same(mine: Value | None, theirs: Value | None) -> bool | None:
-    """Tell whether two settings are the same; None where one of them is not known."""
+    """Tell whether two settings are the same; None if one is not known, or both are not set."""
     values: list[Any] = [None if side is None else side.value for side in (mine, theirs)]
     if any(isinstance(value, Unknown) for value in values) or values == [None, None]:
         return None
@@ -230,7 +230,7 @@ def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> 
 def _of_missing(
     meant: MeantProcess, near: tuple[RunningServer, Compared] | None, first_process: str | Unknown
 ) -> Finding:
-    """Return that a process of the launch does not run, and the nearest of its kind that does."""
+    """Return the finding that a process of the launch does not run; it names a similar program."""
     subject = Subject(meant.launched.name, "launch")
     finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
     if isinstance(first_process, Unknown):

@@ -60,7 +60,7 @@ def _program(server: RunningServer) -> dict[str, object]:
 
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
-    """Yield what a program should hold and holds, and each of its processes beside its limits."""
+    """Yield the huge pages of a program, predicted and held, and the samples of its processes."""
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
         place = {"page_bytes": spot.page_size_bytes, "numa_node": _node(spot.node)}

@@ -68,14 +68,14 @@ def record_running(root: Root) -> RunningRecord:
 
 
 def _pid(name: str) -> str:
-    """Return the process that a name below /proc is of; "" for other names."""
+    """Return the pid in a path below /proc; "" for any other path."""
     top, _, rest = name.removeprefix("/").partition("/")
     pid = rest.partition("/")[0]
     return pid if top == "proc" and pid.isdecimal() else ""
 
 
 def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) -> str | Unknown:
-    """Return of a process's mappings the lines that are read, of which it has thousands."""
+    """Return the lines of a process's mappings that observe reads: few of some thousands."""
     pid, what = _pid(name), name.rpartition("/")[2]
     if isinstance(text, Unknown) or name != f"/proc/{pid}/{what}":
         return text

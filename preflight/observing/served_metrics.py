@@ -96,7 +96,7 @@ def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | Non
 
 
 def process_of(server: RunningServer) -> LaunchProcess | None:
-    """Return what is understood of a program's own command line; None if it cannot be read."""
+    """Return the process that a program's command line starts; None if it cannot be read."""
     if isinstance(server.sizing, Unknown):
         return None
     return next((p for p in server.sizing.inputs.processes if p.kind is server.kind), None)
@@ -143,5 +143,5 @@ def own_addresses() -> frozenset[str]:
 
 
 def is_local(host: str) -> bool:
-    """Tell whether a name of an address is this host's."""
+    """Tell whether ``host`` is a name or an address of this host."""
     return host in ("localhost", "") or host.strip("[]") in own_addresses()

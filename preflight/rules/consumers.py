@@ -95,7 +95,7 @@ def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 
 def _stores(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield master and metadata server of each store client of a process, where both are known."""
+    """Yield master and metadata server of each store client of a process, if both are known."""
     store = None if process.server is None else process.server.store
     found: list[tuple[object, object]] = [(own.master, own.metadata) for own in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is False:
@@ -107,7 +107,7 @@ def _stores(process: LaunchProcess) -> Iterator[tuple[str, str]]:
 
 @RULES.launch("store-file-read-differently")
 def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Hold the segment that each reader of one file comes to against the others'."""
+    """Yield a finding for each file from which two readers get different segment sizes."""
     readers: dict[tuple[str, object], dict[str, LaunchProcess]] = {}
     for process in processes:
         where = place(process)
@@ -120,7 +120,7 @@ def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterato
 
 
 def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield each file that a process has a store's settings from, and what its segment comes to."""
+    """Yield each store settings file that a process reads, with the segment size or "refused"."""
     server = process.server
     store = None if server is None else server.store
     if server is not None and store is not None and store.source is Source.FILE:

@@ -137,7 +137,7 @@ def custom_mem_pool_unknown(server: SglangServer) -> Iterator[Seen]:
 
 
 def _written(store: StoreConfig, key: str) -> str:
-    """Return a setting of the store as it is called, with where it stands if anybody wrote it."""
+    """Return the place of a store setting; if nobody wrote the setting, the name to write."""
     setting = store.settings[key]
     if not isinstance(setting.origin, Default):
         return str(setting.origin)
@@ -172,7 +172,7 @@ def _store_devices(server: SglangServer) -> str | None:
 
 
 def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
-    """Yield every plain list of device names in a launch, with what it is called."""
+    """Yield every list of device names of a server, each list of a map too, with its setting."""
     stored = _store_devices(server)
     given = [("device_name", stored)]
     given += [
@@ -192,9 +192,9 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield the device lists of another engine, likewise.
+    """Yield every device list of an engine that is not SGLang, with its setting.
 
-    It has one list for all ranks, also where SGLang would read a map.
+    Such an engine has one list for all ranks, and reads no per-rank map.
     """
     consumer = process.consumer
     if consumer is None:
@@ -208,7 +208,7 @@ def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
 
 
 def _device_map(text: str) -> dict[str, Any] | str | None:
-    """Return a JSON map of devices per rank, or what is wrong with it; None for a list of names."""
+    """Return a JSON map of devices per rank, or its error as text; None for a list of names."""
     if not text.strip().startswith("{"):
         return None
     try:

@@ -420,9 +420,9 @@ def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 def _meant(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
-    """Yield what each router is told of, with the servers of the launch that it can be.
+    """Yield each router, each of its targets, and the servers of the launch at that target.
 
-    An address of a host is only taken for a server of the launch where it has as many as are named.
+    A host that is not of the launch stands for its prefill servers if as many are named.
     """
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     for router in processes:
@@ -443,7 +443,7 @@ def _meant(
 
 
 def _mode(process: LaunchProcess) -> str:
-    """Return null, prefill or decode; "" where it is not known."""
+    """Return the disaggregation mode: null, prefill or decode; "" if it is not known."""
     server = process.server
     if server is None or isinstance(server.value("disaggregation_mode"), Unknown):
         return ""
@@ -476,7 +476,7 @@ def _open_words(
 
 
 def _is_known(word: Word) -> bool:
-    """Return whether a word is known to be no argument: a flag is, whatever its value."""
+    """Return whether the text of a word is known; of a flag, whether its name is."""
     flag = word.text.partition("=")[0]
     return not word.unresolved or (flag.startswith("-") and "$" not in flag and "`" not in flag)
 
@@ -499,7 +499,7 @@ class _Unrecognized(NamedTuple):
 
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
-    """Return each word that the parser left over and that is known; values are without a flag."""
+    """Return each word that the parser left over with its flag; for a value the flag is ""."""
     spelling, found = Spelling(), []
     for word in words:
         flag = word.text.partition("=")[0]
@@ -513,7 +513,7 @@ def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
 
 
 def _said_by(arguments: ParsedArguments) -> str:
-    """Return how SGLang's own message begins, whatever starts it: older releases say the file.
+    """Return the beginning of SGLang's error message; before 0.5.10 the program's name varies.
 
     Source: ``prepare_server_args`` of 0.5.9 and 0.5.10 (``ArgumentParser(prog="sglang serve")``).
     """
@@ -522,9 +522,9 @@ def _said_by(arguments: ParsedArguments) -> str:
 
 
 def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
-    """Return SGLang's own words, and which releases have such flags.
+    """Return SGLang's message about left-over words, and the releases that have such flags.
 
-    Where no release has one, it names the flag that was meant.
+    For a flag that no release has, the text asks for the flag that was probably meant.
     """
     version, exact = arguments.version, arguments.exact
     together = " ".join(_as_shown(words))
@@ -542,9 +542,9 @@ def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) 
 
 
 def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
-    """Return what the parser left over without secrets, nor the value of a flag that nobody has.
+    """Return the left-over words without secrets, and without values of unknown flags.
 
-    That may be anything, a password among it, and its name does not tell.
+    The value of an unknown flag may be a password, and the name of the flag does not tell.
     """
     return list(_as_shown(_left_over(words)))
 
@@ -564,7 +564,7 @@ def _as_shown(words: Sequence[_Unrecognized]) -> Iterator[str]:
 
 
 def _edit(left_over: _Unrecognized, exact: bool) -> str:
-    """Return what to write in place of a flag; "" where that hangs on the release that runs."""
+    """Return the edit that mends a flag; "" if the edit depends on the release that runs."""
     _, flag, releases, near = left_over
     where = left_over.word.origin
     if left_over.misspelt:
@@ -577,9 +577,9 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
 
 
 def _releases_of_refused(arguments: ParsedArguments) -> str:
-    """Return which releases have the refused flag as it is written.
+    """Return the releases that have the refused flag as it is written.
 
-    It is "" where this one has it, or none: a beginning of several flags.
+    "" if the judged release has the flag, or if no release has it.
     """
     flag = _refused_flag(arguments)
     here = any(flag in row["flags"] for row in argument_table(arguments.version).rows)
@@ -591,13 +591,13 @@ def _refused_flag(arguments: ParsedArguments) -> str:
 
 
 def _elsewhere(arguments: ParsedArguments) -> str:
-    """Return the end of SGLang's own message: which releases take the flag."""
+    """Return the end of a message: the releases that take the refused flag; "" if none does."""
     named = _releases_of_refused(arguments)
     return f"; {_refused_flag(arguments)} is in {named}" if named else ""
 
 
 def _or_release(arguments: ParsedArguments) -> str:
-    """Return which releases take a flag as it is written, as the end of an edit."""
+    """Return the end of an edit: or run one of the releases that take the refused flag."""
     named = _releases_of_refused(arguments)
     if not named:
         return ""
@@ -610,10 +610,7 @@ def _spans(flag: str) -> str:
 
 
 def _correction(server: SglangServer) -> str:
-    """Return what to write in place of the words that the parser refused.
-
-    It is "" where nothing tells that.
-    """
+    """Return the edit that mends the parser's error; "" if no edit is known."""
     arguments = server.arguments
     if not arguments.refused:
         unnamed = not arguments.given("model_path")
@@ -643,9 +640,9 @@ def _correction(server: SglangServer) -> str:
 
 
 def _every_release_refuses(server: SglangServer) -> bool:
-    """Return whether no release that is known takes these arguments.
+    """Return whether every known release refuses the arguments of ``server``.
 
-    It is asked only where one refuses.
+    Call this only if one release refuses them: all releases are tried.
     """
     return _refused_by_all(server.arguments.words)
 
@@ -656,7 +653,7 @@ def _refused_by_all(words: tuple[Word, ...]) -> bool:
 
 
 def _ranks(server: SglangServer) -> int:
-    """Raise UnknownFactError where a variable decides one of the numbers."""
+    """Return the number of ranks. Raises UnknownFactError if a variable decides a number."""
     sizes = (server.number("tp_size"), server.number("pp_size"), server.replicas)
     return prod(known(size) for size in sizes)
 
@@ -666,7 +663,7 @@ def _positive(size: Any) -> bool:
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:
-    """Return what SGLang makes of a variable; None where it cannot be told here."""
+    """Return the number that SGLang reads from a variable; None if that is not known."""
     word = server.environment.get(name)
     if word is None or word.text == "":
         return default if word is None else None

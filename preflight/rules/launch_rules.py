@@ -39,7 +39,7 @@ def findings(
     servers: Sequence[tuple[SglangServer, Versions]] = (),
     mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
-    """Return everything that the rules find, the worst first.
+    """Return the findings of all rules, the worst first.
 
     servers: each with the versions that it runs on. mooncake: the release of the launch; without
     it the rules about that are left out.

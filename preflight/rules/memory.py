@@ -211,7 +211,7 @@ def with_refusals(
     processes: Iterable[LaunchProcess],
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
-    """Return ``found``, and before it the words with which SGLang refuses to build its pools."""
+    """Return ``found``, and before it a finding for each host pool that SGLang refuses to build."""
     refusal = RULES.page["host-pools-refused"]
     refused = [
         RuleFinding(
@@ -227,7 +227,7 @@ def with_refusals(
 
 
 def _size_gb(server: SglangServer) -> int:
-    """Return ``--hicache-size``; 0 where it is not known, or no number."""
+    """Return ``--hicache-size`` (units of 10^9 bytes a rank); 0 if it is not known or no number."""
     size = server.value("hicache_size")
     return size if isinstance(size, int) else 0
 
@@ -241,7 +241,7 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 
 def _overlap(server: SglangServer, versions: Versions) -> bool:
-    """Return whether L2 lies in Mooncake's huge pages and is, or may be, handed over as K and V.
+    """Return whether L2 is on Mooncake's huge pages and K and V are, or may be, registered apart.
 
     A Mooncake that is assumed may be the newest, which takes the whole pool for K.
     """
@@ -263,7 +263,7 @@ def _is_standalone(server: SglangServer) -> bool:
 
 
 def _in_halves(server: SglangServer, versions: Versions) -> bool:
-    """Return whether K and V of the prefix cache are registered apart; also where nobody knows."""
+    """Return whether K and V of L2 are registered apart, or may be if the model is not known."""
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     if server.store is None or not (server.hicache or offloads):
         return False
@@ -280,7 +280,7 @@ def _has_both(versions: Versions) -> bool | Unknown:
 
 
 def _doubt(versions: Versions, mooncake: str) -> str:
-    """Return the first thing that is not certain, "" where all is; a capture keeps it too."""
+    """Return the first fact that is not certain, as a phrase; "" if all facts are certain."""
     both = _has_both(versions)
     model = f"the model is not known ({both.reason})" if isinstance(both, Unknown) else ""
     return versions.sglang_unsure or mooncake or model
@@ -315,7 +315,7 @@ def _pins(server: SglangServer) -> bool:
 
 
 def _chunk_bytes(server: SglangServer, versions: Versions) -> int | None:
-    """Return the most bytes that one call pins; None for a whole pool."""
+    """Return the most bytes that one call pins; None if one call pins a whole pool."""
     layout = server.value("hicache_mem_layout")
     if not versions.sglang.pins_in_chunks or layout == "layer_first":
         return None

@@ -176,7 +176,7 @@ class _Offload(NamedTuple):
 
 
 def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
-    """Yield every process of which it is known that it offloads, and where to."""
+    """Yield every process that is known to offload, with its folder."""
     for process in processes:
         if uses_offload(process) is not True:
             continue
@@ -200,7 +200,7 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
 def uses_offload(process: LaunchProcess) -> bool | None:
     """Return whether a store client offloads.
 
-    None where a variable decides it, or the process is no client.
+    None if that is unknown, or if the process is no client.
     """
     if process.server is not None:
         store = process.server.store
@@ -211,7 +211,7 @@ def uses_offload(process: LaunchProcess) -> bool | None:
 
 
 def offers_offload(process: LaunchProcess) -> bool | None:
-    """Return whether a master starts with offload; None where a file or a variable decides it."""
+    """Return whether a master starts with offload; None if a file or a variable decides that."""
     given = [one.name for one in read_flags(process.arguments, flags_of("mooncake_master"))]
     if "config_path" in given and "enable_offload" not in given:
         return None
@@ -219,7 +219,7 @@ def offers_offload(process: LaunchProcess) -> bool | None:
 
 
 def _has_quota(process: LaunchProcess) -> bool:
-    """Return whether a positive quota is set; another storage backend has its own."""
+    """Return whether a positive quota is set; True for another backend, which has its own quota."""
     environment = process.command.environment
     backend = environment.get("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR")
     if backend is not None and backend.text != "bucket_storage_backend":
@@ -234,7 +234,7 @@ def _has_quota(process: LaunchProcess) -> bool:
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
-    """Return the watermark that holds; None where a variable decides it."""
+    """Return the watermark in effect (a part of 1); None if a variable decides it."""
     rows = [row for row in RATIOS if f"_{level}_" in row.name]
     for row in rows:
         word = environment.get(row.name)

@@ -130,7 +130,7 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
-    """Yield each flag that no known release has, which ends them, with the nearest name."""
+    """Yield each flag that no known release has, with the nearest name; None if no name is near."""
     known, given = _flags(process)
     forgiven = any(each.name == "undefok" for each in given)
     spelling = Spelling()
@@ -140,7 +140,7 @@ def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
 
 
 def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
-    """Return what is said of a flag that no known release has."""
+    """Return the finding about a flag that no known release has."""
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
@@ -264,9 +264,9 @@ def _number(process: LaunchProcess, name: str) -> int | None:
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
-    """Return what the program of ``process`` knows, and what it is given.
+    """Return the flags that the program of ``process`` knows, and the flags that are given.
 
-    There is nothing for other programs.
+    Both are empty for a program that does not use gflags.
     """
     program = GFLAGS_PROGRAMS.get(process.kind)
     if program is None:
@@ -276,12 +276,12 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
 
 
 def _seen(process: LaunchProcess, text: str, given: FlagRead) -> Seen:
-    """Return what is said of a flag, where it stands."""
+    """Return a finding about a flag, at the place of that flag."""
     return Seen(f"{process.kind.value}: {text}", given.word.origin)
 
 
 def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield the flag, and what the master says of its value."""
+    """Yield each flag whose value the master refuses, and the reason."""
 
     def text(name: str) -> str | None:
         return values[name].value if name in values else None
@@ -306,7 +306,7 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
 
 
 def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield what flags say against each other, where no file says more."""
+    """Yield each flag that the master refuses beside the others; none if a file may add flags."""
     if "config_path" in values or "flagfile" in values:
         return
 
@@ -337,7 +337,7 @@ def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
 
 
 def _whole(text: str | None) -> int | None:
-    """Return a value that gflags took as a whole number."""
+    """Return a whole number that gflags took; None if ``text`` is None."""
     if text is None:
         return None
     return int(text, 16) if "x" in text.lower() else int(text.strip() or "0")
@@ -350,7 +350,7 @@ def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
 
 
 def _value(process: LaunchProcess, name: str) -> str | None:
-    """Return what the program of ``process`` takes for a flag: the last that is given."""
+    """Return the value of a flag, the last that is given; None if none is given or known."""
     given = [each.value for each in _flags(process)[1] if each.name == name]
     return given[-1] if given else None
 
@@ -369,7 +369,7 @@ def _page_bytes(process: LaunchProcess) -> int | None:
 
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
-    """Return the bytes that one client of ``process`` mounts; None where not certain."""
+    """Return the bytes that one client of ``process`` mounts and the place; None if not certain."""
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")

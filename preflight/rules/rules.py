@@ -210,9 +210,9 @@ class RuleSet:
 
 
 def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """Yield ``found``, each at the command where it names no place of its own.
+    """Yield each of ``found``; one that names no place gets the place of the command.
 
-    It ends at the first fact that is not known.
+    The first fact that is not known ends the rule silently.
     """
     with suppress(UnknownFactError):
         for seen in found:
@@ -231,7 +231,7 @@ class Spelling:
         self._left = MOST_LOOKED_UP
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
-        """Return the name of ``known`` that is most like ``name``; None where none is near."""
+        """Return the name of ``known`` that is most like ``name``; None if no name is near."""
         if not self._left:
             return None
         self._left -= 1
@@ -242,12 +242,12 @@ class Spelling:
 
 
 def replaced(where: Origin, old: str, new: str) -> str:
-    """Return the edit as a person makes it: the line, the word to write, and the one to replace."""
+    """Return an edit as a sentence: the place, the new text, and the old text that it replaces."""
     return f"{at(where)} write {new} instead of {old}"
 
 
 def at(where: Origin) -> str:
-    """Return where something is to be written, as a sentence begins."""
+    """Return the place of an edit as the beginning of a sentence: ``in FILE:LINE``."""
     return "on the command line" if where.source == "command line" else f"in {where}"
 
 
@@ -271,7 +271,7 @@ def is_misspelt(name: str, meant: str) -> bool:
 
 
 def _one_off(part: str, other: str) -> bool:
-    """Tell whether they are equal, or one letter is wrong: lost, added, changed or swapped."""
+    """Tell whether two words are equal, or one letter is lost, added, changed or swapped."""
     same = 0
     while part[same : same + 1] == other[same : same + 1] != "":
         same += 1

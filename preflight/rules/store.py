@@ -71,7 +71,7 @@ def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[S
 
 
 def _rewritten(server: SglangServer, key: str, setting: SettingValue, new: str) -> str:
-    """Return the edit of a setting, where it stands."""
+    """Return the edit that gives a store setting the value ``new``, as a sentence."""
     word = server.environment.get(setting.written_as)
     where = server.command.origin if word is None else word.origin
     name = f"{setting.written_as}=" if word is not None else f"{key}: "
@@ -224,7 +224,7 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _addresses(process: LaunchProcess) -> Iterator[tuple[str, object]]:
-    """Yield the addresses of masters and metadata servers that a process is given."""
+    """Yield each address of a master or metadata server that a process has, with its setting."""
     store = process.server.store if process.server is not None else None
     for name in ("master_server_address", "metadata_server") if store is not None else ():
         assert store is not None
@@ -234,9 +234,9 @@ def _addresses(process: LaunchProcess) -> Iterator[tuple[str, object]]:
 
 
 def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) -> Iterator[Seen]:
-    """Yield two store clients with one ``host:port`` in one metadata server of these kinds.
+    """Yield a finding for each store client whose ``host:port`` an earlier client also has.
 
-    A name without a port gets a port that is free.
+    Both use one metadata server, of ``kinds``. A name without a port gets a free port.
     """
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
@@ -331,7 +331,7 @@ def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 
 def _blamed(store: StoreConfig) -> str:
-    """Return what SGLang takes the TypeError for: its text names every argument that setup has."""
+    """Return the wrong cause that SGLang reports for this error of setup; "" if it reports none."""
     tenant = store.value("tenant_id")
     if isinstance(tenant, str) and tenant.strip() not in ("", "default"):
         return "; SGLang then says that this Mooncake does not support tenant_id"

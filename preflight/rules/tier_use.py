@@ -83,9 +83,9 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return the bytes that bound a process's SSD, and where they are set; NO_QUOTA for none.
+    """Return the SSD quota of a process in bytes, and its place; NO_QUOTA if none is set.
 
-    None where the limit binds: up to 0.3.11.post1, and with another storage backend than buckets.
+    None if the size limit itself binds: up to 0.3.11.post1, and for a backend without buckets.
     """
     environment = process.command.environment
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
@@ -106,8 +106,8 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
     """Return the objects of a bucket and the seconds of a heartbeat.
 
-    None where what is left over is not lost, where that is not known, and where nearly any service
-    fills a bucket.
+    None if the rest of a bucket is not lost, if that is unknown, or if nearly any service fills
+    a bucket.
     """
     environment = process.command.environment
     keys, seconds = (
@@ -124,7 +124,9 @@ def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 
 
 def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
-    """Return the part of a steady stream that reaches SSD, by the objects of a bucket, a heartbeat.
+    """Return the part (0 to 1) of a steady stream that reaches SSD.
+
+    bucket: objects that fill one. heartbeat: objects that arrive during one.
 
     What a heartbeat leaves over is carried into the next one's bucket and lost there: of even
     sizes, half a bucket a heartbeat, or what comes until one is full. Of few objects half a one
@@ -135,7 +137,10 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
-    """Compare sizes if the master is this host's own: at another's, other hosts add segments."""
+    """Yield a finding if the segment is smaller than L2, with write_through and a local master.
+
+    A master on another host is not judged: other hosts may add segments.
+    """
     size, segment = server.value("hicache_size"), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
@@ -169,7 +174,7 @@ def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 
 @RULES.memory("l2-below-l1")
 def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    """Look at the ratio alone: earlier releases refuse this one, and a size goes before it."""
+    """Yield a finding if --hicache-ratio makes L2 smaller than L1, with write_through."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
     small = isinstance(ratio, float) and ratio < 1 and server.arguments.given("hicache_ratio")
     through = server.value("hicache_write_policy") == "write_through"
@@ -180,7 +185,7 @@ def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 
 @RULES.launch("soft-pin-unused")
 def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Look at launches all of whose clients are SGLang: another one may pin."""
+    """Yield a finding for each soft pin lifetime of a master, if all clients are SGLang."""
     clients = [process for process in processes if store_clients(process)]
     if not any(process.server for process in clients):
         return
@@ -323,7 +328,7 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
 
 @RULES.memory("prefetch-budget-small")
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    """Judge the budget of a release in which the ratio alone decides it."""
+    """Yield a finding if --hicache-ratio leaves prefetches less than a quarter of L1's tokens."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
     of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)
     certain = versions.sglang.budget_of_difference and not versions.sglang_unsure
@@ -338,7 +343,7 @@ def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[
 
 @RULES.memory("prefetch-within-l2")
 def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    """Look at an L2 of a size: what a ratio is of, the GPU's tokens, no launch says."""
+    """Yield a finding if an L2 of --hicache-size holds less than two longest prompts."""
     context, release = server.value("context_length"), versions.sglang
     certain = release.partial_prefetch and not versions.sglang_unsure
     if not _stores(server) or not isinstance(context, int) or not certain:
@@ -362,7 +367,7 @@ def adapter_keys_change(server: SglangServer, versions: Versions) -> Iterator[Se
 
 
 def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
-    """Yield the store clients of which it is known that they give the pool a segment."""
+    """Yield the store clients that are known to give a segment to the store."""
     for process in processes:
         if process.server is not None:
             standalone = process.server.store and process.server.store.value("standalone_storage")

@@ -281,7 +281,7 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 def known_variables() -> Mapping[str, str]:
     """Return every name that a release of Mooncake or SGLang reads from the environment.
 
-    With the last release of SGLang that does, "" where the newest does or Mooncake.
+    Each with the last release of SGLang that reads it; "" if the newest or Mooncake reads it.
     """
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
@@ -294,7 +294,7 @@ def _text(environment: Mapping[str, Word], name: str) -> str:
 
 
 def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
-    """Return the hosts that a process's settings say it talks to; None where they do not."""
+    """Return the hosts that a process talks to by its settings; None if those do not tell all."""
     addresses: list[object] = []
     if process.server is not None:
         store = process.server.store
@@ -337,9 +337,9 @@ def _numbers(
     processes: tuple[LaunchProcess, ...],
     said: Callable[[Number, str, NumberRead], str | None],
 ) -> Iterator[Seen]:
-    """Yield what ``said`` says of every number that counts.
+    """Yield a finding for every number variable about which ``said`` returns a text.
 
-    An empty one counts where it is taken for 0.
+    An empty value counts only if Mooncake takes it for a number.
     """
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
