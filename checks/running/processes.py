@@ -65,7 +65,7 @@ class HeldMemory(NamedTuple):
 
     @property
     def charged_bytes(self) -> int:
-        """Return what counts against the limit; the kernel holds each of the two against it."""
+        """Return the larger of locked and pinned bytes: the kernel holds each against the limit."""
         return max(self.locked_bytes, self.pinned_bytes)
 
 
@@ -117,7 +117,7 @@ def read_environment(root: Root, pid: int) -> dict[str, str] | Unknown:
 
 
 def read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
-    """Return what a process holds of memory; Unknown without the right to read its mappings."""
+    """Return the memory that a process holds; Unknown without the right to read its mappings."""
     try:
         return _read_memory(root, pid)
     except (ValueError, IndexError) as error:
@@ -162,9 +162,9 @@ def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
 def pages_by_size(
     memories: tuple[HeldMemory, ...],
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
-    """Return the huge pages of several processes, a mapping that they share once.
+    """Return the huge pages of several processes; a mapping that they share counts once.
 
-    Those that they have mapped by size in bytes, and those that were touched by size and NUMA node.
+    First the mapped pages by page size (bytes), then the touched pages by page size and NUMA node.
     """
     mappings: dict[str, HugeMapping] = {}
     for mapping in (mapping for memory in memories for mapping in memory.huge):
@@ -242,7 +242,7 @@ class Packages(NamedTuple):
 
 
 def read_packages(root: Root, pid: int) -> Packages:
-    """Return from where a process runs; nothing where its mappings may not be read."""
+    """Return the package folders that a process runs from; none if its mappings are unreadable."""
     maps = root.text(f"/proc/{pid}/maps")
     texts = "" if isinstance(maps, Unknown) else maps
     return Packages(*(tuple(dict.fromkeys(r.findall(texts))) for r in (_PACKAGES, _REPLACED)))

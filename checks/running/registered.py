@@ -17,7 +17,7 @@ class Registered(NamedTuple):
 
 @or_unknown
 def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
-    """Return what ``pids`` hold together of each device, of those that they hold something of.
+    """Return the objects that ``pids`` together hold of each device, for devices with any.
 
     The kernel lists the processes of this program's own pid namespace alone: from the host those
     in a container are Unknown.

@@ -127,7 +127,7 @@ def amount(text: str) -> Json | None:
 
 
 def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
-    """Return what a check's finding is about, each with its kind; without a check, processes."""
+    """Return the subjects of a finding as JSON, each with its kind; processes without a check."""
     return [_subject(text, check) for text in texts]
 
 

@@ -75,7 +75,7 @@ def shown(text: str) -> str:
 def output_to(path: str | None) -> Iterator[None]:
     """Let a file have what is printed, whole or not at all; None for standard output.
 
-    Where nothing is printed the file stays as it is. Raises UsageError where it cannot be written.
+    If nothing is printed the file stays as it is. Raises UsageError if it cannot be written.
     """
     if path is None:
         yield
@@ -96,8 +96,8 @@ def output_to(path: str | None) -> Iterator[None]:
 def say(text: str, *, err: bool = False) -> None:
     """Print a line, as ``shown`` has it; a reader that is gone changes no exit code.
 
-    Raises OutputError where standard output cannot be written to. After an interrupt in the midst
-    of a text nothing follows that could be taken for its rest.
+    Raises OutputError if standard output cannot be written to. After an interrupt in the middle of
+    a text, nothing more is printed, so that a reader does not take it for the rest.
     """
     stream = sys.stderr if err else sys.stdout
     text = shown(text)
@@ -218,7 +218,7 @@ class Progress:
         self._text = ""
 
     def show(self, text: str) -> None:
-        """Write ``text`` over what stands there."""
+        """Write ``text`` over the line that is shown."""
         text = visible(text[:_MOST_COLUMNS])
         if self._shown and time.monotonic() >= self._from and text != self._text:
             sys.stderr.write(f"\r{text:<{len(self._text)}}")

@@ -95,7 +95,7 @@ def line(words: Iterable[str | Fill], sudo: str = "") -> Line:
 
 
 def wanted_text(setting: Setting) -> str:
-    """Return what a setting is to become: of a command, the line to run."""
+    """Return the wanted value of a setting; for a command, the line to run."""
     if setting.kind is not Kind.COMMAND:
         return setting.wanted
     return line(setting.words, "sudo " if setting.as_root else "")
@@ -148,14 +148,14 @@ def _whole(one: Line, whole: Mapping[str, Line]) -> Line:
 
 
 def write(text: str, path: str, sudo: str = "") -> Line:
-    """Return what writes one value to a file; by tee, as a redirection is made without sudo."""
+    """Return the line that writes a value to a file; with sudo by tee, as sudo cannot redirect."""
     value, place = quote(text), quote(path)
     said = f"echo {value} | {sudo}tee {place}" if sudo else f"echo {value} > {place}"
     return Line(said, "write", (), path, f"{text}\n", bool(sudo))
 
 
 def append(lines: Iterable[str], path: str, sudo: str = "") -> Line:
-    """Return what adds lines to a file, whose last ones win; its folder must be there."""
+    """Return the command that appends lines to a file; the folder of the file must exist."""
     said = tuple(lines)
     words = ("echo", *said) if len(said) == 1 else ("printf", "%s\\n", *said)
     content = "".join(f"{each}\n" for each in said)

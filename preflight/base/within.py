@@ -30,7 +30,7 @@ class LateError(UsageError):
 
 
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
-    """Return what ``work`` returns, or raise what it raises; LateError where it takes too long.
+    """Run ``work``: return its value, or raise its exception; LateError if it takes too long.
 
     name: what is opened. What hangs is left to a thread that dies with the process (see ``apart``).
     """

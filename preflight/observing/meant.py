@@ -42,7 +42,7 @@ class MeantProcess(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A setting of a process that runs, and of the launch; where the launch says it."""
+    """A setting that differs: its value in the running process and in the launch, and its place."""
 
     name: str
     running: str
@@ -195,10 +195,10 @@ def _of_match(
 def _nodes(
     meant: MeantProcess, server: RunningServer, launch: LaunchSizing, subject: Subject
 ) -> Iterator[Finding]:
-    """Yield whether its pages lie on the NUMA nodes to which the launch binds the process.
+    """Yield findings: are the pages of a program on the NUMA nodes that the launch binds it to?
 
-    A binding is of the command in front (numactl), which no process that runs shows any more. What
-    its own command line binds is judged by that.
+    A command in front (numactl) makes this binding, and no running process shows it. A binding in
+    the command line of the program itself is judged elsewhere.
     """
     own = server.predicted_pages
     if isinstance(own, Unknown) or any(spot.node is not None for spot in own):
@@ -214,7 +214,7 @@ def _nodes(
 
 
 def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:
-    """Yield whether it runs the releases that the launch is judged for, where that is told."""
+    """Yield a finding for each product whose release the launch names: does this release run?"""
     for product, beginning in _PRODUCTS.items():
         judged = launch.inputs.releases.get(f"{product}_version")
         versions = [version for name, version in server.releases if name.startswith(beginning)]

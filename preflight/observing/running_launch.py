@@ -47,7 +47,7 @@ _NONE_GIVEN = LaunchOptions()
 
 
 class Holding(NamedTuple):
-    """What one process of a tree holds, each part Unknown where it may not be read."""
+    """The memory, files and limits of one process of a tree; Unknown for what cannot be read."""
 
     pid: int
     memory: HeldMemory | Unknown
@@ -204,7 +204,7 @@ def _server(
 
 
 def _holding(root: Root, pid: int) -> Holding | None:
-    """Return what one process holds; None for one that has ended meanwhile."""
+    """Return the memory, files and limits of one process; None if it has ended meanwhile."""
     memory = read_memory(root, pid)
     if isinstance(memory, Unknown) and memory.absent:
         return None

@@ -29,7 +29,7 @@ class RunningRecord(NamedTuple):
 
 
 def record_running(root: Root) -> RunningRecord:
-    """Return what is kept of the programs that run. Raises UsageError."""
+    """Return the record of the programs that run, for a capture. Raises UsageError."""
     seen = RecordingRoot(root)
     seen.text("/proc/1/stat")  # by which observe sees whether /proc hides what others run
     servers = running_servers(seen)

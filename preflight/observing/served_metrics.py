@@ -63,7 +63,7 @@ class Metrics(NamedTuple):
 
 
 def parse_metrics(text: str) -> Metrics:
-    """Read Prometheus' text format; what is none of it, or no number, is left out."""
+    """Read Prometheus' text format; a line without a sample or a number is left out."""
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for name, labels, number in _SAMPLE.findall(text):
         try:
@@ -76,9 +76,9 @@ def parse_metrics(text: str) -> Metrics:
 
 
 def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | None:
-    """Return what a program's own metrics port answers; None if its command line opens none.
+    """Return the metrics that a program serves; None if it serves no metrics that are read here.
 
-    Asked is the address that the command line names, and no other. live: it runs on this host.
+    Only the address in the command line is asked. live: the program runs on this host.
     """
     address = _address(server, live)
     if address is None or isinstance(address, Unknown):

@@ -149,7 +149,7 @@ def _device(name: object) -> str:
 
 
 def _reuses(server: SglangServer) -> bool:
-    """Return whether SGLang starts its own engine for a store to share."""
+    """Return whether SGLang offers its transfer engine to the store."""
     reuse = server.environment.get("SGLANG_HICACHE_MOONCAKE_REUSE_TE")
     return reuse is None or reuse.text.lower() not in ("0", "false", "no", "n")
 

@@ -16,7 +16,7 @@ from preflight.sglang.model_geometry import ModelGeometry
 
 
 class Severity(Enum):
-    """What a rule's finding comes to.
+    """The effect of a finding on the process.
 
     fail: the process refuses it. dies: it starts, and ends by itself. corrupts: it runs, and gives
     wrong data. unused: it runs, and a tier that was asked for is not used. warn: it runs, not as
@@ -34,8 +34,8 @@ class Severity(Enum):
 class Rule(NamedTuple):
     """A rule's stable id, what it finds, what follows from that, and what to do instead.
 
-    before, after: words of a launch in which it holds, and those that mend it; "" where it takes
-    more than words, such as another release.
+    before, after: words of a launch in which the rule holds, and the words that mend the launch;
+    "" if words alone do not mend it: it takes another release, for example.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Rule(NamedTuple):
 class RuleFinding(NamedTuple):
     """One place where a rule holds: the sentence for this case, and where it was written.
 
-    remedy: what to do in this case, "" where the rule's own says it.
+    remedy: what to do in this case; "" if the remedy of the rule applies.
     """
 
     rule: Rule
@@ -69,10 +69,10 @@ class Seen(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """What a server runs on: its model, where that is known, and the two releases.
+    """The model of a server, Unknown if it was not read, and the two releases that it runs.
 
-    sglang_unsure, mooncake_assumed, mooncake_newer: why a release may be another one, or behave as
-    none that is known; "" where not.
+    sglang_unsure, mooncake_assumed, mooncake_newer: why the release may be another one, or may
+    behave like no known release; "" if it is certain.
     """
 
     geometry: ModelGeometry | Unknown
