@@ -148,6 +148,7 @@ def _store(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
+    """Gather the facts of the store that all servers share: pool, eviction, offload folders."""
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
@@ -173,6 +174,7 @@ def _server(
     workload: MultiTurnWorkload | Unknown | None,
     asked: CapacityRequest,
 ) -> ServerCapacity:
+    """Compute one server's tiers and notes; its rounds too if the workload is known."""
     request = deployment.request
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
@@ -229,6 +231,10 @@ def _budget_note(
     length: int | None,
     workload: MultiTurnWorkload | Unknown | None,
 ) -> Iterator[str]:
+    """Warn if the prefetch budget is 0, or smaller than one conversation or request.
+
+    length: its tokens; None if no length was asked about.
+    """
     if isinstance(budget, Bounds) and budget.most <= 0:
         yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
     elif isinstance(budget, Bounds) and length is not None and budget.least < length:
@@ -262,6 +268,7 @@ def _counted(tier: Tier, length: int | None) -> Tier:
 def _server_notes(
     deployment: Deployment, tiers: Tiers, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
+    """Yield notes on tiers that are unknown, on the cache, and on limits of the rounds shown."""
     server = deployment.server
     for tier in tiers.shown:
         if isinstance(tier.tokens, Unknown):
@@ -293,6 +300,7 @@ def _server_notes(
 
 
 def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
+    """Yield notes on settings and sizes that decide how much L2 and L3 add to L1."""
     server = deployment.server
     if deployment.buffers:
         yield "buffer_only: L2 is staging for L3, and keeps nothing that is answered from it"

@@ -115,6 +115,10 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
+    """Build the Router from its policy and cache threshold; None: the flag is not given.
+
+    Raises UsageError if the threshold is not a number from 0 to 1.
+    """
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     given = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(given), []

@@ -312,6 +312,10 @@ def _full_pool(
     pool: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier:
+    """Compute L3 from the pages that the pool takes before its master evicts.
+
+    Unknown if an input is not known, or if the master allocates with CacheLib.
+    """
     parts, limit, page = known(pool), known(eviction), known(objects)
     if limit.cachelib:
         raise UnknownFactError(Unknown(_CACHELIB))
@@ -351,6 +355,7 @@ def _times(number: int) -> str:
 
 
 def _formula(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> str:
+    """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
     sizes = sorted(set(objects.whole))
     largest = pool[0].bytes
     each = ", ".join(_occupied(size, largest) for size in sizes)
@@ -524,6 +529,10 @@ def _duration_seconds(word: Word, name: str) -> float:
 
 
 def _ratio(word: Word, name: str) -> float:
+    """Parse a master's flag that is a part of the pool, 0 to 1.
+
+    Raises UsageError for any other value, UnknownFactError if a variable decides it.
+    """
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     try:

@@ -152,6 +152,10 @@ def _server_replays(
     span: float | None,
     ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
+    """Yield the result of each server's replays; Unknown if the server was not replayed.
+
+    span: seconds from the first request to the last; None if no time is recorded.
+    """
     for plan, own in ran:
         if isinstance(plan, Unknown):
             yield plan
@@ -218,6 +222,10 @@ def replay_plans(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan 
 def plan_of(
     server: ServerCapacity, router: Router | None, asked: TraceRequest
 ) -> ReplayPlan | Unknown:
+    """Plan how a trace is replayed on one server: tier sizes, rules and notes.
+
+    Unknown if no request reuses what an earlier one left, or neither L1 nor L2 is known.
+    """
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -326,6 +334,7 @@ def _threshold(server: ServerCapacity) -> int:
 
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
+    """Yield the trace's notes, and how far blocks that do not fit the pages change the hits."""
     yield from trace.notes
     if block > page and tokens:
         more = 100 * requests * (block - page) / tokens

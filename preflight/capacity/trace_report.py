@@ -281,6 +281,7 @@ def _wanted(answer: TraceAnswer) -> dict[str, Any] | None:
 
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
+    """Build the JSON of one server's replay, with the least and the most its tiers may hold."""
     return {
         "subjects": subjects([server.subject]),
         "write_policy": replay.rules.write_policy,
@@ -294,6 +295,7 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
 
 
 def _flows(flows: Flows) -> dict[str, Any]:
+    """Build the JSON of one replay: hit rates, tokens saved, blocks evicted and moved."""
     return {
         "tiers": [
             {

@@ -117,6 +117,7 @@ def workload_of(
 
 
 def _over(found: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
+    """Replace the workload's values by the numbers that were given. Raises UsageError."""
     given = {
         "clients": numbers.clients,
         "rounds": numbers.rounds,
@@ -145,6 +146,10 @@ def read_command(text: str) -> MultiTurnWorkload:
 
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
+    """Read the workload of a benchmark that the launch starts. Raises UsageError.
+
+    Unknown if a variable decides one of its values.
+    """
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -186,7 +191,10 @@ def _options(words: Sequence[str], where: str) -> dict[str, str]:
 
 
 def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
+    """Build a workload from the benchmark's options. Raises UsageError for an invalid value."""
+
     def number(name: str) -> int:
+        """Return an option as an integer; raise UsageError if it is not a whole number."""
         text = options[name]
         try:
             return int(text)
@@ -218,6 +226,7 @@ def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
 
 
 def _checked(workload: MultiTurnWorkload) -> MultiTurnWorkload:
+    """Return the workload unchanged; raise UsageError if a number is out of bounds."""
     bounds = (
         ("clients", workload.clients, 1, MOST["clients"]),
         ("rounds", workload.rounds, 1, MOST["rounds"]),

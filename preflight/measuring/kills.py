@@ -107,6 +107,7 @@ class Survival(NamedTuple):
 
     @property
     def by_hand(self) -> str:
+        """The steps that are left to do by hand after the kill; ``nothing`` if there are none."""
         steps = []
         if self.restart_refused:
             steps.append(self.mended_by or "nothing that was tried lets it in at its old address")
@@ -213,6 +214,10 @@ class Killing(Measuring):
             return _STAMP.sub("", str(error))
 
     def _client(self, address: str) -> Running:
+        """Start a process and join it to the store as a client at ``address`` (HOST:PORT).
+
+        Raises MeasureError if the client is refused.
+        """
         (process,) = self._loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {

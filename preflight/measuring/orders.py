@@ -27,6 +27,7 @@ Json = dict[str, Any]
 
 
 def _libc() -> ctypes.CDLL:
+    """Load libc and declare the types of mmap, munmap and madvise."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -83,6 +84,7 @@ def populate(_player: Any, order: Json) -> Json:
     mapped: list[int] = []
 
     def piece(number: int) -> int:
+        """Populate the next piece and return its bytes; each pass maps the memory anew."""
         place = number % (size // chunk) * chunk
         if not place:
             _unmap(mapped, size)
@@ -226,6 +228,7 @@ def objects(player: Any, order: Json) -> Json:
     places = [player.address + number * size for number in range(together)]
 
     def some(number: int) -> int:
+        """Put or get one batch of objects and return its bytes. Raises OSError."""
         first = number * together + (order["stored"] if op == "put" else 0)
         if op == "get":
             first %= max(1, order["stored"] - together + 1)

@@ -139,6 +139,8 @@ def read_measured(path: str) -> MeasuredRun:
 
 
 def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
+    """Read one part back from saved JSON: only its rates, transports and notes."""
+
     def used(name: str) -> Used | None:
         said = part[name]
         return said and Used(said["transport"], tuple(said["devices"]), said["error"])

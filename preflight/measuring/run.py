@@ -174,6 +174,7 @@ class Measuring:
         return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
 
     def _memory(self) -> MeasuredPart:
+        """Measure how fast memory is populated, by page size and NUMA node, and copied."""
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
         for number, one in enumerate(asked):
@@ -213,6 +214,10 @@ class Measuring:
         return port
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
+        """Measure transfers between two engines; with RDMA also through each NIC alone.
+
+        own, peer: addresses of both engines; peer None: a second process on this host.
+        """
         rates: list[Rate] = []
         notes, there = [], None
         with self._apart():
@@ -276,6 +281,7 @@ class Measuring:
             self._stack = outer
 
     def _store(self) -> MeasuredPart:
+        """Measure puts and gets in a store that is started here: a master and two clients."""
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
         if plan is None:
             raise SkippedError("--spend is too little for a store of the launch's objects")
@@ -322,6 +328,7 @@ class Measuring:
         return MeasuredPart("store", did, tuple(rates), used=used)
 
     def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
+        """Measure how fast each RDMA device registers memory; if asked, also how much it can."""
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")
@@ -356,6 +363,7 @@ class Measuring:
         return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes), ceiling=ceiling)
 
     def _storage(self) -> MeasuredPart:
+        """Measure writes and reads of files in the folder to which the launch offloads."""
         folder = self._wanted.folder
         if folder is None or isinstance(folder, Unknown):
             why = "no launch with SSD offload is given" if folder is None else folder.reason

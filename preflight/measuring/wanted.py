@@ -117,6 +117,10 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
 
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
+    """Return what each process that populates memory maps and registers at its start.
+
+    Unknown if the memory that the launch maps is not known.
+    """
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most

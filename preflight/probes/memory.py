@@ -125,6 +125,7 @@ def _buffer(layout: Layout) -> int:
 def _map(
     libc: ctypes.CDLL, address: int | None, length: int, protection: int, flags: int, file: int
 ) -> int:
+    """Call mmap and return the address. Raises OSError."""
     found = libc.mmap(address, length, protection, flags, file, 0)
     if found == _FAILED or found is None:
         number = ctypes.get_errno()

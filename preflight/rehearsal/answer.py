@@ -98,6 +98,7 @@ def describe_failure(done: StepResult) -> str:
 
 
 def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
+    """Yield warnings: pages left, fallbacks, a failed put or get, a start that luck decided."""
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -122,6 +123,10 @@ def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
 def _differences(
     plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
+    """Yield each difference between the prediction and the run; none if nothing was predicted.
+
+    by_checks: the checks explain the failure, so the failure itself is no difference.
+    """
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)

@@ -146,6 +146,7 @@ class StorePool:
     """
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
+        """Begin empty. disk: blocks that the disks hold; None without disks."""
         # When each was written, where none asked for it since; when it was last asked for.
         self._written: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, float] = OrderedDict()
@@ -209,6 +210,7 @@ class StorePool:
                 self._write(gone)
 
     def _write(self, block: int) -> None:
+        """Write a block to the disk, if there is one; a full disk drops the block written first."""
         if self._disk is None or block in self._disk:
             return
         self._disk[block] = None
@@ -247,6 +249,7 @@ class _Cache:
     def __init__(
         self, l1: int, l2: int | None, pool: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
+        """Begin empty. l1, l2: blocks that each tier holds; l2 None: there is no L2."""
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
         # Blocks, and how many of them are free.
         self._size, self._free1 = l1, l1
@@ -487,6 +490,7 @@ class Replay:
     """Takes requests one after the other; ``flows`` is what they have come to."""
 
     def __init__(self, sizes: TierSizes, rules: Rules, block_tokens: int, page_tokens: int) -> None:
+        """Begin with empty caches. sizes: in tokens."""
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
@@ -523,6 +527,10 @@ class Replay:
         return found
 
     def _route(self, request: Request) -> int:
+        """Return the index of the cache that gets the request.
+
+        Raises UsageError for sticky routing if the trace does not name conversations.
+        """
         count, (how, threshold) = len(self._caches), self._rules.routing
         if how == "random":
             return self._random.randrange(count)

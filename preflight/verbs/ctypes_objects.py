@@ -18,6 +18,7 @@ class _Library:
     """libibverbs, whose calls raise VerbsError for ``device`` where they fail."""
 
     def __init__(self, device: str) -> None:
+        """Load libibverbs and declare the types of its calls. Raises OSError if it is not there."""
         self.device = device
         self.loaded = library()
         pointer, number = ctypes.c_void_p, ctypes.c_int
@@ -62,6 +63,7 @@ class CtypesDevice:
         self._domain = verbs.make("ibv_alloc_pd", self._context)
 
     def _open(self) -> int:
+        """Open the device and return the address of its context. Raises VerbsError."""
         loaded, name = self._verbs.loaded, self._verbs.device
         count = ctypes.c_int(0)
         start = self._verbs.make("ibv_get_device_list", ctypes.byref(count))
