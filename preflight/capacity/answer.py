@@ -101,9 +101,9 @@ class _StoreSetup(NamedTuple):
 def capacity_of(
     words: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
 ) -> CapacityAnswer | Unknown:
-    """Return what is asked of a launch on a host; Unknown where it could not be read in time.
+    """Compute the capacity of a launch on a host; Unknown if the host cannot be read in time.
 
-    Raises UsageError for no launch, one without a server, and for numbers that cannot be.
+    Raises UsageError without a launch, if the launch has no server, or if a number is invalid.
     """
     host = open_host(root, timeout_seconds)
     sized = size_within(words, host, timeout_seconds)
@@ -127,9 +127,9 @@ def compute_capacity(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Return the answer.
+    """Compute the capacity of each server of a launch, and the workload against it.
 
-    Raises UsageError for a launch without a server, and for numbers that cannot be.
+    Raises UsageError if the launch has no server, or if a number is invalid.
     """
     found = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
@@ -248,7 +248,7 @@ def _budget_note(
 def _conversation(
     workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
 ) -> int | None:
-    """Return the tokens that one client keeps at the end; of one request without a workload."""
+    """Return the cached tokens of one conversation, or of one request; None without a length."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = asked.wanted.request_length

@@ -179,7 +179,7 @@ def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 
 def share(least: float, most: float) -> str:
-    """Return ``40 to 79%``, or one number where both are the same."""
+    """Return ``40 to 79%``, or one number if both round to the same."""
     low, high = whole_percent(least), whole_percent(most)
     return f"{low}%" if low == high else f"{low} to {high}%"
 

@@ -74,7 +74,7 @@ def rounds_requests(found: MultiTurnWorkload, block_tokens: int, seed: int) -> I
 
 
 def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
-    """Return what one client leaves in the cache: whole pages, without an answer's last token."""
+    """Return the tokens that one client has in the cache after ``rounds_`` rounds: whole pages."""
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 

@@ -277,7 +277,7 @@ def plan_of(
 
 
 def rules_of(release: SglangRelease, write_policy: str) -> Rules:
-    """Return how a release moves blocks (its radix cache, scheduler.py)."""
+    """Return the rules by which a release moves blocks (its radix cache, scheduler.py)."""
     return Rules(
         write_policy,
         unified=release.unified_cache,
@@ -288,7 +288,7 @@ def rules_of(release: SglangRelease, write_policy: str) -> Rules:
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
-    """Yield what the answer rests on, and what is left out of it."""
+    """Yield notes on the assumptions of a replay, and on what it leaves out."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -310,7 +310,7 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
 
 
 def _own(tier: Tier | None) -> Bounds | None:
-    """Return what one cache holds; None where it is not known."""
+    """Return the tokens that one cache holds; None if they are not known."""
     return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
 
 

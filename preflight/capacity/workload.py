@@ -37,7 +37,7 @@ class MultiTurnWorkload(NamedTuple):
     shorter: bool = False
 
     def context_tokens(self, rounds: int) -> int:
-        """Return the tokens of one client's prompts and answers after so many rounds."""
+        """Return the tokens of one client's prompts and answers after ``rounds`` rounds."""
         if rounds <= 0:
             return 0
         return self.first_tokens + (rounds - 1) * self.next_tokens + rounds * self.output_tokens
@@ -78,9 +78,9 @@ _OTHERS = tuple(
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload that is asked about; None for none. Raises UsageError.
+    """Return the workload that is asked about; None if there is none. Raises UsageError.
 
-    Numbers go over a command line, that over the benchmark that the launch itself starts.
+    Numbers override --workload, which overrides the benchmark that the launch starts.
     """
     found: MultiTurnWorkload | Unknown | None = None
     if wanted.command is not None:

@@ -56,7 +56,7 @@ def _populate(address: int, size: int) -> None:
 
 
 def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
-    """Call with 0, 1 ... for a while, at most so often; ``call`` returns the bytes of it."""
+    """Time calls with 0, 1 ... for ``seconds``, ``most`` at most; ``call`` returns its bytes."""
     took: list[float] = []
     done = 0
     began = last = time.perf_counter()
@@ -158,9 +158,9 @@ def register(player: Any, order: Json) -> Json:
 
 
 def announce(player: Any, order: Json) -> Json:
-    """Write where the other side looks first what it has to know.
+    """Write for the other side where this memory is, at the address that it reads first.
 
-    That is this memory, or a pool of the engine's own, as 0.3.8 has (seen).
+    The address is in this memory, or in a pool of the engine's own (seen with 0.3.8).
     """
     about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
     text = json.dumps(about).encode()[: HEAD_BYTES - 1]
@@ -210,7 +210,7 @@ def transfer(player: Any, order: Json) -> Json:
 
 
 def store_buffer(player: Any, order: Json) -> Json:
-    """Map and register what objects are put from and got into."""
+    """Map and register the buffer that objects are put from and got into."""
     player.size = order["bytes"]
     player.address = _map(player.size, 0)
     ctypes.memset(player.address, 0x5A, player.size)

@@ -63,7 +63,7 @@ class LaunchWish(NamedTuple):
 
 
 def wanted_of(sized: Sized, host: Host) -> LaunchWish:
-    """Return what a launch asks for; what cannot be told of it is Unknown."""
+    """Read what ``measure`` needs to know of a launch; Unknown if the launch does not say it."""
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
     stores = [(one.id, one.clients[0].protocol.value) for one in mapped if one.clients]

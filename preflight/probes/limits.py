@@ -267,7 +267,7 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[RegistrationCeil
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the devices of the launch's first process that uses any; Unknown where that is."""
+    """Return the devices of the first process that uses any; Unknown if they are not known."""
     for use in uses(facts.rdma, needs):
         if isinstance(use.devices.names, Unknown) or use.devices.names:
             return use.devices.names
@@ -276,7 +276,7 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """Return what the launch registers with ``devices``; Unknown where its memory is."""
+    """Return what the launch registers with ``devices``; Unknown if its memory is not known."""
     most = nic_bytes = nic_regions = nic_objects = 0
     found = uses(facts.rdma, needs)
     lengths: set[int] = set()
@@ -345,9 +345,9 @@ def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
 
 
 def _name_of_opener(pid: str, node: str) -> str:
-    """Return the process's name where it has ``node`` open.
+    """Return the process's name if it has the device file ``node`` open.
 
-    "" where not, or where that is hidden.
+    "" if it has not, or if that is hidden.
     """
     try:
         links = os.listdir(f"/proc/{pid}/fd")

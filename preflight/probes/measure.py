@@ -223,7 +223,7 @@ class _Run:
 
 
 def _early_refusal(order: Order, error: OSError) -> RegistrationRefusal | None:
-    """Return what refused a device that could not be opened at all."""
+    """Return the refusal of a device that could not be opened; None if the error names none."""
     device = getattr(error, "device", "")
     if device not in order.devices:
         return None
@@ -321,7 +321,7 @@ class OpenDevice:
     """A device with a protection domain, and what is registered with it."""
 
     def __init__(self, name: str) -> None:
-        """Open it. Raises VerbsError; OSError where libibverbs cannot be loaded."""
+        """Open the device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
         self.name = name
         self._regions: list[RegisteredRegion] = []
         self._device = open_device(name)

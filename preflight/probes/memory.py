@@ -134,7 +134,7 @@ def _map(
 
 
 def memory_available_bytes() -> int | None:
-    """Return MemAvailable; None where it cannot be read."""
+    """Return MemAvailable in bytes; None if it cannot be read."""
     table = read_meminfo(Root())
     value = table if isinstance(table, Unknown) else table.value("MemAvailable")
     return None if isinstance(value, Unknown) else value

@@ -239,9 +239,9 @@ def _registrations(
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return what ``member`` runs with: the launch's own variables, with sizes of a scaled one.
+    """Return the environment of ``member``: the launch's variables, with sizes scaled if needed.
 
-    base: what is added where the launch does not say it, as where programs are found.
+    base: variables that are added if the launch does not set them, such as PATH.
     """
     more = {} if scale == 1 else scaled_environment(member.process)
     return {**base, **member.environment, **more}

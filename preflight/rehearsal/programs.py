@@ -160,7 +160,7 @@ class Running:
         return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """Return what the library wrote last: its errors, or where there is none its last words."""
+        """Return the last errors that the library wrote, or its last lines if it wrote none."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -285,7 +285,7 @@ class Programs:
             self._master_is_up = True
 
     def start_client(self, member: Member, look: Callable[[], None]) -> ProgramReply:
-        """Start ``mooncake_client``, with the launch's own words but for where things are."""
+        """Start ``mooncake_client`` with the launch's arguments and the rehearsal's addresses."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         words = [*member.arguments, *self._where(address)]

@@ -65,7 +65,7 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return memory that is no huge page, by the node that it is bound to, in bytes; None: all."""
+    """Return the bytes of regular memory by the node it is bound to; None: all together."""
     need: dict[int | None, int] = {None: 0}
     for one in (one for step in steps for one in step.asked if one.backing is Backing.REGULAR):
         size = one.pages * one.page_size_bytes
@@ -134,7 +134,7 @@ class _Stage:
             self._look_back()
 
     def _look_back(self) -> None:
-        """Read what is held now, by whom."""
+        """Record the pages and the memory that each process holds now."""
         self._pages = taken_since(self._root, self._before)
         for member in self._plan.members:
             player = self._programs.players.get(member.number)
@@ -199,7 +199,7 @@ class _Stage:
         return taken
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
-        """Refuse, before they begin, steps that the memory is not there for."""
+        """Raise StoppedError if regular memory is short for ``steps``, which have not begun."""
         found = self._watch.too_small(_regular_bytes(steps))
         if found is None:
             return
@@ -327,7 +327,7 @@ class MemoryWatch:
         return tightest
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """Return what of ``need_bytes``, by node (None: in all), has no room, and that room."""
+        """Return the first need that exceeds its room, and that room; None if all fit."""
         for room in self._rooms():
             need = need_bytes.get(room.node, 0)
             if need > room.bytes:
@@ -360,7 +360,7 @@ def _host_room(meminfo: Meminfo | Unknown) -> Room:
 
 
 def _node_room(node: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
-    """Return what is free on a node, with page cache, which goes first, and without huge pages."""
+    """Return the room on a node: free memory and page cache, less the share left alone."""
     names = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
     free = sum(table.values.get(name, 0) for name in names)
     here = ((size, pool.nodes[node]) for size, pool in pools.items() if node in pool.nodes)
@@ -437,5 +437,5 @@ def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
 
 
 def status_bytes(pid: int) -> Mapping[str, int]:
-    """Return a process's sizes on this machine (VmPin, VmLck, VmRSS); empty where it is gone."""
+    """Return a process's sizes in bytes (VmPin, VmLck, VmRSS ...); empty if it is gone."""
     return read_process_sizes(Root(), pid)

@@ -46,7 +46,7 @@ class Curve(NamedTuple):
     error: float = 0.0
 
     def rate(self, blocks: float) -> float:
-        """Return the hit rate, 0 to 1, of a cache of so many blocks."""
+        """Return the hit rate, 0 to 1, of a cache of ``blocks`` blocks."""
         if not self.accesses:
             return 0.0
         at = bisect_right(self.sizes, blocks)
@@ -169,7 +169,7 @@ class CurveCounter:
 
     @property
     def distinct(self) -> int | None:
-        """Distinct blocks so far; None where a sample is followed."""
+        """The number of distinct blocks so far; None if a sample is followed."""
         return None if self.uses is None else len(self._stacks[0].last)
 
     def take(self, blocks: Sequence[int]) -> None:

@@ -334,7 +334,7 @@ def _told_size(found: Format, records: list[Record]) -> int:
 
 
 def _fits(length: int, count: int, size: int) -> bool:
-    """Return whether so many blocks are a prompt's, with the last one short or without it."""
+    """Return whether ``count`` blocks make a prompt, with or without a last one that is short."""
     return count in (length // size, -(-length // size))
 
 
@@ -405,7 +405,7 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _said(turn: Any, field: str) -> tuple[str, str]:
-    """Return who said something, and what."""
+    """Return a turn's speaker and text. Raises LineError."""
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -417,7 +417,7 @@ def _said(turn: Any, field: str) -> tuple[str, str]:
 
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Return a request for each answer, with all that was said before it."""
+    """Read a conversation: one request for each answer, its prompt being all text before."""
     field = "conversations" if "conversations" in record else "messages"
     turns = [_said(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1

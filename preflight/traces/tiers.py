@@ -161,7 +161,7 @@ class StorePool:
         return block in self._asked or block in self._written
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
-        """Return where each block is, up to the first that is missing; those found are leased."""
+        """Return the tier of each block up to the first that is missing; lease those found."""
         found: list[str] = []
         for block in blocks:
             if block in self:
@@ -174,7 +174,7 @@ class StorePool:
         return found
 
     def put(self, block: int, now: float) -> None:
-        """Write what is not there; who writes asks for it first."""
+        """Write a block if the store does not have it; if it has, renew its lease."""
         if block in self._asked or block in self._written:
             self._lease(block, now)
             return
@@ -297,7 +297,7 @@ class _Cache:
         return found
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
-        """Return the tiers of what is there; a node that the request ends in or leaves is split."""
+        """Return the tiers of the blocks that are found; split a node that matches in part."""
         node, found, rest = self._root, list[str](), blocks
         self._held = []
         while rest and rest[0] in node.children:
@@ -342,7 +342,7 @@ class _Cache:
             heappush(self._leaves["L2"], (node.used, node))
 
     def _oldest(self, tier: str) -> _Node | None:
-        """Return the least recently used of what a tier may evict; None for none."""
+        """Return the least recently used node that a tier may evict; None if there is none."""
         leaves = self._leaves[tier]
         while leaves:
             used, node = heappop(leaves)
@@ -369,9 +369,9 @@ class _Cache:
     def _fetch(
         self, pool: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
     ) -> list[str]:
-        """Move from the store into L2 what has room there, or nothing where that is too little.
+        """Prefetch blocks from the store into L2; return their tiers, [] if they are too few.
 
-        loaded: what L1 got from L2 for this request.
+        loaded: nodes that L1 got from L2 for this request.
         """
         rules = self._rules
         least = max(1, ceil(rules.prefetch_threshold / block_tokens))
@@ -397,7 +397,7 @@ class _Cache:
         return stored
 
     def _write_through(self) -> None:
-        """Copy what was left in L1 often enough; a copy needs its parent's."""
+        """Copy to L2 each node that enough requests left in L1, its parents first."""
         for at, node in enumerate(self._held):
             node.left += 1
             if node.l2 or node.left < self._after:
@@ -424,7 +424,7 @@ class _Cache:
                 self._pool.put(block, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Make room for so many blocks in L2, and return whether there is enough now.
+        """Make room for ``wanted`` blocks in L2, and return whether there is enough now.
 
         whole: as many leave, whatever is free (evict_host of prefetch).
         """
@@ -440,7 +440,7 @@ class _Cache:
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
-        """Give up copies that L1 holds too; those of its leaves last, for these leave it next."""
+        """Drop L2 copies of nodes that L1 holds too; leaves last, since L1 evicts them next."""
         for leaves in (False, True):
             gone = []
             for node in self._doubles:
@@ -456,7 +456,7 @@ class _Cache:
                 del self._doubles[node]
 
     def _forget(self, node: _Node) -> None:
-        """Count what left L2 for good."""
+        """Remove a node's copy from L2, and count its blocks as evicted."""
         node.l2 = False
         self._free2 += len(node.blocks)
         self._flows.evicted["L2"] += len(node.blocks)
