@@ -101,9 +101,9 @@ class _StoreSetup(NamedTuple):
 def capacity_of(
     words: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
 ) -> CapacityAnswer | Unknown:
-    """Return what is asked of a launch on a host; Unknown where it could not be read in time.
+    """Compute the capacity of a launch on a host; Unknown if the host cannot be read in time.
 
-    Raises UsageError for no launch, one without a server, and for numbers that cannot be.
+    Raises UsageError without a launch, if the launch has no server, or if a number is invalid.
     """
     host = open_host(root, timeout_seconds)
     sized = size_within(words, host, timeout_seconds)
@@ -127,9 +127,9 @@ def compute_capacity(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Return the answer.
+    """Compute the capacity of each server of a launch, and the workload against it.
 
-    Raises UsageError for a launch without a server, and for numbers that cannot be.
+    Raises UsageError if the launch has no server, or if a number is invalid.
     """
     found = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
@@ -148,6 +148,7 @@ def _store(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
+    """Gather the facts of the store that all servers share: pool, eviction, offload folders."""
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
@@ -173,6 +174,7 @@ def _server(
     workload: MultiTurnWorkload | Unknown | None,
     asked: CapacityRequest,
 ) -> ServerCapacity:
+    """Compute one server's tiers and notes; its rounds too if the workload is known."""
     request = deployment.request
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
@@ -229,6 +231,10 @@ def _budget_note(
     length: int | None,
     workload: MultiTurnWorkload | Unknown | None,
 ) -> Iterator[str]:
+    """Warn if the prefetch budget is 0, or smaller than one conversation or request.
+
+    length: its tokens; None if no length was asked about.
+    """
     if isinstance(budget, Bounds) and budget.most <= 0:
         yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
     elif isinstance(budget, Bounds) and length is not None and budget.least < length:
@@ -242,7 +248,7 @@ def _budget_note(
 def _conversation(
     workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
 ) -> int | None:
-    """Return the tokens that one client keeps at the end; of one request without a workload."""
+    """Return the cached tokens of one conversation, or of one request; None without a length."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = asked.wanted.request_length
@@ -262,6 +268,7 @@ def _counted(tier: Tier, length: int | None) -> Tier:
 def _server_notes(
     deployment: Deployment, tiers: Tiers, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
+    """Yield notes on tiers that are unknown, on the cache, and on limits of the rounds shown."""
     server = deployment.server
     for tier in tiers.shown:
         if isinstance(tier.tokens, Unknown):
@@ -293,6 +300,7 @@ def _server_notes(
 
 
 def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
+    """Yield notes on settings and sizes that decide how much L2 and L3 add to L1."""
     server = deployment.server
     if deployment.buffers:
         yield "buffer_only: L2 is staging for L3, and keeps nothing that is answered from it"

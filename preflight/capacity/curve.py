@@ -78,7 +78,7 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """Return what tiers up to ``tier`` serve in a round; nothing where the round does not say."""
+    """Return what tiers up to ``tier`` serve in a round; nothing if the round does not say."""
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:
@@ -115,7 +115,7 @@ def evicting_text(each: Round) -> str:
 
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:
-    """Return the plot without a final newline; a sentence where there is nothing to plot."""
+    """Return the plot without a final newline; a sentence if there is nothing to plot."""
     shown = reusing(rounds)
     if not shown:
         return textwrap.fill("Nothing is reused in these rounds: there is no curve to draw", width)
@@ -143,7 +143,7 @@ def caption(rounds: Sequence[Round]) -> str:
 def _plot(
     rounds: Sequence[Round], tiers: Sequence[str], width: int, plain: bool
 ) -> list[list[tuple[str, int]]]:
-    """Return rows of (character, index of its tier or -1 for none)."""
+    """Return rows of (character, index of its tier, or -1 if it is of no tier)."""
     across, down = (1, 1) if plain else (2, 4)
     columns = _columns(rounds, width)
     size = columns[-1] + 1
@@ -179,7 +179,7 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
 
 
 def _legend(rounds: Sequence[Round], tiers: Sequence[str], width: int) -> list[str]:
-    """Return what a line's digits stand for: ``1 L1, 2 up to L2``."""
+    """Explain the digits of the plot's lines: ``1 L1, 2 up to L2``."""
     first = tiers_of(rounds)[0]
     named = [f"{letter_of(t)} {'' if t == first else 'up to '}{clean(t)}" for t in tiers]
     margin = " " * _AXIS

@@ -101,7 +101,7 @@ _DEFAULT_POLICY = "cache_aware"
 
 
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
-    """Return what the launch's router says; None without one. Raises UsageError."""
+    """Read how the launch's router spreads requests; None without a router. Raises UsageError."""
     for process in processes:
         words, prefix = process.arguments, ""
         if process.kind is not ProcessKind.ROUTER:
@@ -115,6 +115,10 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
+    """Build the Router from its policy and cache threshold; None: the flag is not given.
+
+    Raises UsageError if the threshold is not a number from 0 to 1.
+    """
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     given = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(given), []
@@ -154,7 +158,7 @@ def deployments(
 ) -> tuple[Deployment, ...]:
     """Return every server of the launch.
 
-    Raises UsageError where there is none, or a number cannot be.
+    Raises UsageError if there is none, or if a number is invalid.
     """
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
@@ -193,7 +197,7 @@ def deployments(
 
 
 def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
-    """Return how many hosts run this launch: as given, else what its largest server spans."""
+    """Return the number of hosts of the launch: as given, else those of its largest server."""
     if cluster.hosts is not None:
         return cluster.hosts
     counts = [process.server.number("nnodes") for process in inputs.processes if process.server]
@@ -221,7 +225,7 @@ class Bounds(NamedTuple):
     most: int
 
     def text(self, shown: Callable[[int], str] = "{:,}".format) -> str:
-        """Return ``1,024``, or ``1,024 to 2,048``: once where both are shown alike."""
+        """Return ``1,024 to 2,048``, or ``1,024`` if both bounds read the same."""
         least, most = shown(self.least), shown(self.most)
         return least if least == most else f"{least} to {most}"
 

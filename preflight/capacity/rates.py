@@ -22,7 +22,7 @@ class SsdStream(NamedTuple):
     token_bytes: int
 
     def part(self, speed: float) -> float:
-        """Return the part of so many tokens a second that reaches SSD."""
+        """Return the part, 0 to 1, of ``speed`` tokens per second that reaches SSD."""
         return part_that_reaches_ssd(self.filling, speed) if self.filling else 1.0
 
 
@@ -32,7 +32,7 @@ def ssd_stream(
     objects: PageObjects,
     mooncake: MooncakeRelease,
 ) -> SsdStream:
-    """Return what reaches SSD.
+    """Compute the stream of tokens that fills the SSD clients' buckets.
 
     The objects of a page are spread evenly over the segments of the clients that offload.
     """
@@ -46,7 +46,7 @@ def ssd_stream(
 
 
 def lost_note(ssd: SsdStream | None) -> Iterator[str]:
-    """Yield how fast tokens must come to reach SSD, where less than a bucket is lost."""
+    """Yield how much reaches SSD at two speeds, if tokens that fill no bucket are lost."""
     if ssd is None or not ssd.filling:
         return
     rate = ssd.filling
@@ -69,7 +69,7 @@ def with_rates(
     ssd: SsdStream | None,
     evicted_alone: bool,
 ) -> Iterator[Tier]:
-    """Yield the tiers with what is written to each in a second, and read in the last round."""
+    """Yield the tiers with the bytes per second written to each, and read in the last round."""
     release, policy = deployment.given.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
@@ -96,14 +96,14 @@ def with_rates(
 
 
 def _token_bytes(tier: Tier) -> float | None:
-    """Return the bytes of a token in a tier; None where either is not known."""
+    """Return the bytes of a token in a tier; None if either is not known."""
     if isinstance(tier.bytes, Unknown) or isinstance(tier.tokens, Unknown) or not tier.tokens.most:
         return None
     return tier.bytes.most / tier.tokens.most
 
 
 def rate_sentence(tier: Tier, speed: float) -> str:
-    """Return what is written to a tier and read from it, and how much of it an hour fills."""
+    """Say at which rate a tier is written and read, and how soon it is full."""
     if tier.written is None:
         return f"{tier.name} at {speed:,g} new tokens a second: not known"
     hour, size = tier.written.most * 3600, tier.bytes

@@ -30,6 +30,7 @@ def capacity_text(found: CapacityAnswer, width: int, paint: Paint, ascii_only: b
 def _server(
     server: ServerCapacity, found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
+    """Yield one server's blocks of text: tiers, formulas, rounds, notes; some may be empty."""
     capacity = server.capacity
     size = server.capacity.bytes_per_token
     each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
@@ -64,6 +65,7 @@ def _budget(budget: Bounds | Unknown | None) -> Iterator[str]:
 
 
 def _tiers(tiers: Sequence[Tier], width: int) -> str:
+    """Format the table of tiers; it has a column of conversations if they were counted."""
     counted = any(tier.conversations is not None for tier in tiers)
     rows = [
         [tier.name, tier.what, _known(tier.bytes, format_bytes), _known(tier.tokens)]
@@ -78,6 +80,7 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
 
 
 def _rounds_table(rounds: Sequence[Round], width: int) -> str:
+    """Format the table of rounds; ``?`` after a tier's name: it may evict, but need not."""
     names = [name for name, _, _ in rounds[0].hits]
     heads = ["round", "tokens held", "seen before"]
     heads += [name if index == 0 else f"to {name}" for index, name in enumerate(names)]
@@ -95,6 +98,7 @@ def _rounds_table(rounds: Sequence[Round], width: int) -> str:
 
 
 def _workload(workload: MultiTurnWorkload) -> str:
+    """Write the sentence above the table of rounds: the workload, and what the table shows."""
     length = f"{workload.first_tokens:,}"
     if workload.next_tokens != workload.first_tokens:
         length = f"{length}, then {workload.next_tokens:,}"
@@ -131,6 +135,7 @@ def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
 
 
 def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
+    """Say in which round the tier starts, or may start, to evict, or that it never does."""
     lead = f"{tier.name} ({tier.what}), {tokens.text()} tokens"
     maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
@@ -174,7 +179,7 @@ def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 
 def share(least: float, most: float) -> str:
-    """Return ``40 to 79%``, or one number where both are the same."""
+    """Return ``40 to 79%``, or one number if both round to the same."""
     low, high = whole_percent(least), whole_percent(most)
     return f"{low}%" if low == high else f"{low} to {high}%"
 
@@ -194,6 +199,7 @@ def capacity_object(found: CapacityAnswer) -> dict[str, Any]:
 
 
 def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, Any]:
+    """Build one entry of ``servers`` in ``schemas/capacity-v1.schema.json``."""
     capacity = server.capacity
     return {
         "subjects": subjects([server.subject]),
@@ -224,6 +230,7 @@ def _keys_object(keys: Keys | Unknown | None) -> dict[str, Any] | None:
 
 
 def _round_object(each: Round) -> dict[str, Any]:
+    """Build one entry of ``rounds`` in ``schemas/capacity-v1.schema.json``."""
     likely = dict(each.likely)
     hits = [
         {"up_to": name, "least": least, "most": most, "likely": likely.get(name)}

@@ -74,13 +74,14 @@ def rounds_requests(found: MultiTurnWorkload, block_tokens: int, seed: int) -> I
 
 
 def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
-    """Return what one client leaves in the cache: whole pages, without an answer's last token."""
+    """Return the tokens that one client has in the cache after ``rounds_`` rounds: whole pages."""
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
 def _rounds(
     workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
 ) -> Iterator[Round]:
+    """Yield each round with the least and the most that the tiers can serve in it."""
     for number in range(1, workload.rounds + 1):
         turn = Turn(
             workload.clients,
@@ -247,6 +248,7 @@ def _spread(tier: Tier) -> Bounds | Unknown:
 
 
 def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
+    """Model L2, which the write policy fills beside or behind L1. gpu: tokens that L1 holds."""
     own = _spread(host)
     if isinstance(own, Unknown):
         return TierModel("L2", own, own)
@@ -266,6 +268,7 @@ def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierMode
 
 
 def _pool(deployment: Deployment, pool: Tier, nearer: TierModel) -> TierModel:
+    """Model the store's pool (L3). nearer: the model of the tier in front of it."""
     own = pool.tokens
     if isinstance(own, Unknown):
         return TierModel("L3", own, own, ordered=False)
@@ -285,6 +288,10 @@ def _front(nearer: TierModel) -> int:
 
 
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
+    """Model the SSD; if it gets only what the pool evicts, it may fill later.
+
+    nearer: the model of the tier in front of it.
+    """
     own = disk.tokens
     if isinstance(own, Unknown):
         return TierModel("SSD", own, own, ordered=False)

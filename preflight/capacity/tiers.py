@@ -81,7 +81,7 @@ class PageObjects(NamedTuple):
 
 @or_unknown
 def page_objects(request: PoolRequest) -> PageObjects:
-    """Return the objects of a page of the server; Unknown where its model's are not known."""
+    """Return the objects of a page of the server; Unknown if those of its model are not known."""
     geometry = model_of(request)
     whole: list[int] = []
     beside: list[int] = []
@@ -102,7 +102,7 @@ def page_objects(request: PoolRequest) -> PageObjects:
 
 
 def model_of(request: PoolRequest) -> ModelGeometry:
-    """Return the model; raise UnknownFactError with what to give where it is not known."""
+    """Return the model; if it is not known, raise UnknownFactError that says what to give."""
     if isinstance(request.geometry, Unknown):
         raise UnknownFactError(Unknown(f"{request.geometry.reason}: give --model-config"))
     return request.geometry
@@ -147,7 +147,7 @@ _MOST_UNITS = 4026531840
 
 
 def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
-    """Return what an object of ``object_bytes`` takes; None where it is larger than any bin."""
+    """Return the bytes that an object takes in a segment; None if it is larger than any bin."""
     unit_bits = 0
     while segment_bytes >> unit_bits > _MOST_UNITS:
         unit_bits += 1
@@ -195,7 +195,7 @@ def gpu_tier(deployment: Deployment) -> Tier:
 
 
 def host_tier(deployment: Deployment) -> Tier | None:
-    """Return the server's L2 tier; None where it has none."""
+    """Return the server's L2 tier; None if it has none."""
     if not deployment.server.hicache:
         return None
     own, memory = _l2_tokens(deployment), deployment.memory
@@ -312,6 +312,10 @@ def _full_pool(
     pool: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier:
+    """Compute L3 from the pages that the pool takes before its master evicts.
+
+    Unknown if an input is not known, or if the master allocates with CacheLib.
+    """
     parts, limit, page = known(pool), known(eviction), known(objects)
     if limit.cachelib:
         raise UnknownFactError(Unknown(_CACHELIB))
@@ -351,6 +355,7 @@ def _times(number: int) -> str:
 
 
 def _formula(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> str:
+    """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
     sizes = sorted(set(objects.whole))
     largest = pool[0].bytes
     each = ", ".join(_occupied(size, largest) for size in sizes)
@@ -524,6 +529,10 @@ def _duration_seconds(word: Word, name: str) -> float:
 
 
 def _ratio(word: Word, name: str) -> float:
+    """Parse a master's flag that is a part of the pool, 0 to 1.
+
+    Raises UsageError for any other value, UnknownFactError if a variable decides it.
+    """
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     try:

@@ -152,6 +152,10 @@ def _server_replays(
     span: float | None,
     ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
+    """Yield the result of each server's replays; Unknown if the server was not replayed.
+
+    span: seconds from the first request to the last; None if no time is recorded.
+    """
     for plan, own in ran:
         if isinstance(plan, Unknown):
             yield plan
@@ -218,6 +222,10 @@ def replay_plans(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan 
 def plan_of(
     server: ServerCapacity, router: Router | None, asked: TraceRequest
 ) -> ReplayPlan | Unknown:
+    """Plan how a trace is replayed on one server: tier sizes, rules and notes.
+
+    Unknown if no request reuses what an earlier one left, or neither L1 nor L2 is known.
+    """
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -269,7 +277,7 @@ def plan_of(
 
 
 def rules_of(release: SglangRelease, write_policy: str) -> Rules:
-    """Return how a release moves blocks (its radix cache, scheduler.py)."""
+    """Return the rules by which a release moves blocks (its radix cache, scheduler.py)."""
     return Rules(
         write_policy,
         unified=release.unified_cache,
@@ -280,7 +288,7 @@ def rules_of(release: SglangRelease, write_policy: str) -> Rules:
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
-    """Yield what the answer rests on, and what is left out of it."""
+    """Yield notes on the assumptions of a replay, and on what it leaves out."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -302,7 +310,7 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
 
 
 def _own(tier: Tier | None) -> Bounds | None:
-    """Return what one cache holds; None where it is not known."""
+    """Return the tokens that one cache holds; None if they are not known."""
     return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
 
 
@@ -326,6 +334,7 @@ def _threshold(server: ServerCapacity) -> int:
 
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
+    """Yield the trace's notes, and how far blocks that do not fit the pages change the hits."""
     yield from trace.notes
     if block > page and tokens:
         more = 100 * requests * (block - page) / tokens

@@ -44,7 +44,7 @@ def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int, plot: str
 
 
 def trace_head(answer: TraceAnswer) -> str:
-    """Return what the trace is, in a sentence."""
+    """Describe the trace in a sentence."""
     curve, block = answer.curve, answer.block_tokens
     over = "" if answer.span_seconds is None else f" in {_duration(answer.span_seconds)}"
     distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
@@ -72,7 +72,7 @@ def _span(low: str, high: str) -> str:
 
 
 def rate_span(least: float, most: float) -> str:
-    """Return ``4.9 to 5.0%``, or one number where both are the same."""
+    """Return ``4.9 to 5.0%``, or one number if both are the same."""
     low, high = map(percent, sorted((least, most)))
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
@@ -281,6 +281,7 @@ def _wanted(answer: TraceAnswer) -> dict[str, Any] | None:
 
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
+    """Build the JSON of one server's replay, with the least and the most its tiers may hold."""
     return {
         "subjects": subjects([server.subject]),
         "write_policy": replay.rules.write_policy,
@@ -294,6 +295,7 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
 
 
 def _flows(flows: Flows) -> dict[str, Any]:
+    """Build the JSON of one replay: hit rates, tokens saved, blocks evicted and moved."""
     return {
         "tiers": [
             {

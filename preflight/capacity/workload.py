@@ -37,7 +37,7 @@ class MultiTurnWorkload(NamedTuple):
     shorter: bool = False
 
     def context_tokens(self, rounds: int) -> int:
-        """Return the tokens of one client's prompts and answers after so many rounds."""
+        """Return the tokens of one client's prompts and answers after ``rounds`` rounds."""
         if rounds <= 0:
             return 0
         return self.first_tokens + (rounds - 1) * self.next_tokens + rounds * self.output_tokens
@@ -78,9 +78,9 @@ _OTHERS = tuple(
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload that is asked about; None for none. Raises UsageError.
+    """Return the workload that is asked about; None if there is none. Raises UsageError.
 
-    Numbers go over a command line, that over the benchmark that the launch itself starts.
+    Numbers override --workload, which overrides the benchmark that the launch starts.
     """
     found: MultiTurnWorkload | Unknown | None = None
     if wanted.command is not None:
@@ -117,6 +117,7 @@ def workload_of(
 
 
 def _over(found: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
+    """Replace the workload's values by the numbers that were given. Raises UsageError."""
     given = {
         "clients": numbers.clients,
         "rounds": numbers.rounds,
@@ -145,6 +146,10 @@ def read_command(text: str) -> MultiTurnWorkload:
 
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
+    """Read the workload of a benchmark that the launch starts. Raises UsageError.
+
+    Unknown if a variable decides one of its values.
+    """
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -186,7 +191,10 @@ def _options(words: Sequence[str], where: str) -> dict[str, str]:
 
 
 def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
+    """Build a workload from the benchmark's options. Raises UsageError for an invalid value."""
+
     def number(name: str) -> int:
+        """Return an option as an integer; raise UsageError if it is not a whole number."""
         text = options[name]
         try:
             return int(text)
@@ -218,6 +226,7 @@ def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
 
 
 def _checked(workload: MultiTurnWorkload) -> MultiTurnWorkload:
+    """Return the workload unchanged; raise UsageError if a number is out of bounds."""
     bounds = (
         ("clients", workload.clients, 1, MOST["clients"]),
         ("rounds", workload.rounds, 1, MOST["rounds"]),

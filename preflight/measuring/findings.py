@@ -45,7 +45,7 @@ def seconds_text(seconds: float) -> Quantity:
 
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
-    """Return what is slower, or another thing, than the launch means."""
+    """Judge the rates and transports against what the launch expects."""
     found = [
         *_transports(measured, wanted),
         *_nics(measured),
@@ -59,7 +59,7 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
-    """Yield whether each engine took RDMA where the launch means it."""
+    """Judge whether the engines use RDMA and its devices, if the launch asks for RDMA."""
     if wanted.protocol != "rdma":
         return
     sides: dict[Used, list[str]] = {}
@@ -84,7 +84,7 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
 
 
 def _nics(measured: MeasuredRun) -> Iterator[Finding]:
-    """Yield whether each NIC alone is as fast as half of its link, and of the others."""
+    """Judge whether each NIC alone reaches a share of its link's and the other NICs' speed."""
     part = measured.part("transfer")
     each = {one.nic: one.bytes_per_second for one in part.rates if one.nic}
     for rate in (one for one in part.rates if one.nic):
@@ -149,7 +149,7 @@ def _slowest(rates: Iterable[Rate], key: Callable[[Rate], K]) -> dict[K, float]:
 def ready_seconds(
     start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
 ) -> tuple[float, str]:
-    """Return how long its memory takes, one NIC after the other, and what of it is not known."""
+    """Return the seconds that a process's memory takes at start, and why that is not all."""
     rates = (one for one in measured.part("memory").rates if one.op == "populate")
     speeds = _slowest(rates, lambda one: one.page_bytes)
     seconds, missing = 0.0, []
@@ -171,7 +171,7 @@ def ready_seconds(
 
 
 def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
-    """Yield what 1000 tokens take out of each tier that was measured, in seconds."""
+    """Yield the seconds that 1000 tokens take to read from each tier that was measured."""
     for tier, part, op in (("L2", "memory", "copy"), ("L3", "store", "get"),
                            ("SSD", "storage", "read")):  # fmt: skip
         rate = measured.part(part).best(op)
@@ -182,7 +182,7 @@ def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]
 def _against_prefill(
     measured: MeasuredRun, wanted: LaunchWish, token_bytes: int, tokens_per_second: float
 ) -> Iterator[Finding]:
-    """Yield whether the folder takes what is computed, and whether fetching beats computing."""
+    """Judge whether the folder keeps up with prefill, and whether fetching beats computing."""
     written = measured.part("storage").best("write")
     if written is not None:
         have, need = written.bytes_per_second, tokens_per_second * token_bytes
@@ -200,7 +200,7 @@ def _against_prefill(
 
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
-    """Return what the rates come to for this launch, one sentence each."""
+    """Say what the rates mean for this launch, one sentence each."""
     found = []
     starts = () if isinstance(wanted.starts, Unknown) else wanted.starts
     alike: dict[tuple[float, str], list[str]] = {}
@@ -221,7 +221,7 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
 
 
 def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
-    """Return what 1000 tokens take out of each tier, beside computing them, in a sentence."""
+    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them."""
     took = dict(hits(measured, token_bytes))
     speed = tokens_per_second or measured.tokens_per_second
     each = [
@@ -238,7 +238,7 @@ def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | No
 def worth_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return that sentence of each server by name, from what ``measure --save`` wrote."""
+    """Return the sentence of ``worth`` for each server, from a file of ``measure --save``."""
     rates = read_measured(path)
     return tuple(
         f"{name}: {worth(rates, size, tokens_per_second)}"

@@ -81,7 +81,7 @@ class Survival(NamedTuple):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Return what happened, a sentence each, and at the end what is left to do by hand."""
+        """Describe the effects of the kill; the last sentence says what is left to do by hand."""
         dropped, back = (
             "" if seconds is None else f"after {seconds_text(seconds)}"
             for seconds in (self.dropped_seconds, self.back_seconds)
@@ -107,6 +107,7 @@ class Survival(NamedTuple):
 
     @property
     def by_hand(self) -> str:
+        """The steps that are left to do by hand after the kill; ``nothing`` if there are none."""
         steps = []
         if self.restart_refused:
             steps.append(self.mended_by or "nothing that was tried lets it in at its old address")
@@ -172,7 +173,7 @@ class Killing(Measuring):
             return found._replace(messages=_messages(log))
 
     def _program(self, name: str) -> Running:
-        """Start the master, or the metadata server: Mooncake's own, within another master."""
+        """Start the master, or the metadata server, which is a part of another mooncake_master."""
         assert not isinstance(self._library, Unknown)
         ports, own = self._ports, name == "master"
         words = [f"--rpc_port={ports[name]}"]
@@ -213,6 +214,10 @@ class Killing(Measuring):
             return _STAMP.sub("", str(error))
 
     def _client(self, address: str) -> Running:
+        """Start a process and join it to the store as a client at ``address`` (HOST:PORT).
+
+        Raises MeasureError if the client is refused.
+        """
         (process,) = self._loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
@@ -229,7 +234,7 @@ class Killing(Measuring):
         return process
 
     def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
-        """Return whether a put or get went well, and how long it took."""
+        """Return whether a put or get succeeded, and the seconds that it took."""
         reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
         if reply.ended is not None:
             raise MeasureError(f"the client that lived on ended: {reply.error}")
@@ -274,9 +279,9 @@ class Killing(Measuring):
         return not answer.get("body") or (rest[:1] not in ("", "0"))
 
     def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Return after how long all of a round's puts and gets went well, and its objects' name.
+        """Wait for a round whose puts and gets all succeed; return its time and its objects' name.
 
-        None if none did in time.
+        The time is in seconds after ``began``. None if no round succeeds in time.
         """
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
@@ -303,7 +308,7 @@ def _messages(log: str) -> tuple[str, ...]:
 
 
 def survival_text(found: Survival) -> str:
-    """Write what happened, and the first messages of the client that lived on."""
+    """Write the effects of the kill, and the first messages of the client that lived on."""
     width, word = columns(), "WARN" if found.costs else "PASS"
     head = headed(word, f"what survives a killed {found.killed}", width, word)
     lines = [filled(f"- {clean(line)}", width, 2) for line in found.statements]
@@ -313,7 +318,7 @@ def survival_text(found: Survival) -> str:
 
 
 def survival_object(found: Survival) -> Mapping[str, Any]:
-    """Return the same as plain data."""
+    """Return the effects of the kill as plain data."""
     lists: Mapping[str, Sequence[str]] = {
         "messages": list(found.messages),
         "statements": list(found.statements),

@@ -43,7 +43,7 @@ def measure(
     peer: str | None,
     tokens_per_second: float | None,
 ) -> MeasureAnswer:
-    """Return what was measured. peer: HOST:PORT of a ``measure --serve``. Raises UsageError."""
+    """Measure and judge the parts. peer: HOST:PORT of a ``measure --serve``. Raises UsageError."""
     own = LOOPBACK if peer is None else own_address(peer)
     progress = Progress()
     try:
@@ -73,8 +73,8 @@ def serve(
 ) -> None:
     """Offer memory to another host's ``measure --to`` until the budget is over. Raises UsageError.
 
-    told: gets HOST:PORT, once the other side can begin. A reader of standard output who goes away
-    ends it too: ssh that was broken off leaves nothing behind.
+    told: called with HOST:PORT once the other side can begin. If the reader of standard output
+    goes away, the offer ends too: an ssh that breaks off leaves nothing behind.
     """
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:

@@ -27,6 +27,7 @@ Json = dict[str, Any]
 
 
 def _libc() -> ctypes.CDLL:
+    """Load libc and declare the types of mmap, munmap and madvise."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -55,7 +56,7 @@ def _populate(address: int, size: int) -> None:
 
 
 def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
-    """Call with 0, 1 ... for a while, at most so often; ``call`` returns the bytes of it."""
+    """Time calls with 0, 1 ... for ``seconds``, ``most`` at most; ``call`` returns its bytes."""
     took: list[float] = []
     done = 0
     began = last = time.perf_counter()
@@ -83,6 +84,7 @@ def populate(_player: Any, order: Json) -> Json:
     mapped: list[int] = []
 
     def piece(number: int) -> int:
+        """Populate the next piece and return its bytes; each pass maps the memory anew."""
         place = number % (size // chunk) * chunk
         if not place:
             _unmap(mapped, size)
@@ -156,9 +158,9 @@ def register(player: Any, order: Json) -> Json:
 
 
 def announce(player: Any, order: Json) -> Json:
-    """Write where the other side looks first what it has to know.
+    """Write for the other side where this memory is, at the address that it reads first.
 
-    That is this memory, or a pool of the engine's own, as 0.3.8 has (seen).
+    The address is in this memory, or in a pool of the engine's own (seen with 0.3.8).
     """
     about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
     text = json.dumps(about).encode()[: HEAD_BYTES - 1]
@@ -208,7 +210,7 @@ def transfer(player: Any, order: Json) -> Json:
 
 
 def store_buffer(player: Any, order: Json) -> Json:
-    """Map and register what objects are put from and got into."""
+    """Map and register the buffer that objects are put from and got into."""
     player.size = order["bytes"]
     player.address = _map(player.size, 0)
     ctypes.memset(player.address, 0x5A, player.size)
@@ -226,6 +228,7 @@ def objects(player: Any, order: Json) -> Json:
     places = [player.address + number * size for number in range(together)]
 
     def some(number: int) -> int:
+        """Put or get one batch of objects and return its bytes. Raises OSError."""
         first = number * together + (order["stored"] if op == "put" else 0)
         if op == "get":
             first %= max(1, order["stored"] - together + 1)

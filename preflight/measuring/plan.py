@@ -26,7 +26,7 @@ def deadlines(parts: Sequence[str], budget_seconds: float) -> dict[str, float]:
 
 
 def slice_seconds(left_seconds: float, items: int) -> float:
-    """Return what each of the items that are left may take; 0.05 s tell a rate all the same."""
+    """Return an equal share of the time that is left, in seconds, but at least 0.05."""
     return max(0.05, left_seconds / max(1, items))
 
 
@@ -51,9 +51,9 @@ def pages_text(page_bytes: int) -> str:
 def populating(
     free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
 ) -> list[Populating]:
-    """Return what is populated. free_bytes: by page size and node, what may be taken there.
+    """Choose the memory to populate. free_bytes: what may be taken, by page size and node.
 
-    Half of the huge pages that are free are left to who starts meanwhile.
+    Half of the free huge pages are left for processes that start meanwhile.
     """
     found = []
     for (page, node), free in free_bytes.items():
@@ -66,13 +66,13 @@ def populating(
 
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
-    """Return the sizes to transfer: two buffers that hold the largest are within what is spent."""
+    """Return the sizes to transfer, small enough that two buffers fit in ``spend_bytes``."""
     wanted = {*_TRANSFERRED, object_bytes or MIB}
     return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
 
 
 def transfer_buffer_bytes(sizes: Sequence[int], spend_bytes: int) -> int:
-    """Return a buffer that the largest fits into twice, where half of what is spent has room."""
+    """Return a buffer size for two of the largest transfers, at most half of ``spend_bytes``."""
     return min(round_up(2 * max(sizes) + HEAD_BYTES, MIB), spend_bytes // 2 // MIB * MIB)
 
 
@@ -86,7 +86,7 @@ class StorePlan(NamedTuple):
 
 
 def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | None:
-    """Return a store within what is spent; None where an object is too large for one."""
+    """Plan a store within ``spend_bytes``; None if the objects are too large for it."""
     size = object_bytes or USUAL_OBJECT_BYTES
     together = max(1, min(TOGETHER, spend_bytes // 8 // size))
     segment = min(GIB, spend_bytes - together * size - LOCAL_BUFFER_BYTES) // MIB * MIB

@@ -63,7 +63,7 @@ _FAILED = regex(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re
 
 
 def used_of(log: str) -> Used:
-    """Return what the log of an engine says it uses."""
+    """Read from an engine's log which transport and devices it uses."""
     devices = tuple(dict.fromkeys(_OPENED.findall(log)))
     last = _FAILED.findall(log)[-1:]
     return Used("rdma" if devices else "tcp" if _TCP in log else "", devices, "".join(last)[:200])
@@ -87,7 +87,7 @@ class MeasuredPart(NamedTuple):
     ceiling: CeilingAnswer | None = None
 
     def best(self, op: str, size_bytes: int | None = None) -> Rate | None:
-        """Return the fastest rate of ``op``, of one size where one is asked for."""
+        """Return the fastest rate of ``op``, of ``size_bytes`` if given; None without a rate."""
         found = [
             each
             for each in self.rates
@@ -118,7 +118,7 @@ class MeasuredRun(NamedTuple):
 
 
 def read_measured(path: str) -> MeasuredRun:
-    """Return what ``measure --save`` or ``--json`` wrote. Raises UsageError."""
+    """Read a file that ``measure --save`` or ``--json`` wrote. Raises UsageError."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -139,6 +139,8 @@ def read_measured(path: str) -> MeasuredRun:
 
 
 def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
+    """Read one part back from saved JSON: only its rates, transports and notes."""
+
     def used(name: str) -> Used | None:
         said = part[name]
         return said and Used(said["transport"], tuple(said["devices"]), said["error"])

@@ -42,6 +42,7 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def exit_code(self) -> int:
+        """The worst finding's code; UNKNOWN or FAIL if a part broke off or all were skipped."""
         parts = self.measured.parts
         statuses = {one.status for one in self.findings}
         if Status.FAIL in statuses:
@@ -78,6 +79,7 @@ def answer_text(answer: MeasureAnswer, color: str) -> str:
 
 
 def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
+    """Yield the text of one part: its rates and notes, or why it was not measured."""
     if part.skipped or part.failed:
         how = f"not measured: {part.skipped}" if part.skipped else f"broken off: {part.failed}"
         yield filled(f"{part.name}: {clean(how)}", width, 2)
@@ -118,6 +120,7 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
 
 
 def _part_object(part: MeasuredPart) -> dict[str, Any]:
+    """Build one entry of ``parts`` in ``schemas/measure-v1.schema.json``."""
     outcome = "skipped" if part.skipped else "failed" if part.failed else "measured"
     return {
         "part": part.name,

@@ -66,7 +66,7 @@ class SkippedError(Exception):
 
 
 def transport_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of a launch's environment decides how memory moves, and where programs are."""
+    """Return the launch's variables that decide how memory moves and where programs are found."""
     return {
         name: text
         for name, text in environment.items()
@@ -154,7 +154,7 @@ class Measuring:
         return started
 
     def _loaded(self, count: int) -> list[Running]:
-        """Start so many processes, and have them load the library side by side."""
+        """Start ``count`` processes, and have them load the library side by side."""
         if isinstance(self._library, Unknown):
             raise SkippedError(self._library.reason)
         if self._wanted.transport:
@@ -170,10 +170,11 @@ class Measuring:
     def _ask(
         self, process: Running, do: str, at_most: float = math.inf, **order: Any
     ) -> Mapping[str, Any]:
-        """Return what came of an order. Raises MeasureError, with the library's last words."""
+        """Give an order and return its result. Raises MeasureError with the library's errors."""
         return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
 
     def _memory(self) -> MeasuredPart:
+        """Measure how fast memory is populated, by page size and NUMA node, and copied."""
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
         for number, one in enumerate(asked):
@@ -213,6 +214,10 @@ class Measuring:
         return port
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
+        """Measure transfers between two engines; with RDMA also through each NIC alone.
+
+        own, peer: addresses of both engines; peer None: a second process on this host.
+        """
         rates: list[Rate] = []
         notes, there = [], None
         with self._apart():
@@ -253,7 +258,7 @@ class Measuring:
         return MeasuredPart("transfer", did, tuple(rates), used=used, there=there, notes=(*notes,))
 
     def _connected(self, own: str, peer: str | None, **more: Any) -> tuple[Running, Used, str]:
-        """Start an engine, and the other side where there is no peer; returns where that is."""
+        """Start an engine, and a second one if ``peer`` is None; return the peer's address too."""
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
             peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
@@ -267,7 +272,7 @@ class Measuring:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """End at once what is started meanwhile."""
+        """End all processes that are started inside the ``with`` when it ends."""
         outer = self._stack
         try:
             with ExitStack() as self._stack:
@@ -276,6 +281,7 @@ class Measuring:
             self._stack = outer
 
     def _store(self) -> MeasuredPart:
+        """Measure puts and gets in a store that is started here: a master and two clients."""
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
         if plan is None:
             raise SkippedError("--spend is too little for a store of the launch's objects")
@@ -322,6 +328,7 @@ class Measuring:
         return MeasuredPart("store", did, tuple(rates), used=used)
 
     def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
+        """Measure how fast each RDMA device registers memory; if asked, also how much it can."""
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")
@@ -356,6 +363,7 @@ class Measuring:
         return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes), ceiling=ceiling)
 
     def _storage(self) -> MeasuredPart:
+        """Measure writes and reads of files in the folder to which the launch offloads."""
         folder = self._wanted.folder
         if folder is None or isinstance(folder, Unknown):
             why = "no launch with SSD offload is given" if folder is None else folder.reason
@@ -381,7 +389,7 @@ def _checked(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
 
 
 def _link(device: str) -> float:
-    """Return the bytes a second of its port; 0 for one in software, whose port says none."""
+    """Return the rate of the device's port 1 in bytes per second; 0 if unknown or in software."""
     root, place = Root(), f"/sys/class/infiniband/{device}"
     rate = root.text(f"{place}/ports/1/rate")
     if isinstance(rate, Unknown) or not os.path.exists(f"{place}/device"):
@@ -395,7 +403,7 @@ def _rdma_devices() -> tuple[str, ...]:
 
 
 def _free_bytes() -> dict[tuple[int, int | None], int]:
-    """Return what may be taken by page size (0: regular pages) and node (None: there is one)."""
+    """Return the bytes that may be taken, by page size (0: regular) and node (None: only one)."""
     root = Root()
     nodes: tuple[int | None, ...] = memory_nodes(root)
     nodes = nodes if len(nodes) > 1 else (None,)

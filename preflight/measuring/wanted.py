@@ -63,7 +63,7 @@ class LaunchWish(NamedTuple):
 
 
 def wanted_of(sized: Sized, host: Host) -> LaunchWish:
-    """Return what a launch asks for; what cannot be told of it is Unknown."""
+    """Read what ``measure`` needs to know of a launch; Unknown if the launch does not say it."""
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
     stores = [(one.id, one.clients[0].protocol.value) for one in mapped if one.clients]
@@ -117,6 +117,10 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
 
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
+    """Return what each process that populates memory maps and registers at its start.
+
+    Unknown if the memory that the launch maps is not known.
+    """
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most

@@ -93,6 +93,7 @@ def limit_met(refusal: RegistrationRefusal) -> LimitMet:
 
 
 def _cgroup(refusal: RegistrationRefusal) -> LimitMet | None:
+    """Return the limit of an rdma cgroup if it explains EAGAIN; else None."""
     if refusal.number != errno.EAGAIN:
         return None
     for group in refusal.cgroups or ():
@@ -109,6 +110,7 @@ def _cgroup(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _memlock(refusal: RegistrationRefusal) -> LimitMet | None:
+    """Return the memlock limit if it explains EPERM or ENOMEM; else None."""
     limit = refusal.memlock_bytes
     if limit is None or refusal.lifted:
         return None
@@ -129,6 +131,7 @@ def _memlock(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _length(refusal: RegistrationRefusal) -> LimitMet | None:
+    """Return the limit on the length of one region if it explains the refusal; else None."""
     if refusal.number not in (errno.EINVAL, errno.ENOSPC, errno.EFBIG):
         return None
     most = refusal.max_mr_size_bytes
@@ -140,6 +143,7 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
+    """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None."""
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _logged(refusal, _KEYS_LOG)
@@ -158,6 +162,7 @@ def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _table(refusal: RegistrationRefusal) -> LimitMet | None:
+    """Return the device's table limit if EIO, or its driver's ENOMEM or ENOSPC, shows it."""
     own = refusal.number == errno.EIO or (
         refusal.number in (errno.ENOMEM, errno.ENOSPC) and refusal.driver in _TABLE_DRIVERS
     )
@@ -226,6 +231,7 @@ def ceilings(
 
 
 def _of_cgroups(facts: Facts, nic: Nic) -> list[RegistrationCeiling]:
+    """Return how many more registrations with ``nic`` each rdma cgroup allows."""
     if isinstance(facts.rdma.cgroups, Unknown):
         return []
     found = []
@@ -244,6 +250,7 @@ def _of_cgroups(facts: Facts, nic: Nic) -> list[RegistrationCeiling]:
 
 
 def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[RegistrationCeiling]:
+    """Return the device's own limits, if known: free memory keys, and bytes in its table."""
     found = []
     limits, kernel = nic.verbs.limits, facts.rdma.kernel
     if not isinstance(limits, Unknown) and limits.max_mr > 0 and not isinstance(kernel, Unknown):
@@ -260,7 +267,7 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[RegistrationCeil
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the devices of the launch's first process that uses any; Unknown where that is."""
+    """Return the devices of the first process that uses any; Unknown if they are not known."""
     for use in uses(facts.rdma, needs):
         if isinstance(use.devices.names, Unknown) or use.devices.names:
             return use.devices.names
@@ -269,7 +276,7 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """Return what the launch registers with ``devices``; Unknown where its memory is."""
+    """Return what the launch registers with ``devices``; Unknown if its memory is not known."""
     most = nic_bytes = nic_regions = nic_objects = 0
     found = uses(facts.rdma, needs)
     lengths: set[int] = set()
@@ -312,6 +319,7 @@ class Users(NamedTuple):
 
     @property
     def text(self) -> str:
+        """One sentence: who uses the device, or that this cannot be told."""
         if self.contexts is None:
             return f"{self.device}: whether others use it cannot be told"
         found = f"{self.device} is in use: {self.contexts} open, {self.regions} memory regions"
@@ -337,9 +345,9 @@ def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
 
 
 def _name_of_opener(pid: str, node: str) -> str:
-    """Return the process's name where it has ``node`` open.
+    """Return the process's name if it has the device file ``node`` open.
 
-    "" where not, or where that is hidden.
+    "" if it has not, or if that is hidden.
     """
     try:
         links = os.listdir(f"/proc/{pid}/fd")

@@ -108,6 +108,10 @@ def child(order: Order, parent: int, say: Say) -> int:
 
 
 def _measure(order: Order, say: Say) -> None:
+    """Find how many bytes each device holds, all at once; report it and release the memory.
+
+    Raises OSError.
+    """
 
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
@@ -152,6 +156,7 @@ class _Run:
         log: KernelLog,
         say: Say,
     ) -> None:
+        """Begin with nothing held; the time budget starts now."""
         self._order, self._devices, self._layout = order, devices, layout
         self._address, self._log, self._say = address, log, say
         self._held = 0
@@ -167,6 +172,7 @@ class _Run:
         return self._layout.spent_bytes(held_bytes * len(self._devices), self._order.soft)
 
     def register(self, size: int) -> bool:
+        """Hold ``size`` bytes more on every device; False if a limit prevented it."""
         if self.spent(self._held + size) > self._order.spend_bytes:
             return self._refused(size, SPEND)
         room = self._watch.room()
@@ -196,6 +202,7 @@ class _Run:
         return False
 
     def _refusal(self, number: int, size: int, error: OSError) -> RegistrationRefusal:
+        """Collect the evidence on a refusal. number: the index of the device that refused."""
         order, device = self._order, self._devices[number]
         return RegistrationRefusal(
             device.name,
@@ -216,7 +223,7 @@ class _Run:
 
 
 def _early_refusal(order: Order, error: OSError) -> RegistrationRefusal | None:
-    """Return what refused a device that could not be opened at all."""
+    """Return the refusal of a device that could not be opened; None if the error names none."""
     device = getattr(error, "device", "")
     if device not in order.devices:
         return None
@@ -236,6 +243,7 @@ class KernelLog:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def new_lines(self) -> tuple[str, ...] | None:
+        """Return the messages since the last call; None if this user may not read the log."""
         if self._descriptor < 0:
             return None
         lines: list[str] = []
@@ -252,6 +260,7 @@ class KernelLog:
 
 
 def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
+    """Return each rdma cgroup's limit and use of ``device``; None if they cannot be read."""
     groups = read_cgroups(Root())
     if isinstance(groups, Unknown):
         return None
@@ -264,6 +273,7 @@ def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
 
 
 def _keys_in_use(device: str) -> int | None:
+    """Return the number of memory regions on ``device``; None if it cannot be read."""
     from checks.rdma.calls import kernel
 
     try:
@@ -311,7 +321,7 @@ class OpenDevice:
     """A device with a protection domain, and what is registered with it."""
 
     def __init__(self, name: str) -> None:
-        """Open it. Raises VerbsError; OSError where libibverbs cannot be loaded."""
+        """Open the device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
         self.name = name
         self._regions: list[RegisteredRegion] = []
         self._device = open_device(name)

@@ -125,6 +125,7 @@ def _buffer(layout: Layout) -> int:
 def _map(
     libc: ctypes.CDLL, address: int | None, length: int, protection: int, flags: int, file: int
 ) -> int:
+    """Call mmap and return the address. Raises OSError."""
     found = libc.mmap(address, length, protection, flags, file, 0)
     if found == _FAILED or found is None:
         number = ctypes.get_errno()
@@ -133,7 +134,7 @@ def _map(
 
 
 def memory_available_bytes() -> int | None:
-    """Return MemAvailable; None where it cannot be read."""
+    """Return MemAvailable in bytes; None if it cannot be read."""
     table = read_meminfo(Root())
     value = table if isinstance(table, Unknown) else table.value("MemAvailable")
     return None if isinstance(value, Unknown) else value

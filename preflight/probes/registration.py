@@ -275,6 +275,10 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
 
 
 def _result(nic: Nic, identity: Identity, page_bytes: int, measured: Measurement) -> dict[str, Any]:
+    """Build the result to save for one device: the memory that it held, and the limit it met.
+
+    A limit is named only if it is certain and the device's own.
+    """
     refusal, met = measured.refusal, measured.met
     own = refusal is not None and refusal.device == nic.name
     # A limit of this process says nothing of the device but that it holds at least so much; one
@@ -293,6 +297,7 @@ def _result(nic: Nic, identity: Identity, page_bytes: int, measured: Measurement
 
 
 def _says_less(result: dict[str, Any], identity: Identity) -> bool:
+    """Return whether the result met no limit and a saved one of this device holds as much."""
     if result["met"]:
         return False
     for old in saved():
@@ -393,6 +398,7 @@ def ceiling_object(answer: CeilingAnswer) -> dict[str, Any]:
 
 
 def _measured_object(measured: Measurement) -> dict[str, Any]:
+    """Build the JSON of a measurement; a number that was not counted is Unknown."""
     return {
         **fields(measured, "held_bytes", "held_regions", "region_bytes"),
         "longest_bytes": measured.range_bytes,
@@ -407,6 +413,7 @@ def _counted(number: int | None, why: str) -> int | Unknown:
 
 
 def _met_object(answer: CeilingAnswer, met: LimitMet) -> dict[str, Any]:
+    """Build the JSON of the limit that was met; device and errno are None without a refusal."""
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
         **met._asdict(),

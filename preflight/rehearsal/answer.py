@@ -91,13 +91,14 @@ def failed_step(run: RehearsalRun) -> StepResult | None:
 
 
 def describe_failure(done: StepResult) -> str:
-    """Return where it failed, and with which words."""
+    """Say which step failed, and with which error."""
     name = done.step.member.name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
 
 
 def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
+    """Yield warnings: pages left, fallbacks, a failed put or get, a start that luck decided."""
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -122,6 +123,10 @@ def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
 def _differences(
     plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
+    """Yield each difference between the prediction and the run; none if nothing was predicted.
+
+    by_checks: the checks explain the failure, so the failure itself is no difference.
+    """
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -156,9 +161,9 @@ def _error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Return whether it failed as the model says: by a bus error, or with these words.
+    """Return whether the step failed as predicted: by a bus error, or with the same words.
 
-    A program of its own says what its call returned in its own way, and ends.
+    A ``mooncake_client`` words its error in its own way, so its words are not compared.
     """
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
@@ -188,7 +193,7 @@ def _own_pages_agree(done: StepResult) -> bool:
 
 
 def _pages_differ(done: StepResult) -> Iterator[str]:
-    """Yield each count of pages that is not as predicted; none where nothing is predicted."""
+    """Yield each count of pages that is not as predicted; nothing if no pages are predicted."""
     if done.step.taken is None:
         return
     expected = predicted_pages(done.step.taken)

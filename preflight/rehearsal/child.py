@@ -63,6 +63,7 @@ def bind(node: int) -> None:
 
 
 def cpus_of(text: str) -> set[int]:
+    """Parse a list of CPUs as the kernel writes it, such as ``0-3,8``."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -104,6 +105,7 @@ class Player:
         return {"error": error, "seconds": time.monotonic() - began, "measured": measured}
 
     def _load(self, order: dict[str, Any]) -> str:
+        """Import Mooncake's store; return the error, "" if it loads."""
         if order["folder"] is not None:
             sys.path.insert(0, order["folder"])
         try:
@@ -139,6 +141,7 @@ class Player:
         return ""
 
     def _mapped(self, size: int, page: int) -> int | None:
+        """Map huge pages of ``page`` bytes and return the address; None if the kernel refuses."""
         import mmap
 
         libc = ctypes.CDLL(None, use_errno=True)
@@ -151,6 +154,7 @@ class Player:
         return None if found == _FAILED or found is None else int(found)
 
     def _setup(self, order: dict[str, Any]) -> str:
+        """Set up a store client; return the error, "" if it succeeds."""
         self._kept.append(self._store)  # of several all stay
         self._store = self._library.MooncakeDistributedStore()
         code = self._store.setup(
@@ -205,6 +209,7 @@ def play(orders: int, answers: int, more: str) -> None:
 
 
 def main() -> None:
+    """Become the ordered program, or carry out orders until there are no more."""
     del sys.path[0]  # this file's own folder, which is no place to import from
     order = json.loads(sys.argv[1])
     try:

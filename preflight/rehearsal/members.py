@@ -208,6 +208,7 @@ def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
 
 
 def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProcess:
+    """Return the process with its pools, clients, arena, hot cache and metadata scaled down."""
     settings, own = process.settings, process.own_allocator
     huge = settings.hugepages and launch.release.hugepages
     page = settings.hugepage_bytes if huge else REGULAR_PAGE_BYTES
@@ -226,6 +227,7 @@ def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProces
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:
+    """Return the store client scaled down, but not below the smallest segment that is accepted."""
     segment = scaled(client.segment_bytes, scale, page_bytes)
     if not huge and client.segment_bytes >= SLAB_BYTES:
         segment = max(segment, SLAB_BYTES)  # a smaller one is refused

@@ -105,6 +105,10 @@ def _until_failure(steps: Iterable[RehearsalStep]) -> Iterator[RehearsalStep]:
 def _steps(
     members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
 ) -> Iterator[RehearsalStep]:
+    """Yield the steps: host pools first, then each process's store clients and registrations.
+
+    taken: what the launch is predicted to map here; None if a pool cannot be read.
+    """
     every = [_grouped(one, launch) for one in asked_for(launch)]
     here = [_Groups([], [])] * len(every)
     if taken is not None:
@@ -186,6 +190,10 @@ def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) 
 
 
 def _ends(process: MappedProcess, launch: Launch, last: int) -> tuple[int, ...]:
+    """Return how many allocations the store clients have made by the end of each client.
+
+    last: the number for the last client.
+    """
     ends = []
     for count in range(1, len(process.clients)):
         first = process._replace(host_pools_bytes=(), clients=process.clients[:count])
@@ -231,15 +239,16 @@ def _registrations(
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return what ``member`` runs with: the launch's own variables, with sizes of a scaled one.
+    """Return the environment of ``member``: the launch's variables, with sizes scaled if needed.
 
-    base: what is added where the launch does not say it, as where programs are found.
+    base: variables that are added if the launch does not set them, such as PATH.
     """
     more = {} if scale == 1 else scaled_environment(member.process)
     return {**base, **member.environment, **more}
 
 
 def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
+    """Yield what is not rehearsed, and what stands in for the launch's own services."""
     if two_bounds:
         yield "the L2 pool is known between two bounds: the upper one is rehearsed"
     if any(process.gpu_registered_bytes != 0 for process in needs.processes):

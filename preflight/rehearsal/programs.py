@@ -160,7 +160,7 @@ class Running:
         return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """Return what the library wrote last: its errors, or where there is none its last words."""
+        """Return the last errors that the library wrote, or its last lines if it wrote none."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -205,6 +205,7 @@ class Programs:
     """Those that run, and where each of them listens. players: by member's number."""
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
+        """Prepare to run the plan; nothing is started yet. folder: for logs and offloaded data."""
         self._plan, self._folder, self._limit_seconds = plan, folder, limit_seconds
         self.players: dict[int, Running] = {}
         self._running: list[Running] = []
@@ -252,6 +253,7 @@ class Programs:
     def _start(
         self, environment: Mapping[str, str], node: int | None, program: tuple[str, ...]
     ) -> Running:
+        """Start a process with a log of its own. node: the NUMA node it is bound to, or None."""
         log = self._folder / f"process-{len(self._running)}.log"
         started = Running(self._plan.library.python, environment, log, node, program)
         self._running.append(started)
@@ -263,6 +265,7 @@ class Programs:
         return str(folder)
 
     def _start_master(self) -> None:
+        """Start a mooncake_master on free ports, with offload if a client of the plan offloads."""
         port = free_port()
         program: tuple[str, ...] = (
             self._plan.library.program("mooncake_master"),
@@ -282,7 +285,7 @@ class Programs:
             self._master_is_up = True
 
     def start_client(self, member: Member, look: Callable[[], None]) -> ProgramReply:
-        """Start ``mooncake_client``, with the launch's own words but for where things are."""
+        """Start ``mooncake_client`` with the launch's arguments and the rehearsal's addresses."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         words = [*member.arguments, *self._where(address)]

@@ -209,6 +209,7 @@ def find_library(python: str | None) -> Library | Unknown:
 
 
 def _path_of(python: str) -> tuple[str, ...] | Unknown:
+    """Ask the interpreter ``python`` for its import path; Unknown if it cannot be run."""
     import subprocess
 
     try:

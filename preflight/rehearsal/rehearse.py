@@ -32,9 +32,9 @@ _TOPICS = ("system", "limits", "rdma")
 def rehearse(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float
 ) -> RehearsalAnswer:
-    """Return what came of it. scale: every size is divided by it. step_seconds: the most for each.
+    """Rehearse a launch. scale: divides every size. step_seconds: the limit of each step.
 
-    python: the interpreter that has Mooncake, None for this one. Raises UsageError.
+    python: the interpreter that has Mooncake; None: the running one. Raises UsageError.
     """
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
@@ -66,7 +66,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
-    """Return what the rehearsal is to do, and what is predicted of it."""
+    """Plan the rehearsal and its prediction; Unknown if the launch cannot be rehearsed."""
     written = sized.sizing
     if isinstance(written.inputs.most, Unknown):
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
@@ -88,7 +88,7 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
 
 
 def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
-    """Return the launch that is run, judged as any is; where L2 has two bounds, the upper one."""
+    """Return the launch scaled down and judged again; if L2 has two bounds, the upper one."""
     most = written.inputs.most
     if isinstance(most, Unknown) or scale == 1:
         return written
@@ -100,7 +100,7 @@ def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
 
 
 def perform(prepared: Prepared, timeout_seconds: float) -> RehearsalAnswer:
-    """Run the rehearsal, and return how what was measured differs from what was predicted."""
+    """Run the rehearsal and compare it with its prediction; ``unknown`` if it cannot run."""
     root, plan = Root(), prepared.plan
     warnings = others(root)
     progress = Progress()
@@ -116,13 +116,13 @@ def perform(prepared: Prepared, timeout_seconds: float) -> RehearsalAnswer:
 def answer_of(
     prepared: Prepared, done: RehearsalRun, warnings: Iterable[str] = ()
 ) -> RehearsalAnswer:
-    """Return what a rehearsal that has run comes to, with what checks find where it failed."""
+    """Judge a rehearsal that has run; if it failed, the checks' findings are a part of it."""
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)
 
 
 def _checked(prepared: Prepared) -> tuple[str, ...]:
-    """Return what the checks find of registering memory, as the host was before the rehearsal."""
+    """Return the checks' failures on memlock and RDMA, read before the rehearsal began."""
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.base.finding import Status

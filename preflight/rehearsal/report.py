@@ -45,6 +45,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
 
 
 def _row(done: StepResult) -> tuple[str, ...]:
+    """Return one step's row in the table, in the order of its heads."""
     step = done.step
     return (
         step.member.name,
@@ -56,6 +57,7 @@ def _row(done: StepResult) -> tuple[str, ...]:
 
 
 def _predicted(step: RehearsalStep) -> str:
+    """Describe the memory that the step is predicted to take."""
     if step.taken is None:
         return "not reached"
     text = pages_text(predicted_pages(step.taken))
@@ -96,6 +98,7 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
 
 
 def _time(done: StepResult) -> str:
+    """Describe how long the step took, with its populate rate and registration time if known."""
     words = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
     if done.populated_seconds and size >= GIB // 4:
@@ -106,6 +109,7 @@ def _time(done: StepResult) -> str:
 
 
 def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
+    """Yield the lines below the table: library, pinned memory, put and get, pages left."""
     library = plan.library
     yield f"library    {library.name}" + (f", scale 1/{plan.scale}" if plan.scale > 1 else "")
     status, why = plan.full_size
@@ -164,6 +168,7 @@ def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
 
 
 def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
+    """Build the fields of the JSON answer that the plan alone decides."""
     return {
         "library": {
             "wheel": plan.library.distribution,
@@ -178,6 +183,7 @@ def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
 
 
 def _run_object(run: RehearsalRun) -> dict[str, Any]:
+    """Build the fields of the JSON answer that were measured in the run."""
     moved = run.transfer
     return {
         "steps": [_step_object(done) for done in run.done],
@@ -210,6 +216,7 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
 
 
 def _step_object(done: StepResult) -> dict[str, Any]:
+    """Build the JSON of one step: what it asks for, the prediction and the measurement."""
     step, failure = done.step, done.step.failure
     times = ("seconds", "populated_seconds", "registered_seconds")
     return {
@@ -231,6 +238,7 @@ def _step_object(done: StepResult) -> dict[str, Any]:
 
 
 def _allocation_object(one: Allocation) -> dict[str, Any]:
+    """Build the JSON of one allocation that a step asks for."""
     return {
         "what": one.what,
         "size_bytes": plain(one.bytes),
@@ -243,6 +251,7 @@ def _allocation_object(one: Allocation) -> dict[str, Any]:
 
 
 def _page_objects(pages: Mapping[Spot, int]) -> list[dict[str, Any]]:
+    """Build the JSON of page counts by size and NUMA node, without counts of 0."""
     ordered = sorted(pages.items(), key=lambda item: (item[0].page_size_bytes, item[0].node or -1))
     return [
         {"page_size_bytes": spot.page_size_bytes, "numa_node": spot.node, "pages": count}

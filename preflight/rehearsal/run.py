@@ -65,7 +65,7 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return memory that is no huge page, by the node that it is bound to, in bytes; None: all."""
+    """Return the bytes of regular memory by the node it is bound to; None: all together."""
     need: dict[int | None, int] = {None: 0}
     for one in (one for step in steps for one in step.asked if one.backing is Backing.REGULAR):
         size = one.pages * one.page_size_bytes
@@ -86,6 +86,7 @@ class _Stage:
         tell: Progress,
         before: Mapping[Spot, int],
     ) -> None:
+        """Prepare to play the plan. before: the pages in use before it begins."""
         self._plan, self._root, self._programs = plan, root, programs
         self._limit_seconds, self._tell, self._before = limit_seconds, tell, before
         nodes = {m.process.node for m in plan.members if m.process.node is not None}
@@ -98,6 +99,7 @@ class _Stage:
         self._stopped = ""
 
     def result(self, left: Mapping[int, int]) -> RehearsalRun:
+        """Return the run as recorded so far. left: pages not given back, by page size in bytes."""
         return RehearsalRun(
             tuple(self._done),
             tuple(self._held),
@@ -109,6 +111,10 @@ class _Stage:
         )
 
     def play(self) -> None:
+        """Do the steps until one fails or a limit stops them, then read what each process holds.
+
+        If no step failed, also put a value and get it.
+        """
         failed = False
         try:
             self._refuse_too_large(self._plan.steps, "the launch")
@@ -128,7 +134,7 @@ class _Stage:
             self._look_back()
 
     def _look_back(self) -> None:
-        """Read what is held now, by whom."""
+        """Record the pages and the memory that each process holds now."""
         self._pages = taken_since(self._root, self._before)
         for member in self._plan.members:
             player = self._programs.players.get(member.number)
@@ -137,6 +143,7 @@ class _Stage:
             self._held.append(ProcessMemory(member, *kept))
 
     def _step(self, step: RehearsalStep) -> StepResult:
+        """Do one step and measure it. Raises StoppedError at a limit of memory or time."""
         member, players = step.member, self._programs.players
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
@@ -192,7 +199,7 @@ class _Stage:
         return taken
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
-        """Refuse, before they begin, steps that the memory is not there for."""
+        """Raise StoppedError if regular memory is short for ``steps``, which have not begun."""
         found = self._watch.too_small(_regular_bytes(steps))
         if found is None:
             return
@@ -252,6 +259,7 @@ class StepTimes:
     """When the last page of a step was there, and when the last was pinned."""
 
     def __init__(self, root: Root, before: Mapping[Spot, int], began: float) -> None:
+        """Begin at ``began``, in monotonic seconds. before: the pages in use at that time."""
         self._root, self._before, self._began = root, before, began
         self._pages: int | None = None
         self._pinned = 0
@@ -260,6 +268,10 @@ class StepTimes:
         self._pinned_at: float | None = None
 
     def look(self, process: Running | None) -> None:
+        """Note the time if the huge pages changed, or the pinned bytes grew, since the last call.
+
+        process: the process that does the step; None if it has not started yet.
+        """
         now = time.monotonic()
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
@@ -315,7 +327,7 @@ class MemoryWatch:
         return tightest
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """Return what of ``need_bytes``, by node (None: in all), has no room, and that room."""
+        """Return the first need that exceeds its room, and that room; None if all fit."""
         for room in self._rooms():
             need = need_bytes.get(room.node, 0)
             if need > room.bytes:
@@ -323,6 +335,7 @@ class MemoryWatch:
         return None
 
     def _rooms(self) -> Iterator[Room]:
+        """Yield the room of the host, of each watched node and of the cgroup, if it has a limit."""
         yield _host_room(read_meminfo(self._root))
         if self._nodes:
             tables, pools = read_node_meminfo(self._root), _pools(self._root)
@@ -335,6 +348,7 @@ class MemoryWatch:
 
 
 def _host_room(meminfo: Meminfo | Unknown) -> Room:
+    """Return the host's available memory, less the share left alone; below 0 if unreadable."""
     if isinstance(meminfo, Unknown):
         return Room(-1, f"memory cannot be read: {meminfo.reason}")
     sizes = meminfo.values
@@ -346,7 +360,7 @@ def _host_room(meminfo: Meminfo | Unknown) -> Room:
 
 
 def _node_room(node: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
-    """Return what is free on a node, with page cache, which goes first, and without huge pages."""
+    """Return the room on a node: free memory and page cache, less the share left alone."""
     names = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
     free = sum(table.values.get(name, 0) for name in names)
     here = ((size, pool.nodes[node]) for size, pool in pools.items() if node in pool.nodes)
@@ -356,6 +370,7 @@ def _node_room(node: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
 
 
 def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown | None) -> Room:
+    """Return the room below the cgroup's limit, less the share left alone; -1 if unreadable."""
     if headroom is None:
         return Room(1 << 62, "no cgroup limit")
     if isinstance(headroom, Unknown):
@@ -422,5 +437,5 @@ def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
 
 
 def status_bytes(pid: int) -> Mapping[str, int]:
-    """Return a process's sizes on this machine (VmPin, VmLck, VmRSS); empty where it is gone."""
+    """Return a process's sizes in bytes (VmPin, VmLck, VmRSS ...); empty if it is gone."""
     return read_process_sizes(Root(), pid)

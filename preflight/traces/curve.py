@@ -46,7 +46,7 @@ class Curve(NamedTuple):
     error: float = 0.0
 
     def rate(self, blocks: float) -> float:
-        """Return the hit rate, 0 to 1, of a cache of so many blocks."""
+        """Return the hit rate, 0 to 1, of a cache of ``blocks`` blocks."""
         if not self.accesses:
             return 0.0
         at = bisect_right(self.sizes, blocks)
@@ -88,6 +88,7 @@ class _Stack:
     """
 
     def __init__(self, scale: int = 1) -> None:
+        """Begin with no request counted. scale: blocks that each followed block stands for."""
         self.scale, self.accesses = scale, 0
         self.last: dict[int, int] = {}
         # A binary indexed tree over requests: the blocks that each was the last to touch.
@@ -125,6 +126,7 @@ class _Stack:
         self._append(size)
 
     def _append(self, count: int) -> None:
+        """Add a request to the tree. count: the blocks that it was the last to touch."""
         index = len(self.tree)
         low, below = index & index - 1, index - 1
         while below > low:
@@ -154,6 +156,7 @@ class CurveCounter:
     """
 
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
+        """Begin without requests; all blocks are followed until they are too many."""
         self._most = max(2 * PARTS, most_blocks)
         self._stacks = [_Stack()]
         # Accesses by their distances (see ``_Stack.steps``): of the time when all blocks were
@@ -166,7 +169,7 @@ class CurveCounter:
 
     @property
     def distinct(self) -> int | None:
-        """Distinct blocks so far; None where a sample is followed."""
+        """The number of distinct blocks so far; None if a sample is followed."""
         return None if self.uses is None else len(self._stacks[0].last)
 
     def take(self, blocks: Sequence[int]) -> None:
@@ -255,6 +258,7 @@ def optimum(uses: Runs, sizes: Sequence[int], since: int = 0) -> list[int]:
 
 
 def _optimum(uses: Runs, size: int, since: int) -> int:
+    """Count the hits of the best possible cache of ``size`` blocks, from request ``since`` on."""
     hits, held = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []

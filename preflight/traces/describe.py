@@ -72,6 +72,7 @@ class _Lengths:
         return Spread(self._sum / max(1, total), self._at(0.5), self._at(0.95), self._most)
 
     def _at(self, part: float) -> int:
+        """Return the length in tokens, within 2%, that ``part`` (0 to 1) of all do not exceed."""
         wanted, seen = part * sum(self._counts), 0
         for step, number in zip(self._steps, self._counts, strict=True):
             seen += number

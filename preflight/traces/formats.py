@@ -53,6 +53,7 @@ def read_records(name: str) -> Iterator[tuple[int, Record]]:
 
 
 def _open(name: str) -> TextIO:
+    """Open a trace, ``-`` for standard input. Raises UsageError if it cannot be opened in time."""
     if name == "-":
         return sys.stdin
     try:
@@ -63,6 +64,7 @@ def _open(name: str) -> TextIO:
 
 
 def _unpacked(name: str) -> TextIO:
+    """Open a file as text and unpack .gz and .xz; .zst raises UsageError. Raises OSError."""
     if name.endswith(".gz"):
         import gzip
 
@@ -80,6 +82,7 @@ def _unpacked(name: str) -> TextIO:
 
 
 def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Record:
+    """Parse one record with ``read``; raise UsageError if that fails or gives no object."""
     where = f"--trace {name}, line {number}"
     try:
         found = read(text)
@@ -125,6 +128,7 @@ def _logged(text: str) -> Record | None:
 
 
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
+    """Yield each line that is not blank, with its number from 1. Raises UsageError."""
     number = 0
     try:
         while text := file.readline(_LONGEST_LINE):
@@ -145,6 +149,7 @@ def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
 
 
 def _cells(heads: list[str], text: str) -> Record:
+    """Parse one line of a table as a record. Raises ValueError if a cell is missing or extra."""
     import csv
 
     cells = next(csv.reader([text]))
@@ -241,6 +246,7 @@ def _requests(
 def _read(
     found: Format, record: Record, size: int, earlier: Earlier, where: str
 ) -> Iterable[Request]:
+    """Return the requests of one record. Raises UsageError, which begins with ``where``."""
     try:
         return list(found.read(record, size, earlier))
     except LineError as error:
@@ -251,6 +257,10 @@ def _read(
 
 
 def _count(record: Record, field: str, least: int) -> int:
+    """Return a field as a number of tokens, 0 if it is missing.
+
+    Raises LineError if it is not an integer, or is less than ``least``.
+    """
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -260,6 +270,10 @@ def _count(record: Record, field: str, least: int) -> int:
 
 
 def _seconds(record: Record, per_second: int) -> float | None:
+    """Return the timestamp in seconds; None if there is none. Raises LineError.
+
+    per_second: 1 if the trace counts seconds, 1000 if it counts milliseconds.
+    """
     value = record.get("timestamp")
     if value is None:
         return None
@@ -320,11 +334,12 @@ def _told_size(found: Format, records: list[Record]) -> int:
 
 
 def _fits(length: int, count: int, size: int) -> bool:
-    """Return whether so many blocks are a prompt's, with the last one short or without it."""
+    """Return whether ``count`` blocks make a prompt, with or without a last one that is short."""
     return count in (length // size, -(-length // size))
 
 
 def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
+    """Read a record that names its blocks by ``hash_ids`` as one request. Raises LineError."""
     length = _count(record, "input_length", 1)
     hashes = _list(record, "hash_ids")
     own = record.get("block_size")
@@ -352,6 +367,10 @@ def _session(record: Record) -> int | None:
 
 
 def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
+    """Read a record of token ids as one request, in pages of ``size`` tokens.
+
+    Raises LineError.
+    """
     field = next((name for name in _TOKEN_FIELDS if name in record), _TOKEN_FIELDS[0])
     tokens = _list(record, field)
     wrong = next((each for each in tokens if type(each) is not int), None if tokens else tokens)
@@ -386,7 +405,7 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _said(turn: Any, field: str) -> tuple[str, str]:
-    """Return who said something, and what."""
+    """Return a turn's speaker and text. Raises LineError."""
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -398,7 +417,7 @@ def _said(turn: Any, field: str) -> tuple[str, str]:
 
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Return a request for each answer, with all that was said before it."""
+    """Read a conversation: one request for each answer, its prompt being all text before."""
     field = "conversations" if "conversations" in record else "messages"
     turns = [_said(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1

@@ -88,6 +88,7 @@ def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trac
 
 
 def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Request]:
+    """Yield the profile's requests in the order of time, without end. page: tokens of a page."""
     rng = random.Random(seed)
     # (when, number of the conversation, its prompt so far, questions to come)
     waiting: list[tuple[float, int, _Talk, int]] = []

@@ -146,6 +146,7 @@ class StorePool:
     """
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
+        """Begin empty. disk: blocks that the disks hold; None without disks."""
         # When each was written, where none asked for it since; when it was last asked for.
         self._written: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, float] = OrderedDict()
@@ -160,7 +161,7 @@ class StorePool:
         return block in self._asked or block in self._written
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
-        """Return where each block is, up to the first that is missing; those found are leased."""
+        """Return the tier of each block up to the first that is missing; lease those found."""
         found: list[str] = []
         for block in blocks:
             if block in self:
@@ -173,7 +174,7 @@ class StorePool:
         return found
 
     def put(self, block: int, now: float) -> None:
-        """Write what is not there; who writes asks for it first."""
+        """Write a block if the store does not have it; if it has, renew its lease."""
         if block in self._asked or block in self._written:
             self._lease(block, now)
             return
@@ -209,6 +210,7 @@ class StorePool:
                 self._write(gone)
 
     def _write(self, block: int) -> None:
+        """Write a block to the disk, if there is one; a full disk drops the block written first."""
         if self._disk is None or block in self._disk:
             return
         self._disk[block] = None
@@ -247,6 +249,7 @@ class _Cache:
     def __init__(
         self, l1: int, l2: int | None, pool: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
+        """Begin empty. l1, l2: blocks that each tier holds; l2 None: there is no L2."""
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
         # Blocks, and how many of them are free.
         self._size, self._free1 = l1, l1
@@ -294,7 +297,7 @@ class _Cache:
         return found
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
-        """Return the tiers of what is there; a node that the request ends in or leaves is split."""
+        """Return the tiers of the blocks that are found; split a node that matches in part."""
         node, found, rest = self._root, list[str](), blocks
         self._held = []
         while rest and rest[0] in node.children:
@@ -339,7 +342,7 @@ class _Cache:
             heappush(self._leaves["L2"], (node.used, node))
 
     def _oldest(self, tier: str) -> _Node | None:
-        """Return the least recently used of what a tier may evict; None for none."""
+        """Return the least recently used node that a tier may evict; None if there is none."""
         leaves = self._leaves[tier]
         while leaves:
             used, node = heappop(leaves)
@@ -366,9 +369,9 @@ class _Cache:
     def _fetch(
         self, pool: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
     ) -> list[str]:
-        """Move from the store into L2 what has room there, or nothing where that is too little.
+        """Prefetch blocks from the store into L2; return their tiers, [] if they are too few.
 
-        loaded: what L1 got from L2 for this request.
+        loaded: nodes that L1 got from L2 for this request.
         """
         rules = self._rules
         least = max(1, ceil(rules.prefetch_threshold / block_tokens))
@@ -394,7 +397,7 @@ class _Cache:
         return stored
 
     def _write_through(self) -> None:
-        """Copy what was left in L1 often enough; a copy needs its parent's."""
+        """Copy to L2 each node that enough requests left in L1, its parents first."""
         for at, node in enumerate(self._held):
             node.left += 1
             if node.l2 or node.left < self._after:
@@ -421,7 +424,7 @@ class _Cache:
                 self._pool.put(block, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Make room for so many blocks in L2, and return whether there is enough now.
+        """Make room for ``wanted`` blocks in L2, and return whether there is enough now.
 
         whole: as many leave, whatever is free (evict_host of prefetch).
         """
@@ -437,7 +440,7 @@ class _Cache:
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
-        """Give up copies that L1 holds too; those of its leaves last, for these leave it next."""
+        """Drop L2 copies of nodes that L1 holds too; leaves last, since L1 evicts them next."""
         for leaves in (False, True):
             gone = []
             for node in self._doubles:
@@ -453,7 +456,7 @@ class _Cache:
                 del self._doubles[node]
 
     def _forget(self, node: _Node) -> None:
-        """Count what left L2 for good."""
+        """Remove a node's copy from L2, and count its blocks as evicted."""
         node.l2 = False
         self._free2 += len(node.blocks)
         self._flows.evicted["L2"] += len(node.blocks)
@@ -487,6 +490,7 @@ class Replay:
     """Takes requests one after the other; ``flows`` is what they have come to."""
 
     def __init__(self, sizes: TierSizes, rules: Rules, block_tokens: int, page_tokens: int) -> None:
+        """Begin with empty caches. sizes: in tokens."""
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
@@ -523,6 +527,10 @@ class Replay:
         return found
 
     def _route(self, request: Request) -> int:
+        """Return the index of the cache that gets the request.
+
+        Raises UsageError for sticky routing if the trace does not name conversations.
+        """
         count, (how, threshold) = len(self._caches), self._rules.routing
         if how == "random":
             return self._random.randrange(count)

@@ -10,7 +10,7 @@ from preflight.verbs.objects import ACCESS, VerbsError
 
 
 def open_device(name: str) -> CtypesDevice:
-    """Open a device. Raises VerbsError; OSError where libibverbs cannot be loaded."""
+    """Open a device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
     return CtypesDevice(_Library(name))
 
 
@@ -18,6 +18,7 @@ class _Library:
     """libibverbs, whose calls raise VerbsError for ``device`` where they fail."""
 
     def __init__(self, device: str) -> None:
+        """Load libibverbs and declare the types of its calls. Raises OSError if loading fails."""
         self.device = device
         self.loaded = library()
         pointer, number = ctypes.c_void_p, ctypes.c_int
@@ -31,7 +32,7 @@ class _Library:
             bound.restype, bound.argtypes = result, arguments
 
     def make(self, function: str, *arguments: object) -> int:
-        """Call what returns an object's address, and NULL with errno where it fails."""
+        """Call a function that returns an object's address; NULL raises VerbsError."""
         ctypes.set_errno(0)
         made = getattr(self.loaded, function)(*arguments)
         if not made:
@@ -39,7 +40,7 @@ class _Library:
         return int(made)
 
     def do(self, function: str, *arguments: object) -> None:
-        """Call what returns 0, or an error number, or -1 with errno."""
+        """Call a function that returns 0 on success. Raises VerbsError for any other result."""
         ctypes.set_errno(0)
         number = getattr(self.loaded, function)(*arguments)
         if number:
@@ -62,6 +63,7 @@ class CtypesDevice:
         self._domain = verbs.make("ibv_alloc_pd", self._context)
 
     def _open(self) -> int:
+        """Open the device and return the address of its context. Raises VerbsError."""
         loaded, name = self._verbs.loaded, self._verbs.device
         count = ctypes.c_int(0)
         start = self._verbs.make("ibv_get_device_list", ctypes.byref(count))

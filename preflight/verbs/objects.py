@@ -54,7 +54,7 @@ LIBRARIES: tuple[str, ...] = ("pyverbs_objects", "ctypes_objects")
 
 
 def open_device(name: str) -> OpenedDevice:
-    """Open ``name``. Raises VerbsError; OSError where libibverbs cannot be loaded at all."""
+    """Open the device ``name``. Raises VerbsError; OSError if libibverbs cannot be loaded."""
     preferred, last = LIBRARIES
     try:
         library = import_module(f"preflight.verbs.{preferred}")
