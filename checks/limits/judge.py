@@ -161,7 +161,10 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge the bytes that a process certainly maps (libraries and GPU add more) by its limits."""
+    """Judge a process by its ulimits of address space, data, file size, stack and CPU time.
+
+    The worst of them counts.
+    """
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {

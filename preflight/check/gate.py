@@ -238,7 +238,10 @@ def recommended(report: Report) -> dict[str, str]:
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
 ) -> tuple[Checked | None, str]:
-    """Return the report; without one, the reason: no launch is known, or it could not be read."""
+    """Return the report, or None and the reason: not readable, or a defect of this program.
+
+    Raises NoLaunchError.
+    """
     try:
         return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:

@@ -300,7 +300,7 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
 
 
 def _why(place: ValuePlace) -> str:
-    """Return why a value cannot be edited for certain."""
+    """Return why editing a value in the launch is not safe, as a clause of a sentence."""
     if place.written and _COMPUTED.search(place.old):
         return "it is computed when the launch runs"
     if place.origin is not None and place.origin.source == "environment":
@@ -364,7 +364,10 @@ def meaning(command: Command) -> Meaning:
 
 
 def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
-    """Return whether both mean the same; ``docker run -e`` names a variable in the wrapper too."""
+    """Return whether an edited command means what was wanted.
+
+    A new variable, and its -e in a wrapper, may differ.
+    """
     added = after.environment.get(place.name)
     if place.kind == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.

@@ -192,7 +192,7 @@ def _table(answered_fit: Fitted, width: int) -> list[str]:
 def _row(
     knob: Knob | None, value: int | None, unit: str, note: str
 ) -> list[tuple[str, str, str, str]]:
-    """Return the row of one size, as the launch spells it."""
+    """Return one row: name, now, fits, that is; "as it is" if value is None."""
     if knob is None:
         return []
     old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))

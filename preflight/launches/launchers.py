@@ -281,7 +281,10 @@ def _whole(text: str) -> int:
 
 
 def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
-    """Return the GPUs on a host by srun(1)'s options; None if no option tells."""
+    """Return the GPUs on a host by srun(1)'s options, the least of them; None if none tells.
+
+    beside: tasks on a host.
+    """
     counts: list[int] = []
     for name, value in valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)

@@ -64,7 +64,7 @@ def of_job(origin: Origin) -> SetLimit:
 
 
 def of_ray(origin: Origin) -> Iterator[SetLimit]:
-    """Yield the limits of a program that Ray starts: those of the daemon of its node."""
+    """Yield each limit of a program that Ray starts, as not known: its node's daemon gives it."""
     why = Unknown(
         f"Ray starts it ({origin}): with the limits that its node was started with",
         advice="check as Ray starts it: ray job submit -- mooncake-preflight check LAUNCH",

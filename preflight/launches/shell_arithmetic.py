@@ -80,7 +80,7 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
 
 
 def _sum(text: str, value: Value) -> int:
-    """Return the result of a sum without assignments."""
+    """Return the value of an arithmetic expression without assignments. Raises _NotKnownError."""
     ternary = _TERNARY.fullmatch(text)
     if ternary is not None:
         condition, yes, no = ternary.groups()

@@ -191,7 +191,7 @@ def hello(player: Any, order: Json) -> Json:
 
 
 def transfer(player: Any, order: Json) -> Json:
-    """Write or read objects of one size, one after the other, behind the first page."""
+    """Time transfers of one size, one after the other; the first page stays as it is."""
     size = order["size"]
     call = getattr(player.engine, f"transfer_sync_{order['op']}")
     places = (min(player.size, player.there_bytes) - HEAD_BYTES) // size

@@ -63,7 +63,7 @@ class Metrics(NamedTuple):
 
 
 def parse_metrics(text: str) -> Metrics:
-    """Read Prometheus' text format; a line without a sample or a number is left out."""
+    """Read Prometheus' text format; lines without a sample or a finite number are left out."""
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for name, labels, number in _SAMPLE.findall(text):
         try:

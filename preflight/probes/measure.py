@@ -108,9 +108,9 @@ def child(order: Order, parent: int, say: Say) -> int:
 
 
 def _measure(order: Order, say: Say) -> None:
-    """Find how many bytes each device holds, all at once; report it and release the memory.
+    """Find how many bytes can be registered with all RDMA devices at the same time.
 
-    Raises OSError.
+    It reports the number and releases the memory. Raises OSError.
     """
 
     log = KernelLog()

@@ -176,7 +176,7 @@ def _is_address(host: str) -> bool:
 
 
 def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
-    """Yield every service that a process talks to."""
+    """Yield each address that a process needs: services it talks to, and its own for others."""
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:

@@ -200,7 +200,10 @@ def value_of(order: dict[str, Any]) -> bytes:
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Play until there are no more orders, which is the end of the command."""
+    """Read orders (lines of JSON) from a descriptor and write each answer to another.
+
+    Until the first is closed. more: a file of Python with further orders, "" for none.
+    """
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:

@@ -291,7 +291,10 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Split cells into lines of ``width`` columns, behind ``first`` columns, two spaces apart."""
+    """Yield index ranges of cells that fit into lines of ``width`` columns.
+
+    first: columns that the name of the row takes.
+    """
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:
