@@ -342,7 +342,7 @@ class _Cache:
             heappush(self._leaves["L2"], (node.used, node))
 
     def _oldest(self, tier: str) -> _Node | None:
-        """Take the least recently used node that may be evicted out of its queue; None without one."""
+        """Take the least recently used node that may be evicted out of its queue, or None."""
         leaves = self._leaves[tier]
         while leaves:
             used, node = heappop(leaves)
