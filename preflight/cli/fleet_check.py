@@ -8,8 +8,8 @@ import click
 
 from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
-from preflight.cli.node_options import with_answer, with_remote, with_ssh_nodes
-from preflight.cli.options import Integer, with_launch
+from preflight.cli.node_options import FANOUT, with_answer, with_remote, with_ssh_nodes
+from preflight.cli.options import with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 @with_ssh_nodes(
     "gpu[001-064]",
     "Seconds, connecting included, after which a node that did not answer is unknown.",
-    click.option(
-        "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
-    ),
+    FANOUT,
 )
 @with_remote
 @with_answer()

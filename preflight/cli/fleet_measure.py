@@ -61,8 +61,8 @@ def measure(
     fails; 3 some pair was not measured; 64 usage error; 70 a defect of this program; 130
     interrupted.
     """
-    from preflight.base.output import painter, say, say_json
-    from preflight.fleet.measure import measure_fleet, measure_object, measure_text
+    from preflight.fleet.measure import measure_fleet
+    from preflight.fleet.remote.answers import say_answer
     from preflight.fleet.remote.check import nodes_of
     from preflight.inputs.recorded_launch import recorded_launch
     from preflight.measuring.plan import LEAST_BUDGET_SECONDS
@@ -76,12 +76,4 @@ def measure(
         raise click.UsageError("a pair takes two nodes: give --nodes 'gpu[001-004]'")
     record = recorded_launch(launch) if launch.words else None
     answer = measure_fleet(nodes, record, words, budget_seconds, where, program)
-    if as_json:
-        from preflight.base.envelope import envelope
-
-        code, shown = answer.exit_code, measure_object(answer)
-        status, reason = answer.status, answer.verdict
-        say_json(envelope("fleet-measure", code, shown, word=status, reason=reason))
-    else:
-        say(measure_text(answer, painter(color), verbosity))
-    return answer.exit_code
+    return say_answer(answer, "fleet-measure", as_json, color, verbosity)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.node_options import with_remote, with_ssh_nodes
-from preflight.cli.options import COLOR, JSON, Integer, with_launch
+from preflight.cli.node_options import FANOUT, with_remote, with_ssh_nodes
+from preflight.cli.options import COLOR, JSON, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.remote.program import Program, SshNodes
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 @with_ssh_nodes(
     "gpu[001-064]",
     "Seconds, connecting included, after which a node that did not answer is unknown.",
-    click.option(
-        "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
-    ),
+    FANOUT,
 )
 @with_remote
 @JSON
@@ -49,20 +47,12 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or nothing runs there;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.base.output import painter, say, say_json
-    from preflight.fleet.observe import observation_object, observation_text, observe_fleet
+    from preflight.fleet.observe import observe_fleet
+    from preflight.fleet.remote.answers import say_answer
     from preflight.fleet.remote.check import nodes_of
     from preflight.inputs.recorded_launch import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch) if launch.words else None
     answer = observe_fleet(nodes, record, where, program)
-    if as_json:
-        from preflight.base.envelope import envelope
-
-        code, found = answer.exit_code, observation_object(answer)
-        status, reason = answer.status, answer.verdict
-        say_json(envelope("fleet-observe", code, found, word=status, reason=reason))
-    else:
-        say(observation_text(answer, painter(color), -1 if quiet else 0))
-    return answer.exit_code
+    return say_answer(answer, "fleet-observe", as_json, color, -1 if quiet else 0)

@@ -48,6 +48,9 @@ _REMOTE: tuple[Option, ...] = (
         help="What runs the program that is taken along; 3.10 or newer.",
     ),
 )
+FANOUT: Option = click.option(
+    "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
+)
 REPORTS: Option = click.option(
     "--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json."
 )

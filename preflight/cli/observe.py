@@ -144,9 +144,9 @@ def observed(
         of_launch = list(launch_findings(sized.sizing, servers, host.root.text("/proc/1/stat")))
         about = source_name(sized.sizing), sentence(sized.sizing.inputs.processes)
     not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
-    asked = {server.pid: served_metrics(server, host.root.live) for server in servers}
-    served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
     looked_at = tuple(server for server in servers if server not in not_of_it)
+    asked = {server.pid: served_metrics(server, host.root.live) for server in looked_at}
+    served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
     of_servers = [one for one in findings(servers, served) if one[0] in looked_at]
     of_servers += gpu_findings(looked_at, host.root)
     if traffic_seconds is not None:  # read anew each time

@@ -12,31 +12,24 @@ from checks.base.regex import regex
 from preflight.base.one_line import clean
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.text import (
-    Paint,
-    grid,
-    painted,
-    plural,
-    rest_of,
-)
+from preflight.fleet.base.text import plural
 from preflight.fleet.remote.answers import (
     NO_VERDICT,
+    FleetAnswer,
     answer_document,
-    finding_lines,
     findings_of,
     on_nodes,
     trouble,
 )
 from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply, lacks_tool
-from preflight.fleet.reports.rows import EXIT_CODES, FleetFinding, OnNodes, worst
+from preflight.fleet.reports.rows import FleetFinding
 from preflight.measuring.findings import rate_text
 
 SLOW = "fleet.slow-transfers"
 # Below this share of what others reach, a node or a pair is slow; as measure.nic has it of NICs.
 SLOW_SHARE = 0.5
 _SERVED = regex(r'"address": "([^"\s]+:[0-9]+)"')
-MOST_ROWS = 30
 
 
 class MeasuredPair(NamedTuple):
@@ -65,47 +58,26 @@ class MeasuredPair(NamedTuple):
         """Bytes a second of the slower of both ways."""
         return min(self.write_bytes_per_second, self.read_bytes_per_second)
 
-
-class FleetMeasure(NamedTuple):
-    """All pairs, in the order in which they were measured. stopped: by which signal, 0 for none."""
-
-    nodes: Sequence[str]
-    pairs: Sequence[MeasuredPair]
-    stopped: int = 0
-
     @property
-    def findings(self) -> list[OnNodes]:
-        """What is wrong, the worst first, each with its nodes."""
-        return on_nodes(
-            [
-                *((pair.trouble, pair.node) for pair in self.pairs if pair.trouble),
-                *(
-                    (each, node)
-                    for pair in self.pairs
-                    for each in pair.findings
-                    for node in pair.nodes
-                ),
-                *slow_transfers(self.pairs),
-            ]
-        )
+    def row(self) -> tuple[str, ...]:
+        """The cells of its line; a pair that was not measured has its nodes alone."""
+        if self.trouble:
+            return (*self.nodes, "", "", "")
+        over = ", ".join([self.transport or "?", *self.devices])
+        rates = map(rate_text, (self.write_bytes_per_second, self.read_bytes_per_second))
+        return (*self.nodes, over, *rates)
 
-    @property
-    def status(self) -> str:
-        return worst({each.finding.status for each in self.findings}, "pass")
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.stopped if self.stopped else EXIT_CODES[self.status]
-
-    @property
-    def verdict(self) -> str:
-        """Return how many pairs were measured, and how fast."""
-        measured = [pair for pair in self.pairs if not pair.trouble]
-        text = f"{plural(len(self.nodes), 'node')}, {len(measured)} of {len(self.pairs)} pairs"
-        if not measured:
-            return f"{text} measured"
-        low, high = (rate_text(end(pair.slowest for pair in measured)) for end in (min, max))
-        return f"{text} measured, {low} to {high} the slower way"
+    def as_object(self) -> Json:
+        """Return the pair of ``schemas/fleet-measure-v1.schema.json``."""
+        return {
+            "serving": self.serving,
+            "asking": self.asking,
+            "write_bytes_per_second": None if self.trouble else self.write_bytes_per_second,
+            "read_bytes_per_second": None if self.trouble else self.read_bytes_per_second,
+            "transport": self.transport,
+            "devices": list(self.devices),
+            "reason": self.trouble.text if self.trouble else None,
+        }
 
 
 def measure_fleet(
@@ -115,7 +87,7 @@ def measure_fleet(
     budget_seconds: float,
     where: SshNodes,
     program: Program,
-) -> FleetMeasure:
+) -> FleetAnswer:
     """Measure every pair of nodes. record: of the launch. words: for both sides of each pair.
 
     Raises UsageError.
@@ -162,7 +134,7 @@ def measure_fleet(
         stopped = int(signalled.args[0]) if signalled.args else SIGINT
     finally:
         progress.clear()
-    return FleetMeasure(nodes, measured, stopped)
+    return fleet_answer(nodes, measured, stopped)
 
 
 def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -248,43 +220,30 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
             yield from ((finding, node) for node in pair.nodes)
 
 
-def measure_object(answer: FleetMeasure) -> Json:
-    """Return the answer of ``schemas/fleet-measure-v1.schema.json``."""
-    return {
-        "findings": [each.as_object() for each in answer.findings],
-        "nodes": list(answer.nodes),
-        "pairs": [
-            {
-                "serving": pair.serving,
-                "asking": pair.asking,
-                "write_bytes_per_second": None if pair.trouble else pair.write_bytes_per_second,
-                "read_bytes_per_second": None if pair.trouble else pair.read_bytes_per_second,
-                "transport": pair.transport,
-                "devices": list(pair.devices),
-                "reason": pair.trouble.text if pair.trouble else None,
-            }
-            for pair in answer.pairs
-        ],
-    }
+def fleet_answer(
+    nodes: Sequence[str], pairs: Sequence[MeasuredPair], stopped: int = 0
+) -> FleetAnswer:
+    """Return the answer about all pairs, the slowest first in its table.
 
-
-def measure_text(answer: FleetMeasure, paint: Paint, verbosity: int) -> str:
-    """Write the verdict, what is wrong, and the pairs, the slowest first."""
-    lines = [painted(paint, answer.status, answer.verdict, answer.status.upper())]
-    if verbosity < 0:
-        return lines[0]
-    lines += finding_lines(answer.findings, paint)
-    rows = [
-        (
-            *pair.nodes,
-            "" if pair.trouble else ", ".join([pair.transport or "?", *pair.devices]),
-            *(
-                "" if pair.trouble else rate_text(rate)
-                for rate in (pair.write_bytes_per_second, pair.read_bytes_per_second)
-            ),
-        )
-        for pair in sorted(answer.pairs, key=lambda pair: (pair.trouble is None, pair.slowest))
+    pairs: in the order in which they were measured; after a signal (``stopped``) some are missing.
+    """
+    measured = [pair for pair in pairs if not pair.trouble]
+    every = len(nodes) * (len(nodes) - 1) // 2
+    verdict = f"{plural(len(nodes), 'node')}, {len(measured)} of {every} pairs measured"
+    if measured:
+        low, high = (rate_text(end(pair.slowest for pair in measured)) for end in (min, max))
+        verdict += f", {low} to {high} the slower way"
+    findings = [
+        *((pair.trouble, pair.node) for pair in pairs if pair.trouble),
+        *((each, node) for pair in pairs for each in pair.findings for node in pair.nodes),
+        *slow_transfers(pairs),
     ]
-    shown = rows if verbosity > 0 else rows[:MOST_ROWS]
-    lines += grid(["serves", "asks", "over", "write", "read"], shown) if rows else []
-    return "\n".join([*lines, *rest_of(len(shown), rows)])
+    slowest_first = sorted(pairs, key=lambda pair: (pair.trouble is None, pair.slowest))
+    return FleetAnswer(
+        on_nodes(findings),
+        verdict,
+        {"nodes": list(nodes), "pairs": [pair.as_object() for pair in pairs]},
+        ("serves", "asks", "over", "write", "read"),
+        [pair.row for pair in slowest_first],
+        stopped,
+    )

@@ -8,58 +8,34 @@ from typing import NamedTuple
 
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.text import Paint, painted, plural
+from preflight.fleet.base.text import plural
 from preflight.fleet.remote.answers import (
     NO_VERDICT,
+    FleetAnswer,
     answer_document,
-    finding_lines,
     findings_of,
     on_nodes,
     trouble,
 )
 from preflight.fleet.remote.program import Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply
-from preflight.fleet.reports.rows import EXIT_CODES, INTERRUPTED, FleetFinding, OnNodes, worst
+from preflight.fleet.reports.rows import INTERRUPTED, FleetFinding
 
 
-class FleetObservation(NamedTuple):
-    """What each node said: its findings that are no pass, and how many programs run there.
+class NodeObservation(NamedTuple):
+    """The findings of one node that are no pass, and how many programs run on the node."""
 
-    stopped: the signal that ended it, 0 for none.
-    """
-
-    by_node: Mapping[str, tuple[tuple[FleetFinding, ...], int]]
-    stopped: int = 0
-
-    @property
-    def findings(self) -> list[OnNodes]:
-        return on_nodes(
-            (finding, node) for node, (findings, _) in self.by_node.items() for finding in findings
-        )
-
-    @property
-    def status(self) -> str:
-        return worst({each.finding.status for each in self.findings}, "pass")
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.stopped if self.stopped else EXIT_CODES[self.status]
-
-    @property
-    def verdict(self) -> str:
-        good = sum(not findings for findings, _ in self.by_node.values())
-        programs = sum(count for _, count in self.by_node.values())
-        nodes = plural(len(self.by_node), "node")
-        return f"{nodes}, {plural(programs, 'program')}: as predicted on {plural(good, 'node')}"
+    findings: tuple[FleetFinding, ...]
+    programs: int = 0
 
 
 def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
-) -> FleetObservation:
+) -> FleetAnswer:
     """Ask every node what runs there. record: of the launch. Raises UsageError."""
     from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
 
-    by_node: dict[str, tuple[tuple[FleetFinding, ...], int]] = {}
+    by_node: dict[str, NodeObservation] = {}
     progress = Progress()
 
     def question(carried: bool) -> Question:
@@ -80,35 +56,29 @@ def observe_fleet(
         stopped = int(signalled.args[0]) if signalled.args else SIGINT
     finally:
         progress.clear()
-    none = (trouble(INTERRUPTED, "interrupted before it answered"),), 0
-    return FleetObservation({node: by_node.get(node, none) for node in nodes}, stopped)
+    none = NodeObservation((trouble(INTERRUPTED, "interrupted before it answered"),))
+    return fleet_answer({node: by_node.get(node, none) for node in nodes}, stopped)
 
 
-def _of_node(document: Json | FleetFinding) -> tuple[tuple[FleetFinding, ...], int]:
-    """Return a node's findings, and how many programs run there; nothing that runs is a finding."""
+def _of_node(document: Json | FleetFinding) -> NodeObservation:
+    """Return a node's findings and programs; that no program runs on the node is a finding."""
     if isinstance(document, FleetFinding):
-        return (document,), 0
+        return NodeObservation((document,))
     programs = len(document["answer"]["programs"])
     findings = tuple(findings_of(document))
     if not programs and not findings:
         findings = (trouble(NO_VERDICT, str(document["reason"])),)
-    return findings, programs
+    return NodeObservation(findings, programs)
 
 
-def observation_object(answer: FleetObservation) -> Json:
-    """Return the answer of ``schemas/fleet-observe-v1.schema.json``."""
-    return {
-        "findings": [each.as_object() for each in answer.findings],
-        "nodes": [
-            {"node": node, "programs": programs, "findings": len(findings)}
-            for node, (findings, programs) in answer.by_node.items()
-        ],
-    }
-
-
-def observation_text(answer: FleetObservation, paint: Paint, verbosity: int) -> str:
-    """Write the verdict, and each finding with its nodes."""
-    lines = [painted(paint, answer.status, answer.verdict, answer.status.upper())]
-    if verbosity >= 0:
-        lines += finding_lines(answer.findings, paint)
-    return "\n".join(lines)
+def fleet_answer(by_node: Mapping[str, NodeObservation], stopped: int = 0) -> FleetAnswer:
+    """Return the answer about all nodes. stopped: the signal that ended it, 0 for none."""
+    good = sum(not seen.findings for seen in by_node.values())
+    programs = plural(sum(seen.programs for seen in by_node.values()), "program")
+    verdict = f"{plural(len(by_node), 'node')}, {programs}: as predicted on {plural(good, 'node')}"
+    findings = [(each, node) for node, seen in by_node.items() for each in seen.findings]
+    nodes = [
+        {"node": node, "programs": seen.programs, "findings": len(seen.findings)}
+        for node, seen in by_node.items()
+    ]
+    return FleetAnswer(on_nodes(findings), verdict, {"nodes": nodes}, stopped=stopped)

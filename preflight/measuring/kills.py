@@ -86,24 +86,25 @@ class Survival(NamedTuple):
             "" if seconds is None else f"after {seconds_text(seconds)}"
             for seconds in (self.dropped_seconds, self.back_seconds)
         )
-        said = {
-            f"while it was gone {self.gone_puts_failed} of {self.gone_puts} puts and "
-            f"{self.gone_gets_failed} of {self.gone_gets} gets failed; the slowest call took "
-            f"{seconds_text(self.slowest_seconds)}": True,
-            f"no client could join while it was gone: {self.join_refused}": self.join_refused,
-            f"the master dropped its segment {dropped or 'not yet'}": self.killed == "client",
-            f"its start at its old address was refused: {self.restart_refused}": (
-                self.restart_refused
-            ),
-            f"started again, puts and gets worked {back or 'no more'}": True,
-            f"{self.lost} of {OBJECTS} objects were lost": self.lost is not None,
-            f"a client that joined last got {self.newcomer} of {OBJECTS} new objects": (
-                self.newcomer is not None
-            ),
-            f"no client could join afterwards: {self.newcomer_refused}": self.newcomer_refused,
-            f"by hand: {self.by_hand}": True,
-        }
-        return tuple(sentence for sentence, holds in said.items() if holds)
+        puts = f"{self.gone_puts_failed} of {self.gone_puts} puts"
+        gets = f"{self.gone_gets_failed} of {self.gone_gets} gets"
+        slowest = seconds_text(self.slowest_seconds)
+        sentences = [f"while it was gone {puts} and {gets} failed; the slowest call took {slowest}"]
+        if self.join_refused:
+            sentences.append(f"no client could join while it was gone: {self.join_refused}")
+        if self.killed == "client":
+            sentences.append(f"the master dropped its segment {dropped or 'not yet'}")
+        if self.restart_refused:
+            sentences.append(f"its start at its old address was refused: {self.restart_refused}")
+        sentences.append(f"started again, puts and gets worked {back or 'no more'}")
+        if self.lost is not None:
+            sentences.append(f"{self.lost} of {OBJECTS} objects were lost")
+        if self.newcomer is not None:
+            objects = f"{self.newcomer} of {OBJECTS} new objects"
+            sentences.append(f"a client that joined last got {objects}")
+        if self.newcomer_refused:
+            sentences.append(f"no client could join afterwards: {self.newcomer_refused}")
+        return (*sentences, f"by hand: {self.by_hand}")
 
     @property
     def by_hand(self) -> str:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.measure import FleetMeasure, MeasuredPair, rounds
+from preflight.fleet.measure import MeasuredPair, fleet_answer, rounds
 from preflight.fleet.reports.rows import FleetFinding
 from tests.fleet.sshd_farm import Farm, Login, farm, name_of
 from tests.fleet.sshd_farm import why_not as why_no_ssh
@@ -66,7 +66,7 @@ def test_who_is_slow(speeds: Speeds, slow: list[tuple[str, str]], status: str) -
         )
         for nodes, rate in speeds.items()
     ]  # fmt: skip
-    answer = FleetMeasure(sorted({*chain.from_iterable(speeds)}), pairs)
+    answer = fleet_answer(sorted({*chain.from_iterable(speeds)}), pairs)
     found = [
         (each.finding.subject, ",".join(each.nodes))
         for each in answer.findings

@@ -31,7 +31,6 @@ from preflight.fleet.remote.reply import NodeReply, lacks_tool
 # A report has some ten kilobytes; more than this is no report, and is not kept.
 MOST_BYTES = 8 << 20
 MOST_ERROR_LINES = 20
-MOST_PAIR_LINES = 5000  # of an answer of ``measure``, which has some hundreds
 # How often an interruption is looked for, and progress told.
 TICK_SECONDS = 0.1
 # Of a shared connection the first client would be the master, and be killed with its node's time;
@@ -110,23 +109,24 @@ def ask_pairs(
     or the serving one if that ended first. Raises as ``ask`` does.
     """
     task = _task(ssh)
-    _make_room(max(2 * len(pairs), int(task.info("fanout"))))
-    task.set_info("fanout", max(2 * len(pairs), int(task.info("fanout"))))
+    connections = max(2 * len(pairs), int(task.info("fanout")))  # all at once
+    _make_room(connections)
+    task.set_info("fanout", connections)
     ticker = _Ticker(tick)
     with _caught_signals() as caught:
         ticker.caught = caught
-        handlers = [_PairHandler(pair, ssh, answered) for pair in pairs]
+        collectors = [_PairCollector(pair, ssh, answered) for pair in pairs]
         try:
-            for handler in handlers:
-                handler.start(task)
+            for collector in collectors:
+                collector.start(task)
             task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
             task.resume()
         except (RouteResolvingError, TopologyError, WorkerError) as error:
             raise UsageError(f"ClusterShell refuses its configuration: {error}") from None
         finally:
             task.abort()
-    for handler in handlers:
-        handler.finish()
+    for collector in collectors:
+        collector.finish()
     if caught:
         raise RunInterruptedError(caught[0])
 
@@ -220,21 +220,7 @@ def _make_room(fanout: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-class _Handler(EventHandler):  # type: ignore[misc]
-    """Ends each node once, with its exit code or after its time."""
-
-    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self._end(str(node), rc, False)
-
-    def ev_close(self, worker: Any, timedout: bool) -> None:
-        for node in list(worker.iter_keys_timeout()) if timedout else ():
-            self._end(str(node), None, True)
-
-    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
-        raise NotImplementedError
-
-
-class _Collector(_Handler):
+class _Collector(EventHandler):  # type: ignore[misc]
     """Gathers what each node says until it ends."""
 
     def __init__(
@@ -271,6 +257,13 @@ class _Collector(_Handler):
         if self._bytes[name] <= MOST_BYTES:
             self._lines[name].append(msg)
 
+    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
+        self._end(str(node), rc, False)
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        for node in list(worker.iter_keys_timeout()) if timedout else ():
+            self._end(str(node), None, True)
+
     def finish(self) -> None:
         """End the nodes that were stopped."""
         for node in list(self._lines):
@@ -284,19 +277,16 @@ class _Collector(_Handler):
             self._answered(NodeReply(node, tuple(lines), errors, code, timed_out, carried))
 
 
-class _PairHandler(_Handler):
-    """Starts one node of a pair, then the other, and ends the first when the other has ended."""
+class _PairCollector(_Collector):
+    """Starts one node of a pair, then the other; the first of them that ends answers for both."""
 
     def __init__(
         self, pair: Pair, ssh: SshNodes, answered: Callable[[Pair, NodeReply], None]
     ) -> None:
         """Begin a pair of which neither node is asked yet."""
-        super().__init__()
-        self._pair, self._ssh = pair, ssh
-        self._told = answered
+        super().__init__(dict.fromkeys((pair.serving, pair.asking), pair.serve), self._take)
+        self._pair, self._ssh, self._told = pair, ssh, answered
         self._serving: Any = None
-        self._lines: dict[str, list[bytes]] = {pair.serving: [], pair.asking: []}
-        self._errors: dict[str, list[bytes]] = {pair.serving: [], pair.asking: []}
         self._asked = self._ended = False
 
     def start(self, task: Any) -> None:
@@ -304,12 +294,8 @@ class _PairHandler(_Handler):
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
         """Keep a line; the serving node's address starts the asking node."""
-        name = str(node)
-        if name not in self._lines:
-            return  # a gateway of the tree
-        lines = self._errors if sname == worker.SNAME_STDERR else self._lines
-        lines[name] = [*lines[name], msg][-MOST_PAIR_LINES:]
-        served = self._pair.served(msg) if name == self._pair.serving else None
+        super().ev_read(worker, node, sname, msg)
+        served = self._pair.served(msg) if str(node) == self._pair.serving else None
         if served is not None and not self._asked:
             self._asked = True
             question = self._pair.ask(served)
@@ -319,15 +305,13 @@ class _PairHandler(_Handler):
         """Tell of a pair that was stopped."""
         self._end(self._pair.asking, None, False)
 
-    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
-        """Answer for the pair once, and stop the serving node."""
-        if self._ended or node not in self._lines:
+    def _take(self, reply: NodeReply) -> None:
+        """Answer for the pair, once; if the asking node ended, stop the serving node."""
+        if self._ended:
             return
         self._ended = True
-        errors = tuple(self._errors[node][-MOST_ERROR_LINES:])
-        reply = NodeReply(node, tuple(self._lines[node]), errors, code, timed_out)
         self._told(self._pair, reply)
-        if self._serving is not None and node != self._pair.serving:
+        if self._serving is not None and reply.node != self._pair.serving:
             self._serving.abort()
 
 
