@@ -172,7 +172,8 @@ def ready_seconds(
 
 def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
     """Yield the seconds that 1000 tokens take to read from each tier that was measured."""
-    for tier, part, op in (("L2", "memory", "copy"), ("L3", "store", "get"),
+    l2 = "copy-to-gpu" if measured.part("memory").best("copy-to-gpu") else "copy"
+    for tier, part, op in (("L2", "memory", l2), ("L3", "store", "get"),
                            ("SSD", "storage", "read")):  # fmt: skip
         rate = measured.part(part).best(op)
         if rate is not None and rate.bytes_per_second:
@@ -191,7 +192,7 @@ def _against_prefill(
         yield found if have >= need else found.warned(text)
     least = TOKENS / tokens_per_second
     for tier, took in hits(measured, token_bytes):
-        if tier == "L2":  # no copy to a GPU was measured
+        if tier == "L2" and not measured.part("memory").best("copy-to-gpu"):
             continue
         have_text, need_text = seconds_text(took), seconds_text(least)
         found = Finding(FETCH, Status.PASS, f"{TOKENS} tokens from {tier}", have_text, need_text)
@@ -229,10 +230,10 @@ def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | No
         for tier in ("L2", "L3", "SSD")
     ]
     computed = "" if speed is None else f"; computing them takes {seconds_text(TOKENS / speed)}"
-    return (
-        f"{TOKENS} tokens come out of {', '.join(each)} ({token_bytes} bytes a token, one client; "
-        f"of L2 one thread's copy in memory: that to a GPU was not measured){computed}"
-    )
+    by_gpu = measured.part("memory").best("copy-to-gpu")
+    no_gpu = "" if by_gpu else "; of L2 one thread's copy in memory: that to a GPU was not measured"
+    about = f"{token_bytes} bytes a token, one client{no_gpu}"
+    return f"{TOKENS} tokens come out of {', '.join(each)} ({about}){computed}"
 
 
 def worth_notes(

@@ -119,6 +119,47 @@ def copy(_player: Any, order: Json) -> Json:
         _libc().munmap(here, 2 * size)
 
 
+def _cuda() -> Callable[..., None]:
+    """Open the first GPU; the function that is returned calls CUDA's driver API, or raises OSError.
+
+    The GPU's memory and its context go with the process.
+    """
+    library = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str, *arguments: Any) -> None:
+        code = getattr(library, name)(*arguments)
+        if code:
+            raise OSError(f"{name} returns {code}")
+
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call("cuCtxSetCurrent", context)
+    return call
+
+
+def _gpu_memory(cuda: Callable[..., None], size: int) -> int:
+    """Allocate memory of the GPU and return its address. Raises OSError."""
+    address = ctypes.c_uint64()
+    cuda("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+    return address.value
+
+
+def copy_to_gpu(_player: Any, order: Json) -> Json:
+    """Copy page-locked memory, as SGLang's L2 is, to the first GPU."""
+    size, cuda = ctypes.c_size_t(order["bytes"]), _cuda()
+    target, address = ctypes.c_uint64(_gpu_memory(cuda, size.value)), _map(size.value, 0)
+    _populate(address, size.value)
+    cuda("cuMemHostRegister_v2", ctypes.c_void_p(address), size, 0)
+
+    def copy_once(_number: int) -> int:
+        cuda("cuMemcpyHtoD_v2", target, ctypes.c_void_p(address), size)
+        return size.value
+
+    return _timed(copy_once, order["seconds"], 100)
+
+
 def engine(player: Any, order: Json) -> Json:
     """Start a transfer engine, and register memory with it."""
     from mooncake.engine import TransferEngine  # type: ignore[import-not-found]
@@ -132,6 +173,9 @@ def engine(player: Any, order: Json) -> Json:
     player.address = _map(player.size, 0)
     _populate(player.address, player.size)
     _register(player, player.address, player.size)
+    if order.get("gpu"):
+        player.gpu_address = _gpu_memory(_cuda(), player.size)
+        _register(player, player.gpu_address, player.size)
     return {"port": player.engine.get_rpc_port()}
 
 
@@ -191,8 +235,12 @@ def hello(player: Any, order: Json) -> Json:
 
 
 def transfer(player: Any, order: Json) -> Json:
-    """Time transfers of one size, one after the other; the first page stays as it is."""
+    """Time transfers of one size, one after the other; the first page stays as it is.
+
+    Between memory of the host on both sides; with ``gpu`` this side's is memory of its GPU.
+    """
     size = order["size"]
+    first = player.gpu_address if order.get("gpu") else player.address
     call = getattr(player.engine, f"transfer_sync_{order['op']}")
     places = (min(player.size, player.there_bytes) - HEAD_BYTES) // size
     if places < 1:
@@ -200,7 +248,7 @@ def transfer(player: Any, order: Json) -> Json:
 
     def one(number: int) -> int:
         offset = HEAD_BYTES + number % places * size
-        code = call(player.peer, player.address + offset, player.there + offset, size)
+        code = call(player.peer, first + offset, player.there + offset, size)
         if code:
             raise OSError(f"transfer_sync_{order['op']} of {size} bytes returns {code}")
         return int(size)

@@ -15,7 +15,8 @@ from preflight.probes.registration import CeilingAnswer
 class Rate(NamedTuple):
     """What one measurement came to.
 
-    op: populate, copy, write, read, put, get, register, setup. what: on which pages, by which NIC,
+    op: populate, copy, copy-to-gpu, write, read, gpu-write, gpu-read, put, get, register, setup.
+    gpu-: this side's memory is that of a GPU. what: on which pages, by which NIC,
     or how many at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0
     for regular pages. p50, p99: of one call. calls: how many were made. nic: the only one, "" for
     those of the launch. link: of that one's port, in bytes a second, 0 where it has none to tell.

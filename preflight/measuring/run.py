@@ -14,6 +14,8 @@ from typing import Any
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes
 from checks.base.unknown import Unknown
+from checks.gpu.facts import read_gpus
+from checks.gpu.state_checks import IDLE_BYTES
 from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.numa.nodes import memory_nodes
 from preflight.measuring.plan import (
@@ -187,12 +189,16 @@ class Measuring:
             rate = Rate("populate", one.what, one.chunk_bytes, page_bytes=one.page_bytes, **found)
             once = rate._replace(what=f"{one.what}, first touched", **first)
             rates += [once, rate] if 2 * once.bytes_per_second < rate.bytes_per_second else [rate]
-        there = {each.page_bytes for each in rates}
+        there, notes = {each.page_bytes for each in rates}, list[str]()
         if 0 in there and (chunk := min(64 * MIB, self._spend_bytes // 2)):
             player = next(iter(players.values()))
-            found = self._ask(player, "copy", seconds=slice_seconds(self._left, 1), bytes=chunk)
-            rates.append(Rate("copy", "regular pages", chunk, **found))
-        notes = [
+            gpu, notes = self._idle_gpu("copying to a GPU")
+            order = {"seconds": slice_seconds(self._left, 1 + gpu), "bytes": chunk}
+            rates.append(Rate("copy", "regular pages", chunk, **self._ask(player, "copy", **order)))
+            if gpu:
+                copies = self._ask(player, "copy_to_gpu", **order)
+                rates.append(Rate("copy-to-gpu", "page-locked regular pages", chunk, **copies))
+        notes += [
             f"{pages_text(size)}: two free ones are needed, and are not there"
             for size in (2 * MIB, GIB)
             if size not in there
@@ -254,20 +260,55 @@ class Measuring:
                 notes.append(f"{name}: {error}")
             what = f"by {name} alone"
             rates.append(rate._replace(what=what, nic=name, link_bytes_per_second=_link(name)))
+        if not isinstance(self._library, Unknown) and "non-cuda" not in self._library.name:
+            gpu, busy = self._idle_gpu("transfer of GPU memory")
+            notes += busy
+            rates += self._gpu_transfers(own, peer, size, notes) if gpu else ()
         did = f"one engine to {peer or 'another process of this host'}"
         return MeasuredPart("transfer", did, tuple(rates), used=used, there=there, notes=(*notes,))
 
-    def _connected(self, own: str, peer: str | None, **more: Any) -> tuple[Running, Used, str]:
-        """Start an engine, and a second one if ``peer`` is None; return the peer's address too."""
+    def _idle_gpu(self, what: str) -> tuple[bool, list[str]]:
+        """Return whether the host has GPUs and all are idle, and a note if one is in use."""
+        nvml = read_gpus(Root("/"), None).nvml
+        if isinstance(nvml, Unknown) or not nvml.gpus:
+            return False, []
+        busy = [gpu for gpu in nvml.gpus if gpu.processes or (gpu.used_bytes or 0) > IDLE_BYTES]
+        note = f"{what} was not measured: GPU {{}} is in use"
+        return not busy, [note.format(gpu.address) for gpu in busy[:1]]
+
+    def _gpu_transfers(
+        self, own: str, peer: str | None, size: int, notes: list[str]
+    ) -> Iterator[Rate]:
+        """Measure transfers between this side's GPU and the other side's host memory."""
+        try:
+            with self._apart():
+                here, _, where = self._connected(own, peer, gpu=True)
+                self._ask(here, "hello", peer=where)
+                for number, op in enumerate(("write", "read")):
+                    seconds = slice_seconds(self._left, 2 - number)
+                    rate = self._moved(here, op, size, seconds, self._patience, gpu=True)
+                    yield rate._replace(op=f"gpu-{op}", what="GPU memory, one at a time")
+        except (MeasureError, StoppedError) as error:
+            notes.append(f"GPU memory: {error}")
+
+    def _connected(
+        self, own: str, peer: str | None, gpu: bool = False, **more: Any
+    ) -> tuple[Running, Used, str]:
+        """Start an engine, and a second one if ``peer`` is None; return the peer's address too.
+
+        gpu: the first engine registers memory of a GPU as well.
+        """
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
             peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        _, used = self._engine(here, own, size, **more)
+        _, used = self._engine(here, own, size, gpu=gpu, **more)
         return here, used, str(peer)
 
-    def _moved(self, process: Running, op: str, size: int, seconds: float, most: float) -> Rate:
-        order = {"op": op, "size": size, "most": MOST_CALLS, "seconds": seconds}
+    def _moved(
+        self, process: Running, op: str, size: int, seconds: float, most: float, gpu: bool = False
+    ) -> Rate:
+        order = {"op": op, "size": size, "most": MOST_CALLS, "seconds": seconds, "gpu": gpu}
         return Rate(op, "one at a time", size, **self._ask(process, "transfer", most, **order))
 
     @contextmanager

@@ -218,6 +218,22 @@ def test_rates_are_held_against_the_prefill_rate(
     assert findings(measured()._replace(tokens_per_second=rate), unknown) == []
 
 
+@pytest.mark.parametrize(
+    ("op", "speed", "statuses"),
+    [
+        ("copy", 10**9, []),  # no copy to a GPU says nothing of L2
+        ("copy-to-gpu", 50 * 10**9, [Status.PASS]),
+        ("copy-to-gpu", 10**9, [Status.WARN]),  # 100 ms, and 91 ms to compute them
+    ],
+)
+def test_l2_is_held_against_prefill_by_its_copy_to_a_gpu(
+    op: str, speed: float, statuses: list[Status]
+) -> None:
+    run = with_rates("memory", rate("populate", 10**9), rate(op, speed))
+    found = findings(run._replace(tokens_per_second=11_000.0), WANTED)
+    assert [one.status for one in found if "L2" in one.subject] == statuses
+
+
 def with_rates(name: str, *rates: Rate, **more: Any) -> MeasuredRun:
     parts = measured().parts
     return measured()._replace(
