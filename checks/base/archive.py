@@ -40,10 +40,12 @@ class _RefusedError(ArchiveError):
     """Over a bound. ``args[0]``: which."""
 
 
-def read_archive(path: str) -> Archive:
-    """Read a tar, plain or compressed with gzip, bzip2 or xz. Raises ArchiveError.
+_BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
-    Nothing is extracted: links are followed in memory, and devices are passed over.
+
+def read_archive(path: str) -> Archive:
+    """Read a tar, plain, gzip, bzip2 or xz; extract nothing, pass over devices. Raises
+    ArchiveError.
     """
     import lzma
     import zlib
@@ -58,22 +60,16 @@ def read_archive(path: str) -> Archive:
         if error.filename == path:
             raise ArchiveError(f"{path}: {error.strerror}") from None
         raise ArchiveError(f"{path}: not a whole tar archive: {error}") from None
-    except (EOFError, MemoryError, RecursionError, ValueError, zlib.error, lzma.LZMAError) as error:
+    except (*_BROKEN, zlib.error, lzma.LZMAError) as error:
         why = str(error) or type(error).__name__
         raise ArchiveError(f"{path}: not a whole tar archive: {why}") from None
-    except tarfile.TarError as error:
-        raise ArchiveError(f"{path}: not a whole tar archive: {error}") from None
     if not archive.files:
         raise ArchiveError(f"{path}: an archive without files")
     return _without_top(archive)
 
 
 def _unpacked(path: str) -> bytes:
-    """Return the tar in a file, uncompressed, and its checksum read.
-
-    The content is bounded; a compressed stream may still need more memory to unpack than the
-    host has.
-    """
+    """Return the tar in a file, uncompressed within a bound, and its checksum read."""
     import bz2
     import gzip
     import lzma
@@ -108,8 +104,7 @@ _BESIDE = (
 class _Bounds:
     """Counts what the headers of one archive announce, before any of it is read."""
 
-    def __init__(self) -> None:
-        self.entries = self.name_bytes = self.header_bytes = 0
+    entries = name_bytes = header_bytes = 0
 
     def header(self, member: tarfile.TarInfo) -> None:
         """Count a header. Raises ArchiveError for a header that no recorded host has."""
@@ -182,10 +177,7 @@ def _absolute(name: str) -> str:
 
 
 def _without_top(archive: Archive) -> Archive:
-    """Return ``archive`` without the one folder that all its names are in.
-
-    hwloc's archives have such a folder, named as the host; ours and plain ones do not.
-    """
+    """Return ``archive`` without the one folder that holds all names, as hwloc's archives have."""
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:
@@ -220,11 +212,10 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file completely, or not at all. Raises OSError.
+    """Write a file completely, or not at all. Raises OSError. mode: of a new file.
 
-    mode: of a new file; a file that exists keeps its mode, and its owner if that is permitted. A
-    pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
-    stays a link, and the file that it leads to is written.
+    A file that exists keeps its mode, and its owner if that is permitted; a pipe or a device is
+    written to, never replaced; of a link, the file that it leads to is written.
     """
     import tempfile
 
@@ -277,10 +268,7 @@ _ABSENT = "No such file or directory"
 
 
 class TreeRoot(Root):
-    """files: contents by absolute name. links: what a symbolic link says. modes: of those with one.
-
-    Folders are those that files, links and ``folders`` imply.
-    """
+    """A root in memory: contents by absolute name, what links say, modes, and more folders."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from checks.base.regex import regex
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 MEMBERSHIPS = "/proc/self/cgroup"
 MOUNTS = "/proc/self/mountinfo"
@@ -24,11 +24,11 @@ _MEMBERSHIP = regex(r"[0-9]+:[^:]*:/.*")
 
 
 class CgroupMount(NamedTuple):
-    """filesystem: cgroup (version 1) or cgroup2. parts: the process's folders below ``point``."""
+    """Where a process's cgroup is mounted."""
 
-    filesystem: str
+    filesystem: str  # cgroup (version 1) or cgroup2
     point: str
-    parts: tuple[str, ...]
+    parts: tuple[str, ...]  # the process's folders below ``point``
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -41,16 +41,13 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
     """Return where the controller's limits on this process are; None if no cgroup limits it."""
     memberships = read_memberships(root)
     if isinstance(memberships, Unknown):
-        return None if memberships.absent else memberships
+        return none_if_absent(memberships, None)
     return mount_showing(root, memberships, controller)
 
 
 @or_unknown
 def read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup; Unknown if a line names no cgroup.
-
-    The file is empty if nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
-    """
+    """Read /proc/self/cgroup, empty if nothing mounted a hierarchy; Unknown if a line is none."""
     content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
@@ -59,10 +56,7 @@ def read_memberships(root: Root) -> str | Unknown:
 
 
 def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """Return where the controller's hierarchy is mounted for this process; None if nowhere.
-
-    memberships: the text of /proc/self/cgroup.
-    """
+    """Return where the hierarchy of /proc/self/cgroup's text is mounted here; None if nowhere."""
     paths = paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)
@@ -77,14 +71,16 @@ def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount 
     doubt: Unknown | None = None
     for line in mounts.splitlines():
         mount = mount_of(line, paths, controller)
+        if mount is None:
+            continue
         if isinstance(mount, Unknown):
             doubt = mount if doubt is None else doubt
             continue
-        entries = None if mount is None else root.names(mount.folders[0])
-        if isinstance(entries, Unknown) and not entries.absent:
-            return entries
-        if mount is not None and not isinstance(entries, Unknown):
+        entries = root.names(mount.folders[0])
+        if not isinstance(entries, Unknown):
             return mount
+        if not entries.absent:
+            return entries
     if doubt is not None:  # no other mount shows it
         return doubt
     # Version 2 is listed beside those of version 1 too, where a process that nobody moved is at
@@ -97,10 +93,8 @@ def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount 
 
 def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
     """Read the limit in a cgroup's file; None for ``max``, and where there is no such file."""
-    content = root.text(name)
-    if isinstance(content, Unknown):
-        return None if content.absent else content
-    return None if content.strip() == "max" else root.count(name)
+    content = root.word(name)
+    return None if content == "max" else none_if_absent(root.count(name), None)
 
 
 def no_limit(name: str) -> str:
@@ -109,10 +103,7 @@ def no_limit(name: str) -> str:
 
 
 def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
-    """Return whether ``paths`` are known to be tops of hierarchies, which have no limits.
-
-    A namespace's top is called ``/`` too, and may be limited from outside.
-    """
+    """Return whether all ``paths`` are tops of hierarchies, which are certain to have no limits."""
     return set(paths.values()) == {"/"} and root.call("system.cgroup_namespace") == _FIRST_NAMESPACE
 
 

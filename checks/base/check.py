@@ -39,21 +39,16 @@ Kind = TypeVar("Kind", Consequence, Status)
 
 
 class Page(NamedTuple):
-    """asks: the question that the check answers. consequence: of its failure.
+    """What a check's page says."""
 
-    why: what happens to a launch, when, and how that looks. outcomes: (status, when it is given).
-    remedy: in general. source: where the behaviour was read or seen. root: what root sees more.
-    or_else: consequences that some of its findings name in place of that one.
-    """
-
-    asks: str
-    consequence: Consequence
-    why: str
-    outcomes: tuple[tuple[Status, str], ...]
-    remedy: str
-    source: str
-    root: str = ""
-    or_else: tuple[Consequence, ...] = ()
+    asks: str  # the question that the check answers
+    consequence: Consequence  # of its failure
+    why: str  # what happens to a launch, when, and how that looks
+    outcomes: tuple[tuple[Status, str], ...]  # (status, when it is given)
+    remedy: str  # in general
+    source: str  # where the behaviour was read or seen
+    root: str = ""  # what root sees more
+    or_else: tuple[Consequence, ...] = ()  # those that some findings name in place of that
 
 
 class PageError(Exception):
@@ -138,17 +133,12 @@ JudgeByName = Callable[..., Iterable[Finding]]
 
 
 class Check(NamedTuple):
-    """What is declared of a check beside its page.
+    """What is declared of a check beside its page."""
 
-    id: stable, ``topic.what``. topics: the facts that it reads (names of the fields of ``Facts``).
-    at: the folder of its page, or the page itself where no file has it. of_host: whether it judges
-    a host without a launch; else it skips, and reads nothing.
-    """
-
-    id: str
-    topics: tuple[str, ...]
-    at: str | Page
-    of_host: bool = True
+    id: str  # stable, ``topic.what``
+    topics: tuple[str, ...]  # the facts that it reads (names of the fields of ``Facts``)
+    at: str | Page  # the folder of its page, or the page itself where no file has it
+    of_host: bool = True  # it judges a host without a launch too; else it skips, and reads nothing
 
     @property
     def page(self) -> Page:
@@ -186,9 +176,8 @@ class CheckSet:
     ) -> Callable[[JudgeByName], JudgeByName]:
         """Register a function that judges; its page is beside its module.
 
-        The function's first parameter is the launch's needs after ``takes`` (no such parameter
-        if ``takes`` is None), the others are topics, by name. The findings that it yields have
-        no id yet.
+        Its parameters: the launch's needs after ``takes`` (if that is not None), then topics by
+        name. The findings that it yields have no id yet.
         """
 
         def add(function: JudgeByName) -> JudgeByName:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 T = TypeVar("T")
 RDMA_DEVICES = "/sys/class/infiniband"
@@ -18,10 +18,7 @@ NVIDIA = "0x10de"
 
 @or_unknown
 def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
-    """Return the NUMA node of every RDMA device; None if its PCI function names none.
-
-    Soft-RoCE and some VMs name none. Empty where the kernel has no device, which is no error.
-    """
+    """Return the NUMA node of every RDMA device; None for those that name none, as soft-RoCE."""
     return {name: known(device_node(root, name)) for name in known(device_names(root))}
 
 
@@ -31,16 +28,9 @@ def device_names(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def device_node(root: Root, name: str) -> int | Unknown | None:
-    """Return the NUMA node of an RDMA device as Mooncake reads it; None if Mooncake finds none.
-
-    Mooncake reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that
-    the link "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp,
-    listInfiniBandDevices.
-    """
+    """Return an RDMA device's NUMA node as Mooncake reads it (topology.cpp); None without one."""
     node = root.integer(f"{RDMA_DEVICES}/{name}/device/numa_node")
-    if isinstance(node, Unknown):
-        return None if node.absent else node
-    return None if node < 0 else node
+    return None if isinstance(node, int) and node < 0 else none_if_absent(node, None)
 
 
 def driver_gpus(root: Root) -> frozenset[str]:
@@ -58,11 +48,7 @@ def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
-    """Return the NUMA node of each NVIDIA GPU, in PCI order as NVML; None if a GPU names none.
-
-    From files alone. Unknown if a device that may be a GPU cannot be read: it would shift the
-    others.
-    """
+    """Return each NVIDIA GPU's NUMA node or None, in PCI order; Unknown if a device is not read."""
     nodes: list[int | None] = []
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):
@@ -77,4 +63,4 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
 
 def _if_there(fact: T | Unknown) -> T | None:
     """Return a file's content, None if there is no file. Raises UnknownFactError else."""
-    return None if isinstance(fact, Unknown) and fact.absent else known(fact)
+    return known(none_if_absent(fact, None))

@@ -68,25 +68,18 @@ class Fill(Enum):
 
 
 class Setting(NamedTuple):
-    """One thing to change: ``name`` from ``now`` (as read, "" if not set) to ``wanted``.
-
-    described_by: docker, compose or kubernetes, if the launch describes the container. unit: the
-    systemd unit whose limit is changed, "" for the launch's own limit. words, as_root: the
-    command of ``Kind.COMMAND``, and whether root has to run it; of a device: the command that
-    makes it. file: of ``Kind.BOOT_SYSCTL``, the file to add the line to; origin: the file to
-    copy there first, or "".
-    """
+    """One thing to change: ``name`` from ``now`` (as read, "" if not set) to ``wanted``."""
 
     kind: Kind
     name: str
     wanted: str
     now: str = ""
-    described_by: str = ""
-    unit: str = ""
-    words: tuple[str | Fill, ...] = ()
-    as_root: bool = False
-    file: str = ""
-    origin: str = ""
+    described_by: str = ""  # docker, compose or kubernetes, if the launch describes the container
+    unit: str = ""  # the systemd unit whose limit is changed, "" for the launch's own limit
+    words: tuple[str | Fill, ...] = ()  # of ``Kind.COMMAND``; of a device: what makes it
+    as_root: bool = False  # root has to run it
+    file: str = ""  # of ``Kind.BOOT_SYSCTL``, the file to add the line to
+    origin: str = ""  # of that, the file to copy there first, or ""
 
     @property
     def label(self) -> str:
@@ -101,10 +94,7 @@ def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = F
 
 
 class Subject(str):
-    """What a finding is about: a text for a person that carries its kind.
-
-    kind: process, device, ...; "" if the check's own subjects say it. ranks: of the launch.
-    """
+    """What a finding is about: a text for a person that carries its kind."""
 
     def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> "Subject":
         """Make a text that carries what kind of subject it is."""
@@ -112,8 +102,8 @@ class Subject(str):
         made.kind, made.ranks = kind, ranks
         return made
 
-    kind: str
-    ranks: tuple[int, ...]
+    kind: str  # process, device, ...; "" if the check's own subjects say it
+    ranks: tuple[int, ...]  # of the launch
 
 
 class Evidence(NamedTuple):
@@ -124,31 +114,22 @@ class Evidence(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One subject judged.
+    """One subject judged. have, need: what was seen and what the launch takes, with units."""
 
-    check: the id of its declaration. subject: what was looked at ("mlx5_0 port 1", "rank 3").
-    have, need: what was seen and what the launch takes, with units. formula: how ``need`` is
-    computed. text: what follows on this host, one sentence; of a skip or unknown, why. advice:
-    what to do, one sentence; settings: the same, as data. consequence: None for the first one of
-    the check's page. cause: of an unknown, the reason alone, which other findings may share.
-    asks: the command of this program that finds what would do. sets: the variables that the
-    advice asks to set.
-    """
-
-    check: str
+    check: str  # the id of its declaration
     status: Status
-    subject: str
+    subject: str  # what was looked at ("mlx5_0 port 1", "rank 3")
     have: str = ""
     need: str = ""
-    formula: str = ""
-    text: str = ""
+    formula: str = ""  # how ``need`` is computed
+    text: str = ""  # what follows on this host, one sentence; of a skip or unknown, why
     evidence: tuple[Evidence, ...] = ()
-    advice: str = ""
-    settings: tuple[Setting, ...] = ()
-    consequence: Consequence | None = None
-    cause: str = ""
-    asks: str = ""
-    sets: tuple[OpenVariable, ...] = ()
+    advice: str = ""  # what to do, one sentence
+    settings: tuple[Setting, ...] = ()  # the same as ``advice``, as data
+    consequence: Consequence | None = None  # None for the first one of the check's page
+    cause: str = ""  # of an unknown, the reason alone, which other findings may share
+    asks: str = ""  # the command of this program that finds what would do
+    sets: tuple[OpenVariable, ...] = ()  # the variables that the advice asks to set
 
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any

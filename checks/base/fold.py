@@ -47,10 +47,7 @@ def folded(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Fold names that differ in one number: ``mlx5_0-3,8 port 1``.
-
-    If they differ in more, return the first ``most`` and the number of the others.
-    """
+    """Fold names that differ in one number, ``mlx5_0-3,8 port 1``; else name the first ``most``."""
     folded_names = one_of(names)
     if folded_names is not None:
         return folded_names

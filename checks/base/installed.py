@@ -8,18 +8,13 @@ from typing import NamedTuple
 
 
 class Installed(NamedTuple):
-    """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version.
-
-    interpreter: for which they are installed, "" if that is not told (a capture). in_image: what
-    runs comes with an image, which nobody looks into: then nothing else is known. others: name and
-    version of each engine beside SGLang.
-    """
+    """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version."""
 
     mooncake: tuple[tuple[str, str], ...]
     sglang: str | None
-    interpreter: str = ""
-    in_image: bool = False
-    others: tuple[tuple[str, str], ...] = ()
+    interpreter: str = ""  # for which they are installed, "" if that is not told (a capture)
+    in_image: bool = False  # what runs comes with an image: nothing else is known then
+    others: tuple[tuple[str, str], ...] = ()  # name and version of each engine beside SGLang
 
 
 # Distributions of the engines beside SGLang whose releases decide what they take.
@@ -48,10 +43,7 @@ def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[st
 def _installed(
     wanted: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Return name and version of the wanted distributions, read from names of folders.
-
-    importlib.metadata would cost a third of a command's start.
-    """
+    """Read name and version of the wanted distributions from names of folders, which is fast."""
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
@@ -69,9 +61,8 @@ def _installed(
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
     """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry.
 
-    beside: the folder's entries that have "editable" in their names. An editable install is
-    ``0.5.12+editable``: its code lies elsewhere, and has changed since. Source: setuptools' and
-    hatchling's editable installs.
+    beside: the folder's entries with "editable" in their names: such an install is
+    ``0.5.12+editable``.
     """
     stem, dot, suffix = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")

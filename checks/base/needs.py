@@ -13,38 +13,26 @@ from checks.base.unknown import Unknown
 
 
 class RdmaUse(NamedTuple):
-    """How a process chooses its NICs. devices: their names; () if Mooncake discovers them
-    itself.
+    """How a process chooses its NICs."""
 
-    origin: where the names were written (flag, variable, file:line). written_as: the flag or the
-    variable alone; "" if a file or nobody names devices. by_engine: SGLang's own engine takes
-    the devices, and reads no variable of the store's client (MC_MS_AUTO_DISC, MC_MS_FILTERS).
-    """
-
-    devices: tuple[str, ...] | Unknown
-    origin: str
-    written_as: str = ""
-    by_engine: bool = False
+    devices: tuple[str, ...] | Unknown  # their names; () if Mooncake discovers them itself
+    origin: str  # where the names were written (flag, variable, file:line)
+    written_as: str = ""  # the flag or the variable alone; "" if a file or nobody names devices
+    by_engine: bool = False  # by SGLang's own engine, which reads no MC_MS_* of the store's client
 
 
 _ROOT_USERS = ("0", "root")
 UNLIMITED = -1  # as ContainerLimits writes it
-
-
 # Capabilities that decide what a limit means, by their bit (linux/capability.h).
 CAPABILITIES = {"IPC_LOCK": 14, "SYS_ADMIN": 21, "SYS_RESOURCE": 24}
 
 
 class RunAs(NamedTuple):
-    """Who runs a process, as its launch says: ``User=``, ``sudo -u``, ``setpriv``.
+    """Who runs a process, as its launch says: ``User=``, ``sudo -u``, ``setpriv``."""
 
-    user: a name or a number, "" for whoever starts the launch. gained: of CAPABILITIES, those
-    that a user has who is not root. origin: where it is written, "" if nothing of it is.
-    """
-
-    user: str | Unknown = ""
-    gained: tuple[str, ...] = ()
-    origin: str = ""
+    user: str | Unknown = ""  # a name or a number, "" for whoever starts the launch
+    gained: tuple[str, ...] = ()  # of CAPABILITIES, those that a user has who is not root
+    origin: str = ""  # where it is written, "" if nothing of it is
 
     def then(self, other: "RunAs") -> "RunAs":
         """Return who runs what is started through both: through this one first, then ``other``."""
@@ -54,37 +42,26 @@ class RunAs(NamedTuple):
 
 
 class Bound(Enum):
-    """A limit that is set relative to the limits in force.
-
-    STAYS: unchanged. SOFT, HARD: the one in force. SYSTEMD: systemd's default for units that set
-    no limit. LOGIN: what a login of the user gets.
-    """
+    """A limit that is set relative to the limits in force."""
 
     STAYS = "stays"
-    SOFT = "soft"
+    SOFT = "soft"  # the one in force
     HARD = "hard"
-    SYSTEMD = "systemd"
-    LOGIN = "login"
+    SYSTEMD = "systemd"  # systemd's default for units that set no limit
+    LOGIN = "login"  # what a login of the user gets
 
 
 class SetLimit(NamedTuple):
-    """A limit that a launch itself sets for the programs that it starts, by setrlimit(2).
+    """A limit that a launch itself sets for the programs that it starts, by setrlimit(2)."""
 
-    name: one of LIMIT_NAMES, as in prlimit(1). soft, hard: bytes or a count, None for no limit.
-    setter: the user who sets the limit; of LOGIN the user whose limit it is. raises: the setter
-    may go above the hard limit (systemd, a container's engine). must: the program is not started
-    if the limit is refused. where: the systemd unit that sets the limit, or leaves it to
-    systemd.
-    """
-
-    name: str
-    soft: int | Bound | Unknown | None
+    name: str  # one of LIMIT_NAMES, as in prlimit(1)
+    soft: int | Bound | Unknown | None  # bytes or a count, None for no limit
     hard: int | Bound | Unknown | None
     origin: str
-    raises: bool = False
-    must: bool = False
-    setter: RunAs = RunAs()
-    where: str = ""
+    raises: bool = False  # the setter may go above the hard limit (systemd, a container's engine)
+    must: bool = False  # the program is not started if the limit is refused
+    setter: RunAs = RunAs()  # the user who sets the limit; of LOGIN the user whose limit it is
+    where: str = ""  # the systemd unit that sets the limit, or leaves it to systemd
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.
@@ -92,30 +69,21 @@ LIMIT_NAMES = ("memlock", "nofile", "nproc", "as", "data", "fsize", "stack", "cp
 
 
 class NamedNodes(NamedTuple):
-    """NUMA nodes that a launch binds to in so many words: ``numactl --cpunodebind=1``.
-
-    memory_alone: whether memory lies on these and on no other (``--membind``).
-    """
+    """NUMA nodes that a launch binds to in so many words: ``numactl --cpunodebind=1``."""
 
     what: str
     nodes: frozenset[int]
-    memory_alone: bool = False
+    memory_alone: bool = False  # whether memory lies on these and on no other (``--membind``)
 
 
 class GpuShare(NamedTuple):
-    """What a process takes of the memory of its GPUs.
+    """What a process takes of the memory of its GPUs."""
 
-    indices: those GPUs, among the ones that CUDA shows it. fraction: of each, None if nobody
-    says. of_total: of the whole GPU, which has to be free when it starts (vLLM); else of what is
-    free then (SGLang). fills: whether it certainly takes all of that. elsewhere_below: with fewer
-    GPUs than this it may look for others on other hosts; 0 for never.
-    """
-
-    indices: tuple[int, ...]
-    fraction: float | None
-    of_total: bool = False
-    fills: bool = True
-    elsewhere_below: int = 0
+    indices: tuple[int, ...]  # those GPUs, among the ones that CUDA shows it
+    fraction: float | None  # of each, None if nobody says
+    of_total: bool = False  # of the whole GPU, free at its start (vLLM); else of what is free then
+    fills: bool = True  # whether it certainly takes all of that
+    elsewhere_below: int = 0  # with fewer GPUs it may look for others on other hosts; 0 for never
 
 
 # What device plugins of Kubernetes call whole GPUs, and the PCI vendor id of those that have it.
@@ -123,26 +91,16 @@ GPU_RESOURCES = {"nvidia.com/gpu": "0x10de", "amd.com/gpu": "0x1002"}
 
 
 class GivenGpus(NamedTuple):
-    """The GPUs of the host that a container is given.
+    """The GPUs of the host that a container is given."""
 
-    number: how many, the first ones if ``names`` is empty; None for all. names: their numbers or
-    UUIDs on the host, in CUDA's order. resources: their names for Kubernetes' device plugins
-    (``amd.com/gpu``), each of one maker alone: the container's first, then those of the rest of
-    the pod; () for any GPU.
-    """
-
-    number: int | None = None
-    names: tuple[str, ...] = ()
+    number: int | None = None  # how many, the first ones if ``names`` is empty; None for all
+    names: tuple[str, ...] = ()  # their numbers or UUIDs on the host, in CUDA's order
+    # Names for Kubernetes' device plugins, the container's first, then the pod's; () for any GPU.
     resources: tuple[str, ...] = ()
 
 
 class ContainerLimits(NamedTuple):
-    """The limits that the launch's container settings give a process; None if not set.
-
-    own_users: the container has a user namespace of its own. verbs_nodes: paths of the host
-    through which it can open RDMA devices, a folder for all in it; () if none is given.
-    own_network: the container certainly has its own network, into which nothing is moved.
-    """
+    """The limits that the launch's container settings give a process; None if not set."""
 
     origin: str
     runtime: str  # docker, compose, kubernetes, pyxis (Slurm's)
@@ -159,9 +117,10 @@ class ContainerLimits(NamedTuple):
     memory_bytes: int | None = None
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
     gpus: GivenGpus | Unknown | None = None
-    own_users: bool = False
+    own_users: bool = False  # it has a user namespace of its own
+    # Paths of the host through which it can open RDMA devices, a folder for all in it.
     verbs_nodes: tuple[str, ...] | Unknown = Unknown("not read")
-    own_network: bool = False
+    own_network: bool = False  # it certainly has its own network, into which nothing is moved
 
 
 class Started(Protocol):
@@ -185,65 +144,38 @@ def is_root(user: str) -> bool:
 
 
 class ProcessNeeds(NamedTuple):
-    """One process of the launch on this host.
-
-    Its identity. id: the same in the replay of its mappings. role: its name without the line of
-    the launch that starts it ("rank 3"). program: sglang, store_service, mooncake_client,
-    mooncake_master, metadata_server, router, or another engine's worker (vllm, lmcache).
-    environment: its variables, as far as they are known. run_as: the user, inside the container
-    if it has one. waited: the rest of the launch starts only once it has ended. turn: how often
-    the launch has ended all earlier processes.
-
-    Its place. node: the NUMA node that its memory is bound to; among: those nodes, if they are
-    several and not all; named_nodes: the nodes to which a wrapper or the container binds it.
-    gpu: its GPU's index, None without one; gpu_share: the share that it takes of its GPUs, None
-    if unknown. accelerator: the device in place of a GPU (``npu``), or "".
-
-    Its memory. regions: see ``Region``. gpu_registered_bytes: registered device memory
-    (prefill/decode transfer), 0 for none. segment_nodes: the NUMA nodes over which Mooncake
-    splits its segment, () for one mapping. regular_bytes: memory kept on regular pages;
-    bound_bytes: the part of it that Mooncake itself binds, NUMA node -> bytes. shm_bytes:
-    certain bytes in /dev/shm. hugetlb_bytes: on huge pages; memfd_bytes: the size of each memfd
-    among them. ring_bytes: the SSD offload's buffer, which io_uring pins too, once at start and
-    once more for each later I/O thread.
-
-    Its limits and devices. limits: those that the launch sets, upon the container's or the
-    host's. limit_bytes: the memory limit that its program asks for before it starts, for all its
-    processes on this host. looked_up: devices that its program looks up as it starts, and ends
-    if one is missing. transport: how it moves memory if neither by RDMA nor TCP: ``ascend``,
-    ``efa``.
-    """
+    """One process of the launch on this host."""
 
     name: str
-    program: str
-    environment: Mapping[str, str]
-    node: int | None = None
-    gpu: int | None = None
+    program: str  # sglang, store_service, mooncake_client, mooncake_master, router, vllm, ...
+    environment: Mapping[str, str]  # its variables, as far as they are known
+    node: int | None = None  # the NUMA node that its memory is bound to
+    gpu: int | None = None  # its GPU's index, None without one
     rdma: RdmaUse | None = None
-    regions: tuple[Region, ...] | Unknown = ()
-    gpu_registered_bytes: int | Unknown = 0
-    regular_bytes: int | Unknown = 0
-    shm_bytes: int = 0
-    hugetlb_bytes: int | Unknown = 0
-    memfd_bytes: tuple[int, ...] = ()
+    regions: tuple[Region, ...] | Unknown = ()  # see ``Region``
+    gpu_registered_bytes: int | Unknown = 0  # device memory (prefill/decode transfer)
+    regular_bytes: int | Unknown = 0  # memory kept on regular pages
+    shm_bytes: int = 0  # certain bytes in /dev/shm
+    hugetlb_bytes: int | Unknown = 0  # on huge pages
+    memfd_bytes: tuple[int, ...] = ()  # the size of each memfd among them
     uses_uring: bool | Unknown = False
-    ring_bytes: int = 0
+    ring_bytes: int = 0  # the SSD offload's buffer: io_uring pins it for each I/O thread too
     container: ContainerLimits | None = None
-    limits: tuple[SetLimit, ...] = ()
-    run_as: RunAs = RunAs()
-    named_nodes: tuple[NamedNodes, ...] = ()
-    segment_nodes: tuple[int, ...] | Unknown = ()
-    bound_bytes: Mapping[int, int] = {}
-    id: ProcessId = ProcessId()
-    role: str = ""
-    among: tuple[int, ...] = ()
-    waited: bool = False
-    turn: int = 0
-    gpu_share: GpuShare | None = None
-    looked_up: RdmaUse | None = None
-    limit_bytes: int = 0
-    accelerator: str = ""
-    transport: str = ""
+    limits: tuple[SetLimit, ...] = ()  # of the launch, upon the container's or the host's
+    run_as: RunAs = RunAs()  # the user, inside the container if it has one
+    named_nodes: tuple[NamedNodes, ...] = ()  # to which a wrapper or the container binds it
+    segment_nodes: tuple[int, ...] | Unknown = ()  # over which Mooncake splits its segment
+    bound_bytes: Mapping[int, int] = {}  # what of the segment Mooncake itself binds, by NUMA node
+    id: ProcessId = ProcessId()  # the same in the replay of its mappings
+    role: str = ""  # its name without the line of the launch that starts it ("rank 3")
+    among: tuple[int, ...] = ()  # the NUMA nodes of its memory, if they are several and not all
+    waited: bool = False  # the rest of the launch starts only once it has ended
+    turn: int = 0  # how often the launch has ended all earlier processes
+    gpu_share: GpuShare | None = None  # the share that it takes of its GPUs, None if unknown
+    looked_up: RdmaUse | None = None  # its program looks them up, and ends if one is missing
+    limit_bytes: int = 0  # the memory limit that its program asks for, for all its processes here
+    accelerator: str = ""  # the device in place of a GPU (``npu``), or ""
+    transport: str = ""  # how it moves memory if neither by RDMA nor TCP: ``ascend``, ``efa``
 
     @property
     def runtime(self) -> str:
@@ -264,27 +196,19 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
     """Name the sizes that a person may lower: those on huge pages if ``huge``, else regular."""
-    sizes = (
-        (each.program, each.hugetlb_bytes if huge else each.regular_bytes) for each in processes
-    )
+    sizes = ((p.program, p.hugetlb_bytes if huge else p.regular_bytes) for p in processes)
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
-    parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]
-    if any(program in _SIZED for program in taking):
-        parts.insert(0, "the segment")
-    if "sglang" in taking:
-        parts.insert(0, "--hicache-size")
+    parts = ["--hicache-size"] * ("sglang" in taking)
+    parts += ["the segment"] * any(program in _SIZED for program in taking)
+    parts += [f"what {program} keeps there" for program in taking if program not in _SIZED]
     return " or ".join(parts) or "what the launch keeps there"
 
 
 class Service(NamedTuple):
     """Something that the launch talks to.
 
-    kind: master, master-admin (its HTTP health), metadata-http, metadata-etcd, metadata-redis,
-    client (mooncake_client), worker (a router's SGLang server), dist-init (rank 0's rendezvous),
-    advertised (no service: the name under which a store of the launch registers itself). own:
-    the launch itself starts the service on this host, so it need not answer yet. name: the host
-    as it is written, if its value is unknown here; else "". binds: the process of an advertised
-    store listens at the name itself.
+    kind: master, master-admin (its HTTP health), metadata-http, -etcd, -redis, client
+    (mooncake_client), worker (a router's server), dist-init, advertised (a store's own name).
     """
 
     kind: str
@@ -293,59 +217,43 @@ class Service(NamedTuple):
     path: str  # of a URL, "" without
     owner: str
     origin: str
-    own: bool
-    name: str = ""
-    binds: bool = False
+    own: bool  # the launch itself starts the service on this host, so it need not answer yet
+    name: str = ""  # the host as it is written, if its value is unknown here; else ""
+    binds: bool = False  # the process of an advertised store listens at the name itself
 
 
 class BoundPort(NamedTuple):
-    """A port that a process of the launch binds; ``what``: its name in the program.
-
-    network: the pod or container whose port it is, "" for the host. waited: the rest of the
-    launch starts only once the process has ended. turn: as in ``ProcessNeeds``. pod: two pods of
-    Kubernetes with one port never share a host. address: of the host, "" for all, None if the
-    process itself chooses. inner: the port is for processes of one server, and judged against
-    other programs alone. unless: an unknown word that may hold another port than this default.
-    """
+    """A port that a process of the launch binds; ``what``: its name in the program."""
 
     what: str
     port: int | Unknown
     owner: str
     origin: str
-    network: str = ""
-    waited: bool = False
-    turn: int = 0
-    pod: str = ""
-    address: str | None = None
-    inner: bool = False
-    unless: str = ""
+    network: str = ""  # the pod or container whose port it is, "" for the host
+    waited: bool = False  # the rest of the launch starts only once the process has ended
+    turn: int = 0  # as in ``ProcessNeeds``
+    pod: str = ""  # two pods of Kubernetes with one port never share a host
+    address: str | None = None  # of the host, "" for all, None if the process itself chooses
+    inner: bool = False  # for processes of one server: judged against other programs alone
+    unless: str = ""  # an unknown word that may hold another port than this default
 
 
 class Storage(NamedTuple):
-    """A path of the launch. kind: offload, model, config, draft.
+    """A path of the launch."""
 
-    need_bytes: the most that all users write to the path. direct_io: files are opened with
-    O_DIRECT. users: the number of processes that write, each to its own folder or (``shared``)
-    all to one. created: the process makes the folder itself.
-    """
-
-    kind: str
+    kind: str  # offload, model, config, draft
     path: str | Unknown
     owner: str
     origin: str
-    need_bytes: int = 0
-    direct_io: bool = False
-    users: int = 1
+    need_bytes: int = 0  # the most that all users write to the path
+    direct_io: bool = False  # files are opened with O_DIRECT
+    users: int = 1  # processes that write, each to its own folder or (``shared``) all to one
     shared: bool = False
-    created: bool = False
+    created: bool = False  # the process makes the folder itself
 
 
 class LaunchNeeds(NamedTuple):
-    """All needs of a launch that checks ask for.
-
-    hosts: the number of hosts (``--nnodes``). nic_nodes: the NUMA nodes of the NICs, if the
-    command line states them in place of the host.
-    """
+    """All needs of a launch that checks ask for."""
 
     source: str
     processes: tuple[ProcessNeeds, ...]
@@ -353,11 +261,13 @@ class LaunchNeeds(NamedTuple):
     services: tuple[Service, ...] = ()
     ports: tuple[BoundPort, ...] = ()
     storage: tuple[Storage, ...] = ()
-    hosts: int = 1
+    hosts: int = 1  # the number of hosts (``--nnodes``)
     default_page_bytes: int = 0
     mooncake_version: str = ""
     sglang_version: str = ""
-    nic_nodes: tuple[int, ...] | None = None
+    nic_nodes: tuple[int, ...] | None = (
+        None  # the NICs' NUMA nodes, if the command line states them
+    )
 
     @property
     def rdma_processes(self) -> tuple[ProcessNeeds, ...]:

@@ -10,14 +10,11 @@ from typing import NamedTuple
 
 
 class Spot(NamedTuple):
-    """Where pages come from: one page size, on one NUMA node or (``None``) on any.
-
-    among: on any of these NUMA nodes, if they are several and not all.
-    """
+    """Where pages come from: one page size, on one NUMA node or (``None``) on any."""
 
     page_size_bytes: int
     node: int | None
-    among: tuple[int, ...] = ()
+    among: tuple[int, ...] = ()  # on any of these NUMA nodes, if they are several and not all
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -39,23 +36,15 @@ Pages = Mapping[Spot, int]
 
 
 class Usage(NamedTuple):
-    """What one process takes, in pages.
-
-    mapped: with its arena mapped (or with no arena asked for).
-    dropped: when its arena cannot be mapped and everything goes its own way.
-    serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
-    headroom: free pages that a node must show for a moment, beyond those kept.
-    arena: of mapped, the arena's own: one mapping, which is had whole or not at all.
-    touched: what it uses where its arena is not filled to its end, as nothing is mapped after it.
-    """
+    """What one process takes, in pages."""
 
     process: str
-    mapped: Pages
-    dropped: Pages
-    serves_all: bool
-    headroom: Pages
-    arena: Mapping[Spot, int] = {}
-    touched: Mapping[Spot, int] = {}
+    mapped: Pages  # with its arena mapped (or with no arena asked for)
+    dropped: Pages  # when its arena cannot be mapped and everything goes its own way
+    serves_all: bool  # the arena, once mapped, holds all that would otherwise be mapped directly
+    headroom: Pages  # free pages that a node must show for a moment, beyond those kept
+    arena: Mapping[Spot, int] = {}  # of mapped, the arena's own mapping, had whole or not at all
+    touched: Mapping[Spot, int] = {}  # what it uses if its arena is not filled to its end
 
 
 def own_allocator(process: str) -> str:
@@ -83,29 +72,20 @@ class MemoryKind(str, Enum):
 
 
 class ProcessId(NamedTuple):
-    """Which process of a launch: the number of its command there, and which of its ranks.
-
-    Given once, when the command is understood, and carried by all that is made of the process.
-    """
+    """Which process of a launch, set once: the number of its command, and which of its ranks."""
 
     command: int = 0
     rank: int = 0
 
 
 class Region(NamedTuple):
-    """Host memory that is handed to ``ibv_reg_mr`` whole, on every NIC in use.
-
-    bytes: the registered length. page_bytes: the size of its pages (4096, 2 MiB, 1 GiB).
-    offset_bytes: where in a page the region begins; if nobody knows, the offset that takes the
-    most pages. dontfork: the mapping has MADV_DONTFORK already, so that libibverbs changes
-    nothing.
-    """
+    """Host memory that is handed to ``ibv_reg_mr`` whole, on every NIC in use."""
 
     what: str
-    bytes: int
-    page_bytes: int
-    offset_bytes: int = 0
-    dontfork: bool = False
+    bytes: int  # the registered length
+    page_bytes: int  # the size of its pages (4096, 2 MiB, 1 GiB)
+    offset_bytes: int = 0  # where in a page it begins; if unknown, what takes the most pages
+    dontfork: bool = False  # the mapping has MADV_DONTFORK already: libibverbs changes nothing
 
 
 class Default(str):

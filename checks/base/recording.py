@@ -37,17 +37,13 @@ _ONES = {
 
 
 class Answers(NamedTuple):
-    """What a root answered, by the name that was asked for; Unknown with its reason included.
+    """What a root answered, by the name that was asked for; Unknown with its reason included."""
 
-    texts: whole files. folders: their entries, sorted. links: real names. modes: ``st_mode``.
-    calls: plain data, by ``call_key``.
-    """
-
-    texts: dict[str, str | Unknown]
-    folders: dict[str, tuple[str, ...] | Unknown]
-    links: dict[str, str | Unknown]
-    modes: dict[str, int | Unknown]
-    calls: dict[str, Any | Unknown]
+    texts: dict[str, str | Unknown]  # whole files
+    folders: dict[str, tuple[str, ...] | Unknown]  # their entries, sorted
+    links: dict[str, str | Unknown]  # real names
+    modes: dict[str, int | Unknown]  # ``st_mode``
+    calls: dict[str, Any | Unknown]  # plain data, by ``call_key``
 
 
 def no_answers() -> Answers:
@@ -102,8 +98,5 @@ class RecordingRoot(Root):
 
 
 def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> Answer:
-    """Return the known answer for ``key``, or ask for it.
-
-    Two threads that ask at the same time both get the answer that came first.
-    """
+    """Return the known answer for ``key``, or ask; of two threads both get the first answer."""
     return known[key] if key in known else known.setdefault(key, ask(key))

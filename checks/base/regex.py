@@ -7,9 +7,8 @@ from typing import Any, cast
 
 
 def regex(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Return ``re.compile(text, flags)``, compiled at the first use of one of its methods.
-
-    It is for constants of modules: the functions of ``re`` do not take it as their pattern.
+    """Return ``re.compile(text, flags)`` for a module's constant, compiled at its first method's
+    use.
     """
     return cast("re.Pattern[str]", _LazyPattern(text, flags))
 

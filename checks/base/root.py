@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from checks.base.unknown import NoFile, Unknown, known, or_unknown
+from checks.base.unknown import NoFile, Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import kernel_count, kernel_number
 
 CALLS_FILE = "calls.json"
@@ -70,23 +70,22 @@ class Root:
             return unreadable(name, error)
 
     @or_unknown
-    def integer(self, name: str) -> int | Unknown:
+    def integer(
+        self, name: str, parse: Callable[[str], int | None] = kernel_number
+    ) -> int | Unknown:
         """Read a file that holds one decimal number, as sysfs counters do."""
         content = known(self.text(name))
-        number = kernel_number(content)
+        number = parse(content)
         return not_a_number(name, content) if number is None else number
 
-    @or_unknown
     def count(self, name: str) -> int | Unknown:
         """Read a file that holds one count; a negative number is Unknown."""
-        content = known(self.text(name))
-        number = kernel_count(content)
-        return not_a_number(name, content) if number is None else number
+        return self.integer(name, kernel_count)
 
+    @or_unknown
     def word(self, name: str) -> str | Unknown:
         """Read a file's content without the white space around it."""
-        content = self.text(name)
-        return content if isinstance(content, Unknown) else content.strip()
+        return known(self.text(name)).strip()
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
         """Return the entries of a folder, sorted."""
@@ -97,8 +96,7 @@ class Root:
 
     def entries(self, name: str) -> tuple[str, ...] | Unknown:
         """Return the entries of a folder, sorted; none if there is no such folder."""
-        names = self.names(name)
-        return () if isinstance(names, Unknown) and names.absent else names
+        return none_if_absent(self.names(name), ())
 
     def listed(self, name: str) -> tuple[str, ...]:
         """Return the entries of a folder, sorted; () if the folder is missing or cannot be read."""
@@ -127,12 +125,11 @@ class Root:
         """Call ``topic.function`` on the machine, or return its recorded answer, as plain data."""
         if self.live:
             return live_call(name, *arguments)
-        key = call_key(name, *arguments)
         if self._calls is None:
             self._calls = self._load_calls()
         if isinstance(self._calls, Unknown):
             return self._calls
-        return answer_of(self._calls, key)
+        return answer_of(self._calls, call_key(name, *arguments))
 
     def _load_calls(self) -> dict[str, Any] | Unknown:
         """Read the recorded answers."""
@@ -159,10 +156,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
-    """Return a recorded answer, or Unknown if nothing was recorded.
-
-    An object with the key ``unknown`` and others of ``_OF_UNKNOWN`` alone is an Unknown.
-    """
+    """Return a recorded answer; Unknown for none, and for an object that says ``unknown``."""
     if key not in calls:
         return Unknown(
             f"not recorded ({key.rstrip()})",
@@ -196,8 +190,7 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     """Run ``attempt`` in a forked child, killed after a while, and return its plain data.
 
-    For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when
-    the child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
+    For what a seccomp profile may kill or a driver hold; OSError says why the child gives nothing.
     """
     import json
     import select

@@ -15,10 +15,7 @@ GIGABYTE = 10**9
 
 
 class Quantity(str):
-    """An amount as a person reads it, which knows its number; within another text it is a text.
-
-    unit: bytes, pages, files ...: what ``value`` counts. least: it may be more than ``value``.
-    """
+    """An amount as a person reads it, which knows its number; within another text it is a text."""
 
     def __new__(
         cls, text: str, value: float | None = None, unit: str = "", least: bool = False
@@ -29,8 +26,8 @@ class Quantity(str):
         return made
 
     value: float | None
-    unit: str
-    least: bool
+    unit: str  # bytes, pages, files ...: what ``value`` counts
+    least: bool  # it may be more than ``value``
 
 
 def or_more(amount: str) -> str:
@@ -42,24 +39,21 @@ def or_more(amount: str) -> str:
     return Quantity(f"{amount} or more", amount.value, amount.unit, least=True)
 
 
-def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
-    """Return a size in the largest binary unit in which it is at least one, as ``"264.06 GiB"``.
-
-    template: the text around it, as ``"{} free"``.
-    """
-    text = f"{size_bytes} B"
+def _scaled(size_bytes: int, style: str) -> str:
+    """Return a size in the largest binary unit in which it is at least one."""
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size_bytes >= scale:
-            text = f"{size_bytes / scale:.2f} {unit}"
-            break
-    return Quantity(template.replace("{}", text), size_bytes, "bytes")
+            return f"{size_bytes / scale:{style}} {unit}"
+    return f"{size_bytes} B"
+
+
+def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
+    """Return a size as ``"264.06 GiB"``. template: the text around the size."""
+    return Quantity(template.replace("{}", _scaled(size_bytes, ".2f")), size_bytes, "bytes")
 
 
 def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quantity:
-    """Return a need; if its digits are those of the bytes there are, with the missing bytes.
-
-    As ``"50.00 GiB (3.20 MiB more)"``. template: the text around it, ``"{} in one region"``.
-    """
+    """Return a need; if it prints as ``have_bytes``, with the rest: ``"5 GiB (3 MiB more)"``."""
     if need_bytes > have_bytes and format_bytes(need_bytes) == format_bytes(have_bytes):
         template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
     return format_bytes(need_bytes, template)
@@ -67,12 +61,7 @@ def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quant
 
 def format_page_size(page_size_bytes: int) -> Quantity:
     """Return a page size in whole units, as ``"2 MiB"``."""
-    text = f"{page_size_bytes} B"
-    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if page_size_bytes >= scale:
-            text = f"{page_size_bytes / scale:g} {unit}"
-            break
-    return Quantity(text, page_size_bytes, "bytes")
+    return Quantity(_scaled(page_size_bytes, "g"), page_size_bytes, "bytes")
 
 
 def kernel_size(page_size_bytes: int) -> str:
@@ -84,10 +73,7 @@ def kernel_size(page_size_bytes: int) -> str:
 
 
 def counted(number: int, unit: str, template: str = "{}") -> Quantity:
-    """Return a number with its unit, which is a plural, as ``"120000 pages"``.
-
-    template: the text around it, as ``"{} left"``.
-    """
+    """Return a number with its unit, a plural, in a template: ``"120000 pages left"``."""
     return Quantity(template.replace("{}", f"{number} {unit}"), number, unit)
 
 
@@ -96,23 +82,19 @@ def round_up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-# The largest size that any call in the chain can carry: a signed 64-bit length.
-LARGEST_BYTES = 2**63 - 1
-
+LARGEST_BYTES = 2**63 - 1  # a signed 64-bit length: no call in the chain carries more
 _UNITS = {"b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[_letter] = _UNITS[f"{_letter}b"] = _UNITS[f"{_letter}ib"] = 1024**_power
-
 _SIZE = regex(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
 
 
 def parse_size(text: str, *, bare_bytes: bool = False) -> int:
-    """Return the bytes of a size such as ``"64gb"``. Units are powers of 1024.
+    """Return the bytes of a size such as ``"64gb"``, in powers of 1024, as Mooncake's own helper.
 
-    The grammar is that of Mooncake's documented helper. A number without a unit is refused,
-    except zero: programs read such numbers differently. With ``bare_bytes`` it means bytes, as
-    to the helper itself. Raises ValueError with a sentence that names the value, the rule and
-    the right spelling.
+    A number without a unit but zero is refused unless ``bare_bytes``, as programs read it
+    differently. Raises ValueError with a sentence that names the value, the rule and the right
+    spelling.
     """
     compact = text.strip().lower().replace("_", "")
     match = _SIZE.fullmatch(compact)
@@ -127,30 +109,28 @@ def parse_size(text: str, *, bare_bytes: bool = False) -> int:
         raise ValueError(
             f"{text!r} has the unknown unit {unit!r}: use b, kb, mb, gb or tb (powers of 1024)"
         )
+    too_large = ValueError(f"{text!r} is more than any machine can map (2^63 bytes)")
     if len(whole) > 24:
-        raise ValueError(f"{text!r} is more than any machine can map (2^63 bytes)")
+        raise too_large
     if not unit:
         if float(compact) == 0:
             return 0
         if not bare_bytes:
             raise ValueError(bare_number(text, compact))
-        unit = "b"
+    scale = _UNITS[unit or "b"]
     # The helper multiplies floats, which for whole numbers is exact up to 2^53.
-    size = (
-        int(float(f"{whole}.{fraction}") * _UNITS[unit]) if fraction else int(whole) * _UNITS[unit]
-    )
+    size = int(float(f"{whole}.{fraction}") * scale) if fraction else int(whole) * scale
     if size == 0 and float(f"{whole}.{fraction or 0}"):
         raise ValueError(f"{text!r} is less than one byte: sizes are whole bytes")
     if size > LARGEST_BYTES:
-        raise ValueError(f"{text!r} is more than any machine can map (2^63 bytes)")
+        raise too_large
     return size
 
 
 def bare_number(text: str, number: str) -> str:
     """Return why a number without a unit is refused, with both spellings."""
-    return (
-        f"{text!r} has no unit: write {number}b for {number} bytes, or {number}gb for {number} GiB"
-    )
+    spellings = f"write {number}b for {number} bytes, or {number}gb for {number} GiB"
+    return f"{text!r} has no unit: {spellings}"
 
 
 def segment_text(size: int) -> str:

@@ -11,17 +11,14 @@ from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 
 class Inside(NamedTuple):
-    """The only place that can give a value that a text leaves open: no variable of the caller
-    does.
+    """The only place that can give a value that a text leaves open: no variable of the caller does.
 
-    kind: ``run``: a container's shell; ``service`` of Compose; ``pod``; ``remote``: what ssh or
-    ``docker exec`` runs; ``operator``: variables that a pod's operator sets; ``cluster``: those
-    that Kubernetes gives a container when its pod starts, ``valueFrom``; ``program``: a name
-    that a program itself computes. what: which of them.
+    run: a container's shell; remote: what ssh or ``docker exec`` runs; operator: variables that a
+    pod's operator sets; cluster: ``valueFrom``; program: a name that a program itself computes.
     """
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
-    what: str
+    what: str  # which of them
 
 
 class OpenVariable(NamedTuple):
@@ -36,13 +33,14 @@ RUN_INSIDE = "run this check inside the container: what it gets is seen there"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+N = TypeVar("N")
 
 
 class Unknown:
-    """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable.
+    """Why a fact is missing; ``absent`` if the file does not exist, as opposed to unreadable.
 
-    cause: the reason alone, if ``reason`` begins with the name of the fact. advice: what makes
-    the fact known, one sentence, or "". sets: the variables that the advice asks to set.
+    cause: the reason alone, if ``reason`` begins with the fact's name. advice: a sentence on how to
+    learn the fact, or "". sets: the variables that the advice asks to set.
     """
 
     __slots__ = ("absent", "advice", "cause", "reason", "sets")
@@ -93,6 +91,11 @@ def known(fact: T | Unknown) -> T:
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact)
     return fact
+
+
+def none_if_absent(fact: T | Unknown, nothing: N) -> T | N | Unknown:
+    """Return the fact, or ``nothing`` if what holds it does not exist."""
+    return nothing if isinstance(fact, Unknown) and fact.absent else fact
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:

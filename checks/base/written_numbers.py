@@ -8,11 +8,7 @@ from checks.base.regex import regex
 
 
 def leading_integer(text: str) -> int | None:
-    """Return the integer at the start of ``text``, after blanks, as ``atoi`` and ``std::stoi``
-    do.
-
-    None if there is no integer: ``atoi`` then returns 0, ``stoi`` throws.
-    """
+    """Return the integer at the start of ``text``, as ``atoi`` and ``std::stoi`` do, or None."""
     match = re.match(r"[ \t\n\v\f\r]*([+-]?\d{1,18})", text, re.ASCII)
     return int(match.group(1)) if match else None
 
@@ -20,8 +16,7 @@ def leading_integer(text: str) -> int | None:
 def kernel_number(text: str) -> int | None:
     """Return a number as the kernel prints it: decimal, 64 bits at most, or negative; else None.
 
-    ``int`` takes more that no file of a kernel has: digits of other scripts, ``1_000``; and it
-    raises on very long ones. Blanks around the number are cut off.
+    ``int`` takes more (digits of other scripts, ``1_000``), and raises on very long ones.
     """
     word = text.strip()
     digits = word.removeprefix("-")
@@ -47,9 +42,8 @@ Numbers = tuple[int, int, int, int]
 
 
 def version_numbers(text: str, product: str, examples: str) -> Numbers:
-    """Return the numbers of a version: ``"0.3.13.post1"`` is ``(0, 3, 13, 1)``.
-
-    Raises ValueError with ``product`` (and its article) and ``examples`` of the spelling.
+    """Return the numbers of a version: (0, 3, 13, 1). Raises ValueError with how ``product`` is
+    spelled.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:

@@ -16,33 +16,26 @@ PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 class NvmlGpu(NamedTuple):
-    """A GPU as NVML sees it, in NVML's order; None for what it does not have.
-
-    address: as sysfs writes it. mig: 1 where MIG is on. compute_mode: 0 shared, 2 prohibited, 3 one
-    process only. processes: those computing, of this PID namespace.
-    """
+    """A GPU as NVML sees it, in NVML's order; None for what it does not have."""
 
     name: str | None
     uuid: str | None
-    address: str | None
+    address: str | None  # as sysfs writes it
     memory_bytes: int | None
     used_bytes: int | None
     numa_node: int | None
-    mig: int | None
-    compute_mode: int | None
+    mig: int | None  # 1 where MIG is on
+    compute_mode: int | None  # 0 shared, 2 prohibited, 3 one process only
     ecc: int | None
     persistence: int | None
-    processes: int | None
+    processes: int | None  # those computing, of this PID namespace
 
 
 class Nvml(NamedTuple):
-    """NVML's answer; ``error`` and its ``code`` where it would not start, else "" and 0.
-
-    cuda_version: the newest that the driver supports, 1000 x major + 10 x minor.
-    """
+    """NVML's answer; ``error`` and its ``code`` where it would not start, else "" and 0."""
 
     driver: str
-    cuda_version: int | None
+    cuda_version: int | None  # the newest that the driver supports, 1000 x major + 10 x minor
     gpus: tuple[NvmlGpu, ...]
     error: str = ""
     code: int = 0
@@ -56,24 +49,18 @@ class CudaAbility(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """accelerators: see ``PciFacts``. nvml: Unknown and absent where nothing says NVIDIA.
+    """abilities: in CUDA's order; asked only for a launch that registers GPU memory."""
 
-    device_nodes: /dev/nvidiaN that this process sees. visible_devices: CUDA_VISIBLE_DEVICES of this
-    process. abilities: in CUDA's order; asked only for a launch that registers GPU memory.
-    peer_modules: those loaded. memory_peers: peer-memory clients that ib_core knows. kernel_module:
-    "open", "proprietary", or "" without an NVIDIA driver. imex_channels: names of their nodes.
-    """
-
-    accelerators: tuple[PciFunction, ...] | Unknown
-    nvml: Nvml | Unknown
-    device_nodes: tuple[str, ...] | Unknown
-    visible_devices: str | Unknown | None
+    accelerators: tuple[PciFunction, ...] | Unknown  # see ``PciFacts``
+    nvml: Nvml | Unknown  # Unknown and absent where nothing says NVIDIA
+    device_nodes: tuple[str, ...] | Unknown  # /dev/nvidiaN that this process sees
+    visible_devices: str | Unknown | None  # CUDA_VISIBLE_DEVICES of this process
     abilities: tuple[CudaAbility, ...] | Unknown
-    peer_modules: tuple[str, ...] | Unknown
-    memory_peers: tuple[str, ...] | Unknown
-    kernel_module: str | Unknown
+    peer_modules: tuple[str, ...] | Unknown  # those loaded
+    memory_peers: tuple[str, ...] | Unknown  # peer-memory clients that ib_core knows
+    kernel_module: str | Unknown  # "open", "proprietary", or "" without an NVIDIA driver
     kernel_module_version: str | Unknown
-    imex_channels: tuple[str, ...] | Unknown
+    imex_channels: tuple[str, ...] | Unknown  # names of their nodes
 
     @property
     def nvidia(self) -> bool | Unknown:

@@ -33,16 +33,14 @@ class PortState(NamedTuple):
 
 class NetworkFacts(NamedTuple):
     """ephemeral: the first and last port that the kernel gives out for outgoing connections.
-
-    reserved: ports that it leaves alone in that range. ports: by number, those of the launch.
-    time_wait: closed connections whose ports are not yet given out again. routing: ip rule, and
-    the routes of every table.
+    time_wait: closed connections whose ports are not yet given out again. routing: ip rule, and the
+    routes of every table.
     """
 
     addresses: tuple[InterfaceAddress, ...] | Unknown
     ephemeral: tuple[int, int] | Unknown
-    reserved: tuple[tuple[int, int], ...] | Unknown
-    ports: Mapping[int, PortState | Unknown]
+    reserved: tuple[tuple[int, int], ...] | Unknown  # ports that it leaves alone in that range
+    ports: Mapping[int, PortState | Unknown]  # by number, those of the launch
     time_wait: int | Unknown = Unknown("not read", absent=True)
     routing: RoutingTables | Unknown = Unknown("not read", absent=True)
 
@@ -147,16 +145,14 @@ PATIENCE = 4.3
 class ServiceAnswer(NamedTuple):
     """What came back from one service.
 
-    addresses: of its name. open: whether something listens; refusal: the error's name and text
-    where not. late: how it kept silent where it does. status, body: of the HTTP request for its
-    kind; NOT_HTTP, and why. code: what Mooncake's own client said of a master, 0 for one that is
-    ready. Unknown also where it was not asked.
+    status, body: of the HTTP request for its kind; NOT_HTTP, and why. code: what Mooncake's own
+    client said of a master, 0 for one that is ready. Unknown also where it was not asked.
     """
 
-    addresses: tuple[str, ...] | Unknown
-    open: bool | Unknown
-    refusal: str = ""
-    late: str = ""
+    addresses: tuple[str, ...] | Unknown  # of its name
+    open: bool | Unknown  # whether something listens
+    refusal: str = ""  # the error's name and text where not
+    late: str = ""  # how it kept silent where it does
     status: int | Unknown = Unknown("not asked")
     body: str = ""
     code: int | Unknown = Unknown("not asked")

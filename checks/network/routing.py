@@ -55,9 +55,9 @@ class TableRoute(NamedTuple):
 
 
 class RoutingTables(NamedTuple):
-    """rules: in the kernel's order, of both families."""
+    """XXX"""
 
-    rules: tuple[RoutingRule, ...]
+    rules: tuple[RoutingRule, ...]  # in the kernel's order, of both families
     routes: tuple[TableRoute, ...]
 
 

@@ -97,10 +97,8 @@ class MemoryPolicy(NamedTuple):
 
 class NumaFacts(NamedTuple):
     """nodes: those with a folder, ascending; () where the kernel shows none (one node, or no NUMA).
-
     cpus_allowed, mems_allowed: of this process. cpuset_cpus, cpuset_mems: what the innermost cpuset
-    that says so allows, "" in ``cpuset_source`` where no cgroup says anything. balancing:
-    kernel.numa_balancing (0 off, 1 normal, 2 memory tiering). zone_reclaim_mode: vm.
+    that says so allows, "" in ``cpuset_source`` where no cgroup says anything.
     """
 
     nodes: tuple[NumaNode, ...]
@@ -111,8 +109,8 @@ class NumaFacts(NamedTuple):
     cpuset_mems: tuple[int, ...] | Unknown
     cpuset_source: str
     policy: MemoryPolicy | Unknown
-    balancing: int | Unknown
-    zone_reclaim_mode: int | Unknown
+    balancing: int | Unknown  # kernel.numa_balancing (0 off, 1 normal, 2 memory tiering)
+    zone_reclaim_mode: int | Unknown  # vm
 
     def node(self, number: int) -> NumaNode | None:
         """Return the node of that number, None if the host has none."""

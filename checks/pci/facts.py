@@ -122,22 +122,19 @@ class PathClass(IntEnum):
 
 
 class PciFacts(NamedTuple):
-    """accelerators: in PCI order, () on a host without PCI. nics: RDMA device name -> function.
-
-    bridges: those above either, by address. acs: bridge -> control register, None without ACS;
-    only for bridges below a switch that an accelerator and a NIC share. paths: (accelerator's
-    address, RDMA device) -> distance. iommus: the names in /sys/class/iommu ("dmar0", "ivhd0",
-    "smmu3.0x..."). direct_nic: whether the platform has Direct NIC functions.
+    """acs: bridge -> control register, None without ACS; only for bridges below a switch that an
+    accelerator and a NIC share. paths: (accelerator's address, RDMA device) -> distance. iommus:
+    the names in /sys/class/iommu ("dmar0", "ivhd0", "smmu3.0x...").
     """
 
-    accelerators: tuple[PciFunction, ...] | Unknown
-    nics: Mapping[str, PciFunction]
-    bridges: Mapping[str, PciFunction]
+    accelerators: tuple[PciFunction, ...] | Unknown  # in PCI order, () on a host without PCI
+    nics: Mapping[str, PciFunction]  # RDMA device name -> function
+    bridges: Mapping[str, PciFunction]  # those above either, by address
     acs: Mapping[str, int | Unknown | None]
     paths: Mapping[tuple[str, str], PathClass | Unknown]
     iommus: tuple[str, ...] | Unknown
     command_line: str | Unknown
-    direct_nic: bool
+    direct_nic: bool  # whether the platform has Direct NIC functions
 
 
 def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:

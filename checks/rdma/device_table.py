@@ -36,16 +36,12 @@ class Confidence(Enum):
 
 
 class Table(NamedTuple):
-    """How many pages of registered memory a device translates, all regions and processes together.
-
-    holds_entries: so many are vouched for. worked_entries: the most that a user had working.
-    failed_entries: the least that failed for somebody, 0 if nobody said.
-    """
+    """How many pages of registered memory a device translates, all regions together."""
 
     bound: TableBound
-    holds_entries: int = 0
-    worked_entries: int = 0
-    failed_entries: int = 0
+    holds_entries: int = 0  # so many are vouched for
+    worked_entries: int = 0  # the most that a user had working
+    failed_entries: int = 0  # the least that failed for somebody, 0 if nobody said
 
 
 # The errno that most drivers give where a device cannot take a registration.
@@ -53,25 +49,20 @@ ENOMEM = 12
 
 
 class DeviceRow(NamedTuple):
-    """One type of device. provider: as ``verbs.PROVIDERS``. functions: PCI ids, () for all.
+    """One type of device. mode, gid: what Mooncake needs."""
 
-    max_mr_size_counts: ibv_query_device's max_mr_size is a real bound. page_effect: what the
-    backing pages change. errno: that of ``ibv_reg_mr`` above the sum. kernel_log: words of the
-    kernel's log that go with it. mode, gid: what Mooncake needs.
-    """
-
-    provider: str
+    provider: str  # as ``verbs.PROVIDERS``
     name: str
     table: Table
     confidence: Confidence
     evidence: tuple[str, ...]
-    max_mr_size_counts: bool = False
-    page_effect: str = "none"
-    errno: int = ENOMEM
-    kernel_log: tuple[str, ...] = ()
+    max_mr_size_counts: bool = False  # ibv_query_device's max_mr_size is a real bound
+    page_effect: str = "none"  # what the backing pages change
+    errno: int = ENOMEM  # that of ``ibv_reg_mr`` above the sum
+    kernel_log: tuple[str, ...] = ()  # words of the kernel's log that go with it
     mode: str = "none"
     gid: str = "a RoCE v2 entry with an IPv4 address"
-    functions: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()  # PCI ids, () for all
 
 
 @cache
@@ -124,15 +115,14 @@ class Identity(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The most that a device took. device: its name now. page_bytes: of the memory behind the
-    regions.
+    """The most that a device took.
 
     holds_bytes, holds_regions: registered at once. met: the limit that stopped the probe, "" if
     none did (``holds_bytes`` is then what was asked for).
     """
 
-    device: str
-    page_bytes: int
+    device: str  # its name now
+    page_bytes: int  # of the memory behind the regions
     holds_bytes: int
     holds_regions: int
     met: str

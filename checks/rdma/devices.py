@@ -52,20 +52,17 @@ class Gid(NamedTuple):
 
 
 class Port(NamedTuple):
-    """One port. state, physical_state: the kernel's word (ACTIVE, LinkUp). rate: as sysfs says it.
-
-    gids: the entries in use, of ``gid_table`` in all. pkeys: by index, those that were asked for.
-    """
+    """One port. state, physical_state: the kernel's word (ACTIVE, LinkUp)."""
 
     number: int
     state: str | Unknown
     physical_state: str | Unknown
     link_layer: str | Unknown
-    rate: str | Unknown
+    rate: str | Unknown  # as sysfs says it
     lid: str | Unknown
-    gids: tuple[Gid, ...] | Unknown
+    gids: tuple[Gid, ...] | Unknown  # the entries in use, of ``gid_table`` in all
     gid_table: int | Unknown
-    pkeys: Mapping[int, int | Unknown]
+    pkeys: Mapping[int, int | Unknown]  # by index, those that were asked for
 
     @property
     def netdevs(self) -> set[str]:
@@ -77,12 +74,11 @@ class Port(NamedTuple):
 class Netdev(NamedTuple):
     """A network interface that a GID names.
 
-    here: whether this network namespace has an interface of that name. addresses: ``(address,
-    prefix length)`` that it carries here.
+    addresses: ``(address, prefix length)`` that it carries here.
     """
 
     name: str
-    here: bool | Unknown
+    here: bool | Unknown  # whether this network namespace has an interface of that name
     mtu_bytes: int | Unknown
     addresses: tuple[tuple[str, int], ...] | Unknown
 
@@ -223,14 +219,11 @@ EMPTY_TABLE = "the GID table is empty"
 
 
 class GidChoice(NamedTuple):
-    """gid: the entry taken, None if the device is disabled. automatic: no index was given.
+    """XXX"""
 
-    how: in words, of the rank that it won by, or of what is wrong.
-    """
-
-    gid: Gid | None
-    automatic: bool
-    how: str
+    gid: Gid | None  # the entry taken, None if the device is disabled
+    automatic: bool  # no index was given
+    how: str  # in words, of the rank that it won by, or of what is wrong
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:

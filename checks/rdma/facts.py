@@ -38,26 +38,23 @@ DEFAULT_PKEY_INDEX = 0
 class Nic(NamedTuple):
     """One RDMA device.
 
-    node_type: CA, RNIC (iWARP), unspecified. driver: the kernel driver of its PCI function, None
-    for a device without one (soft-RoCE). provider: the name of its user-space library. node: the
-    NUMA node as Mooncake reads it. uverbs: its node, None if it has none. function: its PCI id,
-    ``1ded:107f``, None for a device without one. uverbs_number: ``231:193`` of a node that is
-    missing or does not open, else None.
+    driver: the kernel driver of its PCI function, None for a device without one (soft-RoCE).
+    uverbs_number: ``231:193`` of a node that is missing or does not open, else None.
     """
 
     name: str
-    node_type: str | Unknown
+    node_type: str | Unknown  # CA, RNIC (iWARP), unspecified
     driver: str | Unknown | None
-    provider: str | Unknown
+    provider: str | Unknown  # the name of its user-space library
     firmware: str | Unknown
     hardware: str | Unknown
     pci_address: str | Unknown | None
-    node: int | Unknown | None
-    uverbs: str | None
+    node: int | Unknown | None  # the NUMA node as Mooncake reads it
+    uverbs: str | None  # its node, None if it has none
     uverbs_node: DeviceNode | Unknown
     ports: tuple[Port, ...] | Unknown
     verbs: Verbs
-    function: str | None = None
+    function: str | None = None  # its PCI id, ``1ded:107f``, None for a device without one
     uverbs_number: str | Unknown | None = None
 
     @property
@@ -86,11 +83,8 @@ class Erdma(NamedTuple):
 class RdmaFacts(NamedTuple):
     """The host's RDMA devices (``nics``, by name), and what it takes to use them.
 
-    cpus: online ones, as the C++ library counts them. topologies: the files of
-    MC_CUSTOM_TOPO_JSON that the launch names, by path. measured: earlier results of the probe.
-    docker_runtime: Docker's default. parts: those built into the Mooncake here, from the topic
-    of software. class_there: the kernel's folder of devices exists. nodes_alone: nodes below
-    /dev/infiniband if it shows no device.
+    topologies: the files of MC_CUSTOM_TOPO_JSON that the launch names, by path. parts: those built
+    into the Mooncake here, from the topic of software.
     """
 
     nics: tuple[Nic, ...] | Unknown
@@ -100,13 +94,13 @@ class RdmaFacts(NamedTuple):
     cgroups: tuple[RdmaCgroup, ...] | Unknown
     connection_manager: DeviceNode | Unknown
     erdma: Erdma
-    cpus: int | Unknown
+    cpus: int | Unknown  # online ones, as the C++ library counts them
     topologies: Mapping[str, str | Unknown]
-    measured: tuple[Measured, ...] = ()
-    docker_runtime: str | Unknown = ""
+    measured: tuple[Measured, ...] = ()  # earlier results of the probe
+    docker_runtime: str | Unknown = ""  # Docker's default
     parts: frozenset[str] | Unknown = Unknown("not read")
-    class_there: bool = True
-    nodes_alone: tuple[str, ...] = ()
+    class_there: bool = True  # the kernel's folder of devices exists
+    nodes_alone: tuple[str, ...] = ()  # nodes below /dev/infiniband if it shows no device
 
     @property
     def present(self) -> tuple[Nic, ...]:

@@ -38,14 +38,11 @@ LEAST_CPUS, MANY_CPUS, FEW_THREADS, MANY_THREADS = 4, 64, 8, 16
 
 
 class Forking(NamedTuple):
-    """How one process registers memory where libibverbs asks for whole huge pages.
-
-    largest_bytes: what one registration takes at most. release: Mooncake's; None if not known.
-    """
+    """How one process registers memory where libibverbs asks for whole huge pages."""
 
     cpus: int | Unknown
-    largest_bytes: int | Unknown
-    release: MooncakeRelease | None
+    largest_bytes: int | Unknown  # what one registration takes at most
+    release: MooncakeRelease | None  # Mooncake's; None if not known
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:

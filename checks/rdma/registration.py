@@ -39,15 +39,12 @@ class Split(Enum):
 
 
 class Registration(NamedTuple):
-    """How one region is registered with one NIC: ``keys`` registrations of ``piece_bytes``.
-
-    bytes: in all; less than the region where it is cut off. The last piece may be shorter.
-    """
+    """How one region is registered with one NIC: ``keys`` registrations of ``piece_bytes``."""
 
     split: Split
     keys: int
     piece_bytes: int
-    bytes: int
+    bytes: int  # in all; less than the region where it is cut off. The last piece may be shorter.
 
 
 @or_unknown
@@ -123,14 +120,13 @@ def entries(region_bytes: int, page_bytes: int) -> int:
 class Load(NamedTuple):
     """What one process registers with each of its NICs.
 
-    registrations: memory keys. pinned_bytes: host memory, for one NIC. by_page: registered bytes by
-    the size of the backing page, the GPU's included. more: why there is more, None if not.
+    by_page: registered bytes by the size of the backing page, the GPU's included.
     """
 
-    registrations: int
-    pinned_bytes: int
+    registrations: int  # memory keys
+    pinned_bytes: int  # host memory, for one NIC
     by_page: Mapping[int, int]
-    more: Unknown | None = None
+    more: Unknown | None = None  # why there is more, None if not
 
     @property
     def bytes(self) -> int:
@@ -257,15 +253,12 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """Of one device. regions: Unknown if the launch's memory is.
-
-    queue_pairs: once every process has talked to every NIC of every other one.
-    """
+    """Of one device."""
 
     contexts: int
-    regions: int | Unknown
+    regions: int | Unknown  # Unknown if the launch's memory is
     others: int
-    queue_pairs: int
+    queue_pairs: int  # once every process has talked to every NIC of every other one
 
 
 def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Objects:

@@ -63,36 +63,25 @@ class ChosenBy(Enum):
 
 
 class DevicesInUse(NamedTuple):
-    """The devices that a process uses. names: those that it registers memory with, or why
-    unknown.
+    """The devices that a process uses."""
 
-    candidates: the devices that the process would take if all were well. lost: candidates that
-    are not used, and why. chosen: who chose the candidates; how: the same, with the place of the
-    names. without: what becomes of a process that can open none. at_most: all devices that
-    ``names`` may be, if only GIDs are unknown.
-    """
-
-    names: tuple[str, ...] | Unknown
-    candidates: tuple[str, ...]
-    lost: tuple[Lost, ...]
+    names: tuple[str, ...] | Unknown  # those that it registers memory with, or why unknown
+    candidates: tuple[str, ...]  # the devices that the process would take if all were well
+    lost: tuple[Lost, ...]  # candidates that are not used, and why
     transport: Transport | Unknown
-    how: str
-    without: Transport = Transport.NONE
-    chosen: ChosenBy = ChosenBy.NOBODY
-    at_most: tuple[str, ...] = ()
+    how: str  # the same, with the place of the names
+    without: Transport = Transport.NONE  # what becomes of a process that can open none
+    chosen: ChosenBy = ChosenBy.NOBODY  # who chose the candidates
+    at_most: tuple[str, ...] = ()  # all devices that ``names`` may be, if only GIDs are unknown
 
 
 class Use(NamedTuple):
-    """Processes of a launch that come to the same devices, with the same environment for them.
+    """Processes of a launch that come to the same devices, with the same environment for them."""
 
-    processes: () for the host itself, if no launch is given. takes: the host's devices that the
-    processes would take if all were well. release: Mooncake's, None if it is not known.
-    """
-
-    processes: tuple[ProcessNeeds, ...]
+    processes: tuple[ProcessNeeds, ...]  # () for the host itself, if no launch is given
     devices: DevicesInUse
-    takes: tuple[Nic, ...]
-    release: MooncakeRelease | None
+    takes: tuple[Nic, ...]  # the host's devices that the processes would take if all were well
+    release: MooncakeRelease | None  # Mooncake's, None if it is not known
 
     @property
     def host_table(self) -> bool:

@@ -94,13 +94,10 @@ class Verbs(NamedTuple):
 
 
 class Libraries(NamedTuple):
-    """version: of rdma-core, 44 for ``libibverbs.so.1.14.44.0``. file: that file.
+    """providers: names that have both a driver file and a library in the library's folder."""
 
-    providers: names that have both a driver file and a library in the library's folder.
-    """
-
-    file: str | Unknown
-    version: int | Unknown
+    file: str | Unknown  # that file
+    version: int | Unknown  # of rdma-core, 44 for ``libibverbs.so.1.14.44.0``
     providers: frozenset[str] | Unknown
 
 
@@ -226,15 +223,13 @@ _LIBRARY = regex(r"lib(\w+)-rdmav\d+\.so")
 class RdmaKernel(NamedTuple):
     """What the kernel's RDMA netlink says.
 
-    netns_mode: shared or exclusive. copy_on_fork: it copies pinned pages at fork (Linux 5.12).
     resources: per device, how many of each kind exist (qp, cq, mr, pd, ctx, cm_id, srq).
-    drivers: per device, its number in enum rdma_driver_id.
     """
 
-    netns_mode: str | Unknown
-    copy_on_fork: bool | Unknown
+    netns_mode: str | Unknown  # shared or exclusive
+    copy_on_fork: bool | Unknown  # it copies pinned pages at fork (Linux 5.12)
     resources: Mapping[str, Mapping[str, int]]
-    drivers: Mapping[str, int]
+    drivers: Mapping[str, int]  # per device, its number in enum rdma_driver_id
 
 
 class CgroupLimit(NamedTuple):

@@ -41,22 +41,18 @@ def direct(path: str) -> dict[str, Any]:
 
 
 class Folder(NamedTuple):
-    """One path. parent: the nearest folder that exists is this one, not the path itself.
-
-    direct: files in it can be opened with O_DIRECT; Unknown if nobody asks for it.
-    full_of_files: its file system was seen to have no room for another file.
-    """
+    """One path."""
 
     path: str
-    parent: bool
+    parent: bool  # the nearest folder that exists is this one, not the path itself
     link: bool
     folder: bool
     writable: bool
     read_only: bool
     size_bytes: int
     available_bytes: int
-    direct: bool | Unknown
-    full_of_files: bool = False
+    direct: bool | Unknown  # files in it can be opened with O_DIRECT; Unknown if nobody asks for it
+    full_of_files: bool = False  # its file system was seen to have no room for another file
 
 
 class StorageFacts(NamedTuple):

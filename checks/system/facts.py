@@ -80,13 +80,10 @@ _TRACES = (
 
 
 class Container(NamedTuple):
-    """kind: docker, podman, kubernetes, containerd, lxc, systemd-nspawn, none or unknown.
+    """XXX"""
 
-    source: why; of unknown, what was not read.
-    """
-
-    kind: str
-    source: str
+    kind: str  # docker, podman, kubernetes, containerd, lxc, systemd-nspawn, none or unknown
+    source: str  # why; of unknown, what was not read
 
     @property
     def inside(self) -> bool:
@@ -98,25 +95,22 @@ _NO_CONTAINER = Container("none", "")
 
 
 class SystemFacts(NamedTuple):
-    """kernel: (major, minor) of ``kernel_release``. cgroup_version: 1, 2, or 0 without.
-
-    seccomp: off, strict or filter. uring_errno: of making a ring, 0 if it works; None if no
-    process of the launch wants one. uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None
-    if the kernel has none. own_pid_namespace: other processes of the host are not seen.
-    hypervisor: the virtual machine's maker as its firmware says, "" on none that is known.
-    glibc: the release that this program runs on, as 2.36; Unknown on another C library.
+    """uring_errno: of making a ring, 0 if it works; None if no process of the launch wants one.
+    uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None if the kernel has none.
+    hypervisor: the virtual machine's maker as its firmware says, "" on none that is known. glibc:
+    the release that this program runs on, as 2.36; Unknown on another C library.
     """
 
     kernel_release: str | Unknown
-    kernel: tuple[int, int] | Unknown
+    kernel: tuple[int, int] | Unknown  # (major, minor) of ``kernel_release``
     architecture: str | Unknown
     page_bytes: int | Unknown
     distribution: str | Unknown
     distribution_version: str | Unknown
     container: Container
-    cgroup_version: int | Unknown
-    seccomp: str | Unknown
-    own_pid_namespace: bool | Unknown
+    cgroup_version: int | Unknown  # 1, 2, or 0 without
+    seccomp: str | Unknown  # off, strict or filter
+    own_pid_namespace: bool | Unknown  # other processes of the host are not seen
     uring_errno: int | Unknown | None
     uring_disabled: int | Unknown | None
     hypervisor: str | Unknown
