@@ -28,9 +28,9 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 
 def device_node(path: str) -> dict[str, Any]:
-    """Read a device file's mode, and try whether this user may open it for reading and writing.
+    """Read a device file's mode, and try to open it for both, which makes nothing by itself.
 
-    Raises FileNotFoundError if there is none. Opening a uverbs node makes nothing by itself.
+    Raises FileNotFoundError if it does not exist.
     """
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
@@ -41,10 +41,7 @@ def device_node(path: str) -> dict[str, Any]:
 
 
 def interfaces() -> dict[str, list[list[Any]]]:
-    """Return ``{interface: [[address, prefix length]]}`` of this network namespace.
-
-    Not from /sys/class/net: it shows the namespace in which /sys was mounted.
-    """
+    """Return ``{interface: [[address, prefix length]]}`` here: /sys shows another namespace's."""
     import socket
 
     import psutil
@@ -64,8 +61,7 @@ def interfaces() -> dict[str, list[list[Any]]]:
 def kernel() -> dict[str, Any]:
     """Ask the kernel, as ``rdma system`` and ``rdma resource`` do; with each device's driver id.
 
-    netns_mode: shared or exclusive. copy_on_fork: whether the kernel copies pinned pages at fork
-    (since Linux 5.12). devices: by name; resources: how many of each kind exist.
+    netns_mode: shared or exclusive. copy_on_fork: pinned pages are copied at fork (Linux 5.12).
     """
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for _kind, body in _ask(CMD_SYS_GET, b"", dump=False):
@@ -88,12 +84,9 @@ def kernel() -> dict[str, Any]:
 
 
 def held() -> dict[str, dict[str, dict[str, int]]]:
-    """Count the objects of each device by process of this pid namespace, as ``rdma resource
-    show``.
+    """Count each device's objects by process, as ``rdma resource show``, and ``mr_bytes``.
 
-    By device and pid: how many ``qp``, ``cq``, ``mr`` and ``pd``, and ``mr_bytes`` that are
-    registered. Needs no right; the kernel leaves out objects of another pid namespace
-    (drivers/infiniband/core/restrack.c, rdma_is_visible_in_pid_ns).
+    Needs no right; the kernel leaves out objects of another pid namespace (rdma/core/restrack.c).
     """
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for _kind, body in list(_ask(CMD_RES_GET, b"", dump=True)):
@@ -122,9 +115,7 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 def verbs(name: str) -> dict[str, Any]:
     """Ask libibverbs for one device: its limits, its ports, or why the device cannot be opened.
 
-    Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that
-    is not installed already, and sees what Mooncake will see: a device whose provider library is
-    missing is not listed.
+    Mooncake opens the same library: a device whose provider is missing is not listed to either.
     """
     from checks.rdma.libibverbs import SONAME, library, query
 

@@ -39,12 +39,13 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     if not known(rdma.nics):
         return [skip(NO_DEVICE)]
     launch_uses = uses(rdma, needs)
-    limited: list[tuple[Nic, Objects, RdmaCgroup]] = []
-    for nic in rdma.present:
-        need = objects_of(nic, needs, launch_uses)
-        for cgroup in cgroups:
-            if need.contexts and cgroup.limit(nic.name) != CgroupLimit(None, None):
-                limited.append((nic, need, cgroup))
+    limited = [
+        (nic, need, cgroup)
+        for nic in rdma.present
+        if (need := objects_of(nic, needs, launch_uses)).contexts
+        for cgroup in cgroups
+        if cgroup.limit(nic.name) != CgroupLimit(None, None)
+    ]
     short = {nic.name for nic, need, cgroup in limited if _is_short(nic, need, cgroup)}
     findings = [
         _judge_cgroup(nic, need, cgroup, _refused(nic, launch_uses, short))
@@ -61,10 +62,7 @@ def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
 
 
 def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
-    """Return the worst that happens to the processes that get no handle of ``nic``.
-
-    short: the devices of which some process gets none.
-    """
+    """Return the worst for a process without a handle of ``nic``. short: devices with too few."""
     finding = passed(Subject(nic.name, "device")).warned(
         "opening the device fails with EAGAIN: a process without a handle goes on with "
         "its other devices"
@@ -105,15 +103,11 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
         for handles_word, objects_word in (limits, ("max", "max"))
     )
     left = ["unlimited" if count is None else str(count) for count in (handles, objects)]
+    in_use = f"hca_handle={used.handles} hca_object={used.objects}"
+    current = Evidence(cgroup.file.replace("rdma.max", "rdma.current"), in_use)
     finding = finding._replace(
         have=f"{left[0]} handles, {left[1]} objects left",
-        evidence=(
-            Evidence(cgroup.file, line),
-            Evidence(
-                cgroup.file.replace("rdma.max", "rdma.current"),
-                f"hca_handle={used.handles} hca_object={used.objects}",
-            ),
-        ),
+        evidence=(Evidence(cgroup.file, line), current),
     )
     remedy = finding._replace(
         advice=f"write '{wanted}' to {cgroup.file} (on the host, as root)",
@@ -164,20 +158,22 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     if counts is None:
         return finding.unknown("the kernel does not count it")
     regions, pairs = counts.get("mr", 0), counts.get("qp", 0)
+    most_of_each = f"max_mr {limits.max_mr} max_qp {limits.max_qp}"
+    attributes = Evidence(f"ibv_query_device {nic.name}", most_of_each)
     finding = finding._replace(
         have=f"{regions} of {_bound(limits.max_mr)} memory regions, {pairs} of "
         f"{_bound(limits.max_qp)} queue pairs in use",
         need=f"{'unknown' if isinstance(need.regions, Unknown) else need.regions} regions, up to "
         f"{need.queue_pairs} queue pairs",
-        evidence=(
-            Evidence(f"rdma resource, {nic.name}", f"mr {regions} qp {pairs}"),
-            Evidence(
-                f"ibv_query_device {nic.name}", f"max_mr {limits.max_mr} max_qp {limits.max_qp}"
-            ),
-        ),
+        evidence=(Evidence(f"rdma resource, {nic.name}", f"mr {regions} qp {pairs}"), attributes),
     )
     advice = "see 'rdma resource show mr' and 'show qp' for who holds them, and end those processes"
-    most = _most_regions(rdma, nic, limits.max_mr)
+    met = [
+        result.holds_regions
+        for result in rdma.measured
+        if result.device == nic.name and result.met == MEMORY_KEYS
+    ]
+    most = min([limits.max_mr] * (limits.max_mr > 0) + met, default=0)  # 0: no bound
     if most > 0 and not isinstance(need.regions, Unknown) and regions + need.regions > most:
         text = f"registering fails, and setup returns -600: the device has {most} regions in all"
         if regions and need.regions <= most:
@@ -199,16 +195,6 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     if isinstance(need.regions, Unknown):
         return finding.unknown(need.regions.of(NO_COUNT))
     return finding
-
-
-def _most_regions(rdma: RdmaFacts, nic: Nic, device_limit: int) -> int:
-    """Return a device's most regions: max_mr, or the bound that the probe met; 0: no bound."""
-    met = [
-        result.holds_regions
-        for result in rdma.measured
-        if result.device == nic.name and result.met == MEMORY_KEYS
-    ]
-    return min([device_limit] * (device_limit > 0) + met, default=0)
 
 
 def _bound(most: int) -> str:

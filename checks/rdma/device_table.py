@@ -44,8 +44,7 @@ class Table(NamedTuple):
     failed_entries: int = 0  # the least that failed for somebody, 0 if nobody said
 
 
-# The errno that most drivers give where a device cannot take a registration.
-ENOMEM = 12
+ENOMEM = 12  # what most drivers give where a device cannot take a registration
 
 
 class DeviceRow(NamedTuple):
@@ -92,9 +91,8 @@ def _row(row: dict[str, Any]) -> DeviceRow:
 
 
 def device_row(provider: str, function: str | None) -> DeviceRow | None:
-    """Return the row of a device by provider and PCI id (1ded:107f); None if neither is known.
-
-    A function that no row names takes the first row of its provider: the driver is the same.
+    """Return a device's row by provider and PCI id, else its provider's first row; None without
+    one.
     """
     rows = [row for row in device_rows() if row.provider == provider]
     exact = [row for row in rows if function in row.functions]
@@ -115,17 +113,13 @@ class Identity(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The most that a device took.
-
-    holds_bytes, holds_regions: registered at once. met: the limit that stopped the probe, "" if
-    none did (``holds_bytes`` is then what was asked for).
-    """
+    """The most that a device took."""
 
     device: str  # its name now
     page_bytes: int  # of the memory behind the regions
-    holds_bytes: int
+    holds_bytes: int  # registered at once
     holds_regions: int
-    met: str
+    met: str  # the limit that stopped the probe, "" if none did (it took all that was asked)
     file: str
 
 
@@ -170,11 +164,9 @@ def _measured(name: str, identity: Identity, result: Any) -> Measured | None:
         return None
     if any(result.get(key) != value for key, value in identity._asdict().items()):
         return None
-    page, size_bytes, regions, met = (
-        result.get(key) for key in ("page_bytes", "holds_bytes", "holds_regions", "met")
-    )
-    if not isinstance(page, int) or not isinstance(size_bytes, int) or not isinstance(regions, int):
-        return None
+    keys = ("page_bytes", "holds_bytes", "holds_regions")
+    page, size_bytes, regions = (n if isinstance(n := result.get(k), int) else -1 for k in keys)
+    met = result.get("met")
     if page <= 0 or size_bytes < 0 or regions < 0 or not isinstance(met, str):
         return None
     return Measured(name, page, size_bytes, regions, met, str(result.get("file", "")))

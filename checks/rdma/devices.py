@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import leading_integer
 from checks.releases.mooncake import MooncakeRelease
 
 IB, ROCE_1, ROCE_2 = "IB", "RoCE v1", "RoCE v2"
-# sysfs gives one word to both; the link layer tells which.
-_SYSFS_KINDS = {"IB/RoCE v1": (IB, ROCE_1), "RoCE v2": (ROCE_2, ROCE_2)}
 # The kernel puts a new entry into the first free place, so the used ones stand together; tables
 # have up to 1024 places (soft-RoCE), and reading each would take longer than all the rest.
 LARGEST_GAP = 32
@@ -72,45 +70,38 @@ class Port(NamedTuple):
 
 
 class Netdev(NamedTuple):
-    """A network interface that a GID names.
-
-    addresses: ``(address, prefix length)`` that it carries here.
-    """
+    """A network interface that a GID names."""
 
     name: str
     here: bool | Unknown  # whether this network namespace has an interface of that name
     mtu_bytes: int | Unknown
-    addresses: tuple[tuple[str, int], ...] | Unknown
+    addresses: tuple[tuple[str, int], ...] | Unknown  # with prefix lengths, those it carries here
 
 
 @or_unknown
 def read_ports(
     root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
 ) -> tuple[Port, ...] | Unknown:
-    """Read every port of ``device``. ``pkeys``: the indices of the partition keys to read.
-
-    ``gids``: entries to read even behind a gap of ``LARGEST_GAP`` empty ones.
-    """
+    """Read every port of ``device``, with these partition keys, and these GIDs behind any gap."""
     folder = f"{RDMA_DEVICES}/{device}/ports"
-    names = known(root.names(folder))
-    numbers = sorted(int(name) for name in names if name.isdecimal() and len(name) < 4)
+    numbers = _numbers(known(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)
     return tuple(_read_port(root, f"{folder}/{at}", at, keys, entries) for at in numbers)
 
 
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 6)
+
+
 def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: set[int]) -> Port:
     """Read one port, with the partition keys and GIDs asked for."""
-    layer = root.word(f"{folder}/link_layer")
-    indices = root.names(f"{folder}/gids")
+    layer, indices = root.word(f"{folder}/link_layer"), root.entries(f"{folder}/gids")
     gids: tuple[Gid, ...] | Unknown
     table: int | Unknown
-    if isinstance(indices, Unknown):
-        gids = () if indices.absent else indices
-        table = 0 if indices.absent else indices
-    else:
-        numbers = sorted(int(name) for name in indices if name.isdecimal() and len(name) < 6)
-        table = len(numbers)
-        gids = _read_gids(root, folder, layer, numbers, asked)
+    gids = table = indices if isinstance(indices, Unknown) else Unknown("")
+    if not isinstance(indices, Unknown):
+        numbers = _numbers(indices)
+        gids, table = _read_gids(root, folder, layer, numbers, asked), len(numbers)
     return Port(
         number,
         numbered_word(root, f"{folder}/state"),
@@ -144,10 +135,9 @@ def _read_gids(
         if not any(raw):
             continue
         last_used = number
-        netdev = root.word(f"{folder}/gid_attrs/ndevs/{number}")
+        netdev = none_if_absent(root.word(f"{folder}/gid_attrs/ndevs/{number}"), "")
         # The kernel answers with EINVAL, in these words, where no interface is behind it.
-        no_entry = isinstance(netdev, Unknown) and netdev.reason.endswith("Invalid argument")
-        if no_entry or (isinstance(netdev, Unknown) and netdev.absent):
+        if isinstance(netdev, Unknown) and netdev.reason.endswith("Invalid argument"):
             netdev = ""
         gid_type = _kind(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
         used.append(Gid(number, raw, gid_type, netdev))
@@ -158,12 +148,11 @@ def _read_gids(
 def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
     """Return the GID type as Mooncake sees it: "IB/RoCE v1" means RoCE v1 on Ethernet alone."""
     content = known(content)
-    kinds = _SYSFS_KINDS.get(content)
-    if kinds is None:
+    if content == "RoCE v2":
+        return ROCE_2
+    if content != "IB/RoCE v1":
         return Unknown(f"not a GID type: {content[:40]!r}")
-    if kinds[0] == kinds[1]:
-        return kinds[0]
-    return kinds[1] if known(layer) == "Ethernet" else kinds[0]
+    return ROCE_1 if known(layer) == "Ethernet" else IB
 
 
 @or_unknown
@@ -202,24 +191,18 @@ def _read_netdev(root: Root, name: str, by_interface: dict[str, Any] | Unknown) 
     addresses = tuple(
         (row[0], row[1])
         for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, list)
-        and len(row) == 2
-        and isinstance(row[0], str)
-        and isinstance(row[1], int)
+        if isinstance(row, list) and [type(part) for part in row] == [str, int]
     )
     return Netdev(name, name in by_interface, mtu, addresses)
 
 
-# ibv_query_gid takes any index; Mooncake's own bound on the variable.
-LARGEST_INDEX = 255
+LARGEST_INDEX = 255  # Mooncake's own bound on the variable: ibv_query_gid takes any index
 _OVERLAYS = ("flannel", "cni", "calico", "vxlan", "docker")
-
-
 EMPTY_TABLE = "the GID table is empty"
 
 
 class GidChoice(NamedTuple):
-    """XXX"""
+    """Which entry of a GID table Mooncake takes."""
 
     gid: Gid | None  # the entry taken, None if the device is disabled
     automatic: bool  # no index was given
@@ -227,10 +210,7 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the GID index of a process's environment, and its variable; None: Mooncake chooses.
-
-    ``atoi``: text that starts with no number is 0. Out of 0 to 255 the index is ignored.
-    """
+    """Return the GID index that an environment gives, as ``atoi`` has it, and its variable."""
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
             index = leading_integer(environment[name]) or 0
@@ -269,8 +249,7 @@ def _given(
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
         return GidChoice(None, False, f"{name}: entry {index} of the GID table is empty")
-    strict = release is not None and not release.takes_any_gid
-    if strict and gid.netdev == "":
+    if release is not None and not release.takes_any_gid and gid.netdev == "":
         return GidChoice(None, False, f"{name}: entry {index} has no network interface")
     return GidChoice(gid, False, f"{name}={index}")
 
@@ -278,9 +257,8 @@ def _given(
 def _first(gids: tuple[Gid, ...]) -> GidChoice:
     fit = [gid for gid in gids if gid.kind == IB or (gid.kind == ROCE_2 and gid.ipv4)]
     chosen = next((gid for gid in fit if gid.netdev), fit[0] if fit else None)
-    if chosen is None:
-        return GidChoice(None, True, "no entry is IB, or RoCE v2 with an IPv4 address")
-    return GidChoice(chosen, True, "the first that is IB, or RoCE v2 with an IPv4 address")
+    how = "no entry is" if chosen is None else "the first that is"
+    return GidChoice(chosen, True, f"{how} IB, or RoCE v2 with an IPv4 address")
 
 
 _RANKS = (
@@ -297,7 +275,7 @@ _RANKS = (
 def _rank(gid: Gid) -> int:
     """Rank a GID as autoGidCandidateClassPriority does: the lowest is taken.
 
-    192.168.0.0/16 counts as routable, and so does every IPv6 address but fe80::/10: fec0:: too.
+    192.168.0.0/16 counts as routable, and each IPv6 address but fe80::/10.
     """
     if gid.kind not in (IB, ROCE_2):
         return 6

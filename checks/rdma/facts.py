@@ -7,7 +7,7 @@ from checks.base.device_nodes import RDMA_DEVICES, device_names, device_node
 from checks.base.docker_config import docker_text, read_docker_config
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import leading_integer
 from checks.rdma.device_table import Measured, function_of, read_measured
 from checks.rdma.devices import Netdev, Port, numbered_word, read_netdevs, read_ports
@@ -36,15 +36,11 @@ DEFAULT_PKEY_INDEX = 0
 
 
 class Nic(NamedTuple):
-    """One RDMA device.
-
-    driver: the kernel driver of its PCI function, None for a device without one (soft-RoCE).
-    uverbs_number: ``231:193`` of a node that is missing or does not open, else None.
-    """
+    """One RDMA device."""
 
     name: str
     node_type: str | Unknown  # CA, RNIC (iWARP), unspecified
-    driver: str | Unknown | None
+    driver: str | Unknown | None  # of its PCI function in the kernel; None without one (soft-RoCE)
     provider: str | Unknown  # the name of its user-space library
     firmware: str | Unknown
     hardware: str | Unknown
@@ -55,7 +51,7 @@ class Nic(NamedTuple):
     ports: tuple[Port, ...] | Unknown
     verbs: Verbs
     function: str | None = None  # its PCI id, ``1ded:107f``, None for a device without one
-    uverbs_number: str | Unknown | None = None
+    uverbs_number: str | Unknown | None = None  # ``231:193`` of a node that does not open
 
     @property
     def driven_by(self) -> str:
@@ -71,23 +67,16 @@ class Nic(NamedTuple):
 
 
 class Erdma(NamedTuple):
-    """Alibaba's elastic RDMA. functions: ``(PCI address, driver bound to it or "")``.
+    """Alibaba's elastic RDMA."""
 
-    compat_mode: Y, N; absent where the module has no such parameter, or is not loaded.
-    """
-
-    functions: tuple[tuple[str, str], ...] | Unknown
-    compat_mode: str | Unknown
+    functions: tuple[tuple[str, str], ...] | Unknown  # PCI address, and its driver or ""
+    compat_mode: str | Unknown  # Y, N; absent if the module is not loaded or lacks the parameter
 
 
 class RdmaFacts(NamedTuple):
-    """The host's RDMA devices (``nics``, by name), and what it takes to use them.
+    """The host's RDMA devices, and what it takes to use them."""
 
-    topologies: the files of MC_CUSTOM_TOPO_JSON that the launch names, by path. parts: those built
-    into the Mooncake here, from the topic of software.
-    """
-
-    nics: tuple[Nic, ...] | Unknown
+    nics: tuple[Nic, ...] | Unknown  # by name
     netdevs: Mapping[str, Netdev]
     libraries: Libraries
     kernel: RdmaKernel | Unknown
@@ -95,10 +84,10 @@ class RdmaFacts(NamedTuple):
     connection_manager: DeviceNode | Unknown
     erdma: Erdma
     cpus: int | Unknown  # online ones, as the C++ library counts them
-    topologies: Mapping[str, str | Unknown]
+    topologies: Mapping[str, str | Unknown]  # by path, the launch's files of MC_CUSTOM_TOPO_JSON
     measured: tuple[Measured, ...] = ()  # earlier results of the probe
     docker_runtime: str | Unknown = ""  # Docker's default
-    parts: frozenset[str] | Unknown = Unknown("not read")
+    parts: frozenset[str] | Unknown = Unknown("not read")  # of the Mooncake here, by ``software``
     class_there: bool = True  # the kernel's folder of devices exists
     nodes_alone: tuple[str, ...] = ()  # nodes below /dev/infiniband if it shows no device
 
@@ -120,15 +109,10 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
     no_device = Unknown("no RDMA device, so not read", absent=True)
     kernel = read_kernel(root) if any_device else no_device
     uverbs = uverbs_of(root, listed) if any_device else {}
-    nics: tuple[Nic, ...] | Unknown = (
-        names
-        if isinstance(names, Unknown)
-        else tuple(_read_nic(root, name, uverbs, kernel, pkeys, gids) for name in names)
-    )
-    present = () if isinstance(nics, Unknown) else nics
+    present = tuple(_read_nic(root, name, uverbs, kernel, pkeys, gids) for name in listed)
     ports = [p for nic in present if not isinstance(nic.ports, Unknown) for p in nic.ports]
     return RdmaFacts(
-        nics,
+        names if isinstance(names, Unknown) else present,
         read_netdevs(root, {name for port in ports for name in port.netdevs if "/" not in name}),
         read_libraries(root),
         kernel,
@@ -182,20 +166,11 @@ def _read_nic(
 
 
 # Kernel driver of the PCI function -> provider, where the kernel's own number is not to be had.
-_PROVIDER_OF_DRIVER = {
-    "mlx5_core": "mlx5",
-    "mlx4_core": "mlx4",
-    "bnxt_en": "bnxt_re",
-    "ice": "irdma",
-    "i40e": "irdma",
-    "hns3": "hns",
-    "efa": "efa",
-    "erdma": "erdma",
-    "ionic": "ionic",
-    "mana": "mana",
-    "qede": "qedr",
-    "cxgb4": "cxgb4",
-}
+_PROVIDER_OF_DRIVER = dict(
+    pair.split(":")
+    for pair in "mlx5_core:mlx5 mlx4_core:mlx4 bnxt_en:bnxt_re ice:irdma i40e:irdma hns3:hns "
+    "efa:efa erdma:erdma ionic:ionic mana:mana qede:qedr cxgb4:cxgb4".split()
+)
 
 
 @or_unknown
@@ -214,9 +189,7 @@ def _provider(
 
 def _last(path: str | Unknown) -> str | Unknown | None:
     """Return the last part of a path; None if there is none."""
-    if isinstance(path, Unknown):
-        return None if path.absent else path
-    return path.rpartition("/")[2]
+    return none_if_absent(path, None) if isinstance(path, Unknown) else path.rpartition("/")[2]
 
 
 def _read_erdma(root: Root) -> Erdma:
@@ -224,17 +197,13 @@ def _read_erdma(root: Root) -> Erdma:
     names = root.entries(PCI)
     if isinstance(names, Unknown):
         return Erdma(names, root.word(ERDMA_MODE))
-    cards = [
-        name
-        for name in names
-        if root.word(f"{PCI}/{name}/vendor") == ERDMA_VENDOR
-        and root.word(f"{PCI}/{name}/device") in ERDMA_DEVICES
-    ]
-    drivers = {name: _last(root.link(f"{PCI}/{name}/driver")) for name in cards}
-    known_drivers = (
-        (name, name_ if isinstance(name_, str) else "") for name, name_ in drivers.items()
-    )
-    return Erdma(tuple(known_drivers), root.word(ERDMA_MODE))
+    cards = []
+    for name in names:
+        vendor, device = (root.word(f"{PCI}/{name}/{part}") for part in ("vendor", "device"))
+        if vendor == ERDMA_VENDOR and device in ERDMA_DEVICES:
+            driver = _last(root.link(f"{PCI}/{name}/driver"))
+            cards.append((name, driver if isinstance(driver, str) else ""))
+    return Erdma(tuple(cards), root.word(ERDMA_MODE))
 
 
 @or_unknown

@@ -42,7 +42,7 @@ class Forking(NamedTuple):
 
     cpus: int | Unknown
     largest_bytes: int | Unknown  # what one registration takes at most
-    release: MooncakeRelease | None  # Mooncake's; None if not known
+    release: MooncakeRelease | None
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
@@ -62,10 +62,8 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
 
 
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
-    """Say which end of ``region`` lies inside a huge page; "" if none does.
-
-    A Mooncake whose version is not known is taken for one whose registrations do not end on huge
-    pages.
+    """Say which end of ``region`` lies inside a huge page; "" if none. Unknown Mooncakes count as
+    old.
     """
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:

@@ -79,11 +79,9 @@ def library() -> ctypes.CDLL:
 
 
 def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
-    """Ask for one device.
+    """Ask for one device: ``listed`` (the library has a provider), ``opened``, or the error.
 
-    listed: the library has a provider for the device. opened: ibv_open_device succeeds; then
-    limits, pages_on_demand and ports (by number: active_mtu_bytes, gid_table, pkey_table)
-    follow.
+    Of an open device: limits, pages_on_demand, and ports by number (active_mtu_bytes, tables).
     """
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))

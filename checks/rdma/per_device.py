@@ -41,9 +41,8 @@ def judge_devices(
     problem_of: Problem,
     describe: Describe,
 ) -> Iterator[Finding]:
-    """Yield one finding per device: the worst over the processes that would take it.
-
-    A device that is lost to another cause is left to that cause's check.
+    """Yield the worst finding of each device; another cause's losses are left to that cause's
+    check.
     """
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
@@ -104,8 +103,8 @@ def whichever_is_used(
 ) -> list[Finding]:
     """Judge the uses; if only GIDs are unknown, judge all devices that a use may come to.
 
-    If these pass, every smaller choice passes: fewer devices take no more. Otherwise the finding
-    says why the devices are not known. judge: judges the uses that have devices.
+    If these pass, every smaller choice passes, as fewer devices take no more; if not, the finding
+    says why the devices are not known.
     """
     instead = [why for _, why in users(launch_uses) if why is not None]
     widest = [

@@ -22,10 +22,8 @@ from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import ChosenBy, Use
 from checks.releases.mooncake import MooncakeRelease
 
-# config.h: the default of MC_MAX_MR_SIZE.
-DEFAULT_LARGEST_REGION_BYTES = 1 << 40
-# NVIDIA's driver hands out its memory in pages of 64 KiB (nv-p2p.h; Mooncake #1407).
-GPU_PAGE_BYTES = 65536
+DEFAULT_LARGEST_REGION_BYTES = 1 << 40  # MC_MAX_MR_SIZE's, config.h
+GPU_PAGE_BYTES = 65536  # in which NVIDIA's driver hands out memory (nv-p2p.h; Mooncake #1407)
 
 
 class Split(Enum):
@@ -83,27 +81,19 @@ def registration_of(
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
     """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    Counted in base pages of ``page_bytes``. A piece that ends inside a page counts that page,
-    and the next piece counts it again; so does a region that begins inside a page
-    (``offset_bytes``, as ``Region`` has it).
-    Source: drivers/infiniband/core/umem.c, ib_umem_num_pages.
+    In base pages: a page in which a piece ends is counted again for the next piece, and a region
+    may begin inside a page (``offset_bytes``). Source: drivers/infiniband/core/umem.c.
     """
     if not registered.keys or not registered.bytes:
         return 0
     offset = offset_bytes % page_bytes
-    whole = round_up(offset + registered.bytes, page_bytes)
     ends = registered.keys - 1
-    return (
-        whole
-        + (ends - _on_page_ends(ends, registered.piece_bytes, page_bytes, offset)) * page_bytes
-    )
+    twice = ends - _on_page_ends(ends, registered.piece_bytes, page_bytes, offset)
+    return round_up(offset + registered.bytes, page_bytes) + twice * page_bytes
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Count piece ends that fall on a page boundary: such a page is pinned once, others twice.
-
-    Pieces are of one length, so every period-th end falls on a boundary.
-    """
+    """Count ends of equal pieces on a page boundary: such a page is pinned once, others twice."""
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0
@@ -118,14 +108,11 @@ def entries(region_bytes: int, page_bytes: int) -> int:
 
 
 class Load(NamedTuple):
-    """What one process registers with each of its NICs.
-
-    by_page: registered bytes by the size of the backing page, the GPU's included.
-    """
+    """What one process registers with each of its NICs."""
 
     registrations: int  # memory keys
     pinned_bytes: int  # host memory, for one NIC
-    by_page: Mapping[int, int]
+    by_page: Mapping[int, int]  # registered bytes by the size of the backing page, the GPU's too
     more: Unknown | None = None  # why there is more, None if not
 
     @property
@@ -140,10 +127,7 @@ class Load(NamedTuple):
 def load_of(
     process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
-    """Add up the registrations of ``process`` with each NIC; Unknown if its memory is unknown.
-
-    A limit that is not known (``largest_bytes``) leaves every region whole.
-    """
+    """Add up what ``process`` registers with each NIC; without a known limit regions are whole."""
     if isinstance(process.regions, Unknown):
         return process.regions
     registrations = pinned = 0
@@ -166,10 +150,7 @@ def load_of(
 
 
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
-    """Count the regions of ``region_bytes`` that a process may register with each of ``nics``.
-
-    A region that does not fit on the last device is taken back from the others, as Mooncake does.
-    """
+    """Count the regions of ``region_bytes`` that a process may register with each of ``nics``."""
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
 
@@ -183,16 +164,12 @@ def through_peermem(environment: Mapping[str, str]) -> bool:
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 
-# Kernel driver -> provider, where the kernel's number has none.
-_PROVIDERS = {"ib_qib": "ipathverbs", "qib": "ipathverbs"}
-
-
 class NicLoad(NamedTuple):
-    """What is registered with one NIC. loads: by process. unknown: why there is more."""
+    """What is registered with one NIC."""
 
     nic: Nic
-    loads: tuple[tuple[str, Load], ...] = ()
-    unknown: Unknown | None = None
+    loads: tuple[tuple[str, Load], ...] = ()  # by process
+    unknown: Unknown | None = None  # why more is registered
 
     @property
     def by_page(self) -> Mapping[int, int]:
@@ -242,8 +219,8 @@ def _first(*reasons: Unknown | None) -> Unknown | None:
 def row_of(nic: Nic) -> DeviceRow | Unknown | None:
     """Return the device's row of the table; None if it is no known device."""
     provider = nic.provider
-    if isinstance(provider, Unknown) and isinstance(nic.driver, str):
-        provider = _PROVIDERS.get(nic.driver, provider)
+    if nic.driver in ("ib_qib", "qib"):  # of which the kernel has no number
+        provider = "ipathverbs" if isinstance(provider, Unknown) else provider
     return provider if isinstance(provider, Unknown) else device_row(provider, nic.function)
 
 

@@ -5,7 +5,7 @@ each (rdma_context.cpp, openRdmaDevice) and drops those that fail. Whether nothi
 or silent TCP depends on who chose them. Registered memory is charged once per device in use.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -69,9 +69,9 @@ class DevicesInUse(NamedTuple):
     candidates: tuple[str, ...]  # the devices that the process would take if all were well
     lost: tuple[Lost, ...]  # candidates that are not used, and why
     transport: Transport | Unknown
-    how: str  # the same, with the place of the names
+    how: str  # who chose the candidates, with the place of their names
     without: Transport = Transport.NONE  # what becomes of a process that can open none
-    chosen: ChosenBy = ChosenBy.NOBODY  # who chose the candidates
+    chosen: ChosenBy = ChosenBy.NOBODY  # the candidates
     at_most: tuple[str, ...] = ()  # all devices that ``names`` may be, if only GIDs are unknown
 
 
@@ -126,20 +126,10 @@ def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
 
 # What else of a process's environment decides how a device in use behaves.
 _VARIABLES = (
-    "MC_IB_PORT",
-    "MC_GID_INDEX",
-    "NCCL_IB_GID_INDEX",
-    "MC_MTU",
-    "MC_PKEY_INDEX",
-    "MC_MAX_MR_SIZE",
-    "MC_NUM_QP_PER_EP",
-    "MC_NUM_CQ_PER_CTX",
-    "MC_ENABLE_DEST_DEVICE_AFFINITY",
-    "MC_ENABLE_HCA_PEER_AFFINITY",
-    "RDMAV_HUGEPAGES_SAFE",
+    *("MC_IB_PORT", "MC_GID_INDEX", "NCCL_IB_GID_INDEX", "MC_MTU", "MC_PKEY_INDEX"),
+    *("MC_MAX_MR_SIZE", "MC_NUM_QP_PER_EP", "MC_NUM_CQ_PER_CTX", "RDMAV_HUGEPAGES_SAFE"),
+    *("MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_AFFINITY"),
 )
-
-
 # What the store's client alone reads (client_service.cpp, get_auto_discover).
 _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 
@@ -153,12 +143,10 @@ def devices_in_use(
     named, environment = process.rdma.devices, process.environment
     if process.rdma.by_engine:
         environment = {k: v for k, v in environment.items() if k not in _OF_THE_CLIENT}
-    for unknown in (named, rdma.nics):
+    tent = _tent(rdma, process) if TENT in environment else None
+    for unknown in (named, rdma.nics, tent):
         if isinstance(unknown, Unknown):
             return _unknown(unknown)
-    tent = _tent(rdma, process) if TENT in environment else None
-    if tent is not None:
-        return _unknown(tent)
     assert not isinstance(named, Unknown)
     wanted, chosen, how = _wanted(rdma, named, environment, process.rdma.origin)
     if isinstance(wanted, Unknown):
@@ -185,51 +173,37 @@ def devices_in_use(
             problem = gid_problem(there[name], environment, release, host_table(process))
         return problem
 
-    reached, problems = _without_problem(candidates, reach)
-    names, more = _without_problem(reached, opened)
-    problems += more
+    reach_problems = {name: reach(name) for name in candidates}
+    reached = [name for name, problem in reach_problems.items() if problem is None]
+    open_problems = {name: opened(name) for name in reached}
+    names = tuple(name for name, problem in open_problems.items() if problem is None)
+    problems = (*reach_problems.values(), *open_problems.values())
     lost = tuple(problem for problem in problems if isinstance(problem, Lost))
     doubts = [problem for problem in problems if isinstance(problem, Unknown)]
     if forces_tcp(named, environment):
-        return DevicesInUse(
-            (), candidates, (), Transport.TCP, "MC_FORCE_TCP", chosen=ChosenBy.FORCED_TCP
-        )
+        forced = DevicesInUse((), candidates, (), Transport.TCP, "MC_FORCE_TCP")
+        return forced._replace(chosen=ChosenBy.FORCED_TCP)
     silent = automatic and "MC_FORCE_HCA" not in environment
     without = Transport.TCP if silent else Transport.NONE
     if doubts:
-        ports = {name: port_problem(there[name], environment) for name in reached}
-        left = [name for name in reached if name not in {device.name for device in lost}]
-        of_gids = len(doubts) == len(left) - len(names)
-        of_gids = of_gids and all(ports[name] is None for name in left)
-        at_most = tuple(left) if of_gids else ()
+        left = tuple(name for name in reached if not isinstance(open_problems[name], Lost))
+        of_gids = len(doubts) == len(left) - len(names) and all(
+            port_problem(there[name], environment) is None for name in left
+        )
+        at_most = left if of_gids else ()
         return DevicesInUse(doubts[0], candidates, lost, doubts[0], how, without, chosen, at_most)
-    transport = Transport.RDMA if names else Transport.NONE
-    if not reached:
-        transport = without
+    transport = Transport.RDMA if names else Transport.NONE if reached else without
     return DevicesInUse(names, candidates, lost, transport, how, without, chosen)
 
 
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
-    """Return why the engine TENT leaves its devices open; None if TENT is not built in.
-
-    Without TENT the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14
-    (client_service .cpp, isUsingTent).
-    """
+    """Return why the engine TENT leaves its devices open; None if this Mooncake has no TENT."""
     parts = Unknown("its container has its own") if (process.container is not None) else rdma.parts
     if isinstance(parts, Unknown):
         return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
     if "tent" not in parts:
         return None
     return Unknown(f"{TENT}: that engine chooses its devices by itself")
-
-
-def _without_problem(
-    names: tuple[str, ...], problem_of: Callable[[str], Lost | Unknown | None]
-) -> tuple[tuple[str, ...], list[Lost | Unknown]]:
-    """Split devices into those without a problem, and the problems of the others."""
-    problems = {name: problem_of(name) for name in names}
-    good = tuple(name for name, problem in problems.items() if problem is None)
-    return good, [problem for problem in problems.values() if problem is not None]
 
 
 def _unknown(reason: Unknown) -> DevicesInUse:
@@ -239,10 +213,7 @@ def _unknown(reason: Unknown) -> DevicesInUse:
 def _wanted(
     rdma: RdmaFacts, named: tuple[str, ...], environment: Mapping[str, str], origin: str
 ) -> tuple[tuple[str, ...] | Unknown | None, ChosenBy, str]:
-    """Return the names to look for (None: all), who chose them, and where that is written.
-
-    Source: client_service.cpp, get_auto_discover and get_auto_discover_filters.
-    """
+    """Return the names to look for (None: all), who chose them, and where (client_service.cpp)."""
     if not _automatic(named, environment):
         return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
@@ -254,12 +225,8 @@ def _wanted(
             return content, ChosenBy.TOPOLOGY, path
     if "MC_MS_FILTERS" in environment:
         text = environment["MC_MS_FILTERS"]
-        names = [name.strip() for name in text.split(",")]
-        return (
-            tuple(dict.fromkeys(filter(None, names))),
-            ChosenBy.FILTERS,
-            f"MC_MS_FILTERS={text!r}",
-        )
+        names = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
+        return tuple(names), ChosenBy.FILTERS, f"MC_MS_FILTERS={text!r}"
     return None, ChosenBy.DISCOVERY, ChosenBy.DISCOVERY.value
 
 
@@ -270,10 +237,7 @@ def _automatic(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
 
 
 def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA.
-
-    Of devices that are named it takes nothing away: they are opened beside TCP.
-    """
+    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA; named devices are opened still."""
     return "MC_FORCE_TCP" in environment and _automatic(named, environment)
 
 
@@ -282,10 +246,8 @@ def _of_topology(content: str) -> tuple[str, ...]:
     import json
 
     try:
-        rows = json.loads(content)
-        return tuple(
-            dict.fromkeys(str(name) for row in rows.values() for half in row for name in half)
-        )
+        rows = json.loads(content).values()
+        return tuple(dict.fromkeys(str(name) for row in rows for half in row for name in half))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return ()
 
@@ -303,10 +265,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return the problem for which Mooncake does not list a device, None if it lists it.
-
-    Source: topology.cpp, isIbDeviceAvailable.
-    """
+    """Return why Mooncake does not list a device, None if it does (topology.cpp)."""
     for problem in (node_problem(nic), provider_problem(nic)):
         if problem is not None:
             return problem
@@ -320,19 +279,21 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
 def node_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why a device's file below /dev/infiniband does not open; None if it opens."""
     device_file = nic.uverbs_node
+    cause = Cause.UVERBS
     if isinstance(device_file, Unknown):
         if not device_file.absent:
             return device_file
         why = f"/dev/infiniband/{nic.uverbs} does not exist" if nic.uverbs else device_file.reason
-        return Lost(nic.name, Cause.UVERBS, why)
-    if not device_file.character:
-        return Lost(nic.name, Cause.UVERBS, f"{device_file.path} is not a character device")
-    if not device_file.opens:
-        return Lost(nic.name, Cause.UVERBS, f"{device_file.path}: {device_file.why_not}")
-    if nic.verbs.listed is True and nic.verbs.error:
-        cause = Cause.CGROUP if nic.verbs.errno == EAGAIN else Cause.UVERBS
-        return Lost(nic.name, cause, f"ibv_open_device: {nic.verbs.error}")
-    return None
+    elif not device_file.character:
+        why = f"{device_file.path} is not a character device"
+    elif not device_file.opens:
+        why = f"{device_file.path}: {device_file.why_not}"
+    elif nic.verbs.listed is True and nic.verbs.error:
+        cause = Cause.CGROUP if nic.verbs.errno == EAGAIN else cause
+        why = f"ibv_open_device: {nic.verbs.error}"
+    else:
+        return None
+    return Lost(nic.name, cause, why)
 
 
 @or_unknown
@@ -369,10 +330,7 @@ def gid_problem(
 
 
 def host_table(process: ProcessNeeds) -> bool:
-    """Tell whether the GIDs that a process finds are certainly those of the host's addresses.
-
-    A network of Kubernetes or of a plugin may give a device addresses once the container starts.
-    """
+    """Tell whether a process's GIDs are certainly the host's: a pod's network may add others."""
     container = process.container
     return container is None or container.host_network or container.own_network
 

@@ -13,38 +13,22 @@ from checks.base.cgroup_mounts import own_mount
 from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.regex import regex
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 NODES = "/dev/infiniband"
 CLASS = "/sys/class/infiniband_verbs"
 PROVIDER_CONFIGURATION = "/etc/libibverbs.d"
 # Where distributions keep libraries; the first that has libibverbs.so.1 is taken.
 LIBRARY_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
+    *("/usr/lib64", "/usr/lib", "/usr/local/lib"),
 )
 # enum rdma_driver_id (rdma/ib_user_ioctl_verbs.h) -> the provider's name in rdma-core.
-PROVIDERS = {
-    1: "mlx5",
-    2: "mlx4",
-    4: "cxgb4",
-    6: "bnxt_re",
-    7: "ocrdma",
-    9: "irdma",
-    10: "vmw_pvrdma",
-    11: "qedr",
-    12: "hns",
-    14: "rxe",
-    15: "hfi1verbs",
-    17: "efa",
-    18: "siw",
-    19: "erdma",
-    20: "mana",
-    21: "ionic",
-}
+_NAMES = (
+    ". mlx5 mlx4 . cxgb4 . bnxt_re ocrdma . irdma vmw_pvrdma qedr hns . rxe hfi1verbs . efa siw "
+    "erdma mana ionic"
+)
+PROVIDERS = {number: name for number, name in enumerate(_NAMES.split()) if name != "."}
 
 
 class DeviceNode(NamedTuple):
@@ -79,26 +63,23 @@ class VerbsPort(NamedTuple):
 
 
 class Verbs(NamedTuple):
-    """What libibverbs says of a device. listed: it has a provider for it.
+    """What libibverbs says of a device."""
 
-    error, errno: why it cannot be opened, "" and 0 if it can. limits and ports are Unknown then.
-    pages_on_demand: it need not pin memory that it registers.
-    """
-
-    listed: bool | Unknown
-    error: str | Unknown
+    listed: bool | Unknown  # it has a provider for the device
+    error: str | Unknown  # why the device cannot be opened, ""; limits and ports are Unknown then
     limits: DeviceLimits | Unknown
     ports: Mapping[int, VerbsPort] | Unknown
     errno: int = 0
+    # Memory that it registers need not be pinned.
     pages_on_demand: bool | Unknown = Unknown("whether it pages on demand was not recorded")
 
 
 class Libraries(NamedTuple):
-    """providers: names that have both a driver file and a library in the library's folder."""
+    """libibverbs and its providers."""
 
-    file: str | Unknown  # that file
+    file: str | Unknown
     version: int | Unknown  # of rdma-core, 44 for ``libibverbs.so.1.14.44.0``
-    providers: frozenset[str] | Unknown
+    providers: frozenset[str] | Unknown  # those with both a driver file and a library
 
 
 @or_unknown
@@ -118,14 +99,13 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
 
 @or_unknown
 def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
-    """Return the uverbs name of each RDMA device: ``{"mlx5_0": "uverbs0"}``.
+    """Return the uverbs name of each RDMA device, ``{"mlx5_0": "uverbs0"}``.
 
-    From the class, or, if a capture lacks that (as hwloc's do), from the folder of each device's
-    PCI function: Unknown for a device without one.
+    From the class; or, if a capture lacks that (hwloc's), from each device's PCI function.
     """
-    names = root.names(CLASS)
-    if not isinstance(names, Unknown) or names.absent:
-        return {**known(_uverbs_in(root, CLASS, () if isinstance(names, Unknown) else names))}
+    names = root.entries(CLASS)
+    if not isinstance(names, Unknown):
+        return {**known(_uverbs_in(root, CLASS, names))}
     by_device: dict[str, str | Unknown] = dict.fromkeys(devices, names)
     for device in devices:
         folder = f"{RDMA_DEVICES}/{device}/device/infiniband_verbs"
@@ -191,16 +171,16 @@ def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
 
 def read_libraries(root: Root) -> Libraries:
     """Find libibverbs and its providers in the library folders of this root."""
+    why = Unknown("libibverbs.so.1 is in none of the usual folders", absent=True)
     for folder in LIBRARY_FOLDERS:
         file = root.link(f"{folder}/libibverbs.so.1")
-        if isinstance(file, Unknown):
-            if file.absent:
-                continue
-            return Libraries(file, file, file)
-        match = re.search(r"\.so\.1\.\d+\.(\d{1,4})\.\d+$", file)
-        unsaid = Unknown(f"{file}: the name has no release of rdma-core")
-        return Libraries(file, int(match[1]) if match else unsaid, _providers(root, folder))
-    why = Unknown("libibverbs.so.1 is in none of the usual folders", absent=True)
+        if not isinstance(file, Unknown):
+            match = re.search(r"\.so\.1\.\d+\.(\d{1,4})\.\d+$", file)
+            unsaid = Unknown(f"{file}: the name has no release of rdma-core")
+            return Libraries(file, int(match[1]) if match else unsaid, _providers(root, folder))
+        if not file.absent:
+            why = file
+            break
     return Libraries(why, why, why)
 
 
@@ -221,14 +201,11 @@ _LIBRARY = regex(r"lib(\w+)-rdmav\d+\.so")
 
 
 class RdmaKernel(NamedTuple):
-    """What the kernel's RDMA netlink says.
-
-    resources: per device, how many of each kind exist (qp, cq, mr, pd, ctx, cm_id, srq).
-    """
+    """What the kernel's RDMA netlink says."""
 
     netns_mode: str | Unknown  # shared or exclusive
     copy_on_fork: bool | Unknown  # it copies pinned pages at fork (Linux 5.12)
-    resources: Mapping[str, Mapping[str, int]]
+    resources: Mapping[str, Mapping[str, int]]  # per device, how many of each kind exist (qp, mr)
     drivers: Mapping[str, int]  # per device, its number in enum rdma_driver_id
 
 
@@ -249,12 +226,9 @@ class RdmaCgroup(NamedTuple):
     def limit(self, device: str) -> CgroupLimit:
         return self.limits.get(device, CgroupLimit(None, None))
 
+    @or_unknown
     def use(self, device: str) -> CgroupLimit | Unknown:
-        return (
-            self.used
-            if isinstance(self.used, Unknown)
-            else self.used.get(device, CgroupLimit(0, 0))
-        )
+        return known(self.used).get(device, CgroupLimit(0, 0))
 
 
 @or_unknown
@@ -283,14 +257,9 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
 
 @or_unknown
 def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
-    """Read this process's cgroup, then its ancestors, as far as they have rdma limits.
-
-    Source: Documentation/admin-guide/cgroup-v2.rst (RDMA), kernel/cgroup/rdma.c.
-    """
-    mount = own_mount(root, "rdma")
-    if mount is None or isinstance(mount, Unknown):
-        return () if mount is None else mount
-    limited = [known(_read_cgroup(root, folder)) for folder in mount.folders]
+    """Read this process's cgroup, then its ancestors, as far as they have rdma limits."""
+    mount = known(own_mount(root, "rdma"))
+    limited = [known(_read_cgroup(root, folder)) for folder in (mount.folders if mount else ())]
     return tuple(cgroup for cgroup in limited if cgroup is not None)
 
 
@@ -298,7 +267,7 @@ def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
     """Read the rdma limits of one cgroup; None if it sets none."""
     limits = _budgets(root, f"{folder}/rdma.max")
     if isinstance(limits, Unknown):
-        return None if limits.absent else limits
+        return none_if_absent(limits, None)
     if all(budget == CgroupLimit(None, None) for budget in limits.values()):
         return None
     return RdmaCgroup(f"{folder}/rdma.max", limits, _budgets(root, f"{folder}/rdma.current"))
