@@ -20,10 +20,7 @@ def visible_devices() -> str | None:
 
 
 def nvml() -> dict[str, Any]:
-    """Ask NVML: ``{"driver", "cuda", "devices": [...]}``, or ``{"error", "code"}``.
-
-    A value that a GPU does not support is None. ``code`` is NVML's own (nvmlReturn_t).
-    """
+    """Ask NVML: driver, CUDA and devices, or its ``error`` and ``code`` (nvmlReturn_t)."""
     pynvml = _library()
 
     try:
@@ -43,9 +40,10 @@ def nvml() -> dict[str, Any]:
 
 
 def held() -> list[dict[str, Any]]:
-    """Return of each GPU its memory, and what each process of this pid namespace holds of it.
+    """Return each GPU's memory, and how much each process of this pid namespace holds (None:
+    untold).
 
-    Raises OSError if NVML cannot be asked. A process whose memory the driver does not tell is None.
+    Raises OSError if NVML cannot be asked.
     """
     pynvml = _library()
     try:
@@ -115,9 +113,10 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask for each GPU's ``rdma`` (attribute 116) and ``dma_buf`` (124), 1 or 0, in CUDA's order.
+    """Ask for each GPU's ``rdma`` and ``dma_buf`` (0, 1), in CUDA's order, in a child without
+    context.
 
-    Asked in a child, which makes no CUDA context. Raises OSError without libcuda or a driver.
+    Raises OSError without libcuda or a driver.
     """
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.pci.facts import PciFunction, read_accelerators
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"
@@ -107,10 +107,10 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
         visible if visible is None or isinstance(visible, str | Unknown) else wrong,
         (_abilities(root) if registers else unasked) if nvidia else none,
         _peer_modules(root),
-        _names(root, MEMORY_PEERS),
+        root.entries(MEMORY_PEERS),
         module,
         version,
-        _names(root, IMEX_CHANNELS),
+        root.entries(IMEX_CHANNELS),
     )
 
 
@@ -118,12 +118,6 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
 def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
     names = known(root.names("/dev"))
     return tuple(name for name in names if re.fullmatch(r"nvidia\d{1,4}", name, re.ASCII))
-
-
-def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
-    """Return a folder's entries, none if there is no such folder."""
-    names = root.names(folder)
-    return () if isinstance(names, Unknown) and names.absent else names
 
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
@@ -134,9 +128,7 @@ def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
     # A module shows in /sys/module when it is loaded or built in.
     shown = [not isinstance(root.mode(f"/sys/module/{name}"), Unknown) for name in PEER_MODULES]
     modules = tuple(m for m, there in zip(PEER_MODULES, shown, strict=True) if there or m in loaded)
-    return (
-        content if isinstance(content, Unknown) and not content.absent and not modules else modules
-    )
+    return modules or none_if_absent(content, ()) if isinstance(content, Unknown) else modules
 
 
 def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
@@ -145,9 +137,8 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
         return ("", "") if content.absent else (content, content)
     first = content.partition("\n")[0]
     number = re.search(r"\b(\d{3,4}\.\d+(?:\.\d+)?)\b", first, re.ASCII)
-    version: str | Unknown = (
-        number[1] if number else Unknown(f"{DRIVER_VERSION}: names no version: {first[:60]!r}")
-    )
+    unsaid = Unknown(f"{DRIVER_VERSION}: names no version: {first[:60]!r}")
+    version = number[1] if number else unsaid
     if "Open Kernel Module" in first:
         return "open", version
     if "Kernel Module" in first:

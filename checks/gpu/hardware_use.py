@@ -34,11 +34,10 @@ def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
     return missing if missing is not None and not names else tuple(names)
 
 
+@or_unknown
 def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
     """Return the NUMA node of an RDMA device, as Mooncake reads it; None if it names none."""
-    if isinstance(rdma.nics, Unknown):
-        return rdma.nics
-    nic = next((nic for nic in rdma.nics if nic.name == name), None)
+    nic = next((nic for nic in known(rdma.nics) if nic.name == name), None)
     return Unknown(f"{name}: no such RDMA device") if nic is None else nic.node
 
 
@@ -83,8 +82,7 @@ def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | No
 def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs that CUDA shows to ``process``, in CUDA's order.
 
-    An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself. Which
-    GPUs a pod is given is not known: they are taken as the first.
+    An entry that names no GPU ends the list, as in CUDA; those of a pod are taken as the first.
     """
     physical = known(physical_gpus(gpus))
     container_gpus = known(given_gpus(gpus, process))
@@ -142,24 +140,19 @@ def _numbered(entry: str, places: tuple[str, ...]) -> str | None:
     return places[int(entry)] if len(entry) < 5 and int(entry) < len(places) else None
 
 
+@or_unknown
 def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | Unknown | None:
     """Return the GPU that an entry names, None if it names none; Unknown for an MIG instance."""
     if entry.startswith("MIG-"):
         return Unknown(f"CUDA_VISIBLE_DEVICES names the MIG instance {entry}")
     if entry.startswith("GPU-"):
-        if isinstance(gpus.nvml, Unknown):
-            return gpus.nvml
-        uuids = zip(physical, gpus.nvml.gpus, strict=True)
+        uuids = zip(physical, known(gpus.nvml).gpus, strict=True)
         return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
     return _numbered(entry, physical) if entry.isdecimal() else None
 
 
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
-    """Name the GPU of the host that ``process`` takes as its GPU ``index``.
-
-    By PCI address, or ``GPU 2`` if the host's GPUs are not seen; "" if CUDA shows it no such
-    GPU.
-    """
+    """Name the host's GPU that ``process`` takes as GPU ``index``: address, ``GPU 2``, or ""."""
     setting = visible_setting(gpus, process)
     container = process.container
     asked = GivenGpus()

@@ -37,9 +37,13 @@ CHECKS = CheckSet()
 # nvmlReturn_t codes after which no CUDA program starts either (nvml.h).
 DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH = 9, 15, 18
 NVML_ERRORS = {
-    DRIVER_NOT_LOADED: "Driver Not Loaded",
-    GPU_IS_LOST: "GPU is lost",
-    VERSION_MISMATCH: "Driver/library version mismatch",
+    DRIVER_NOT_LOADED: ("Driver Not Loaded", "load the driver: sudo modprobe nvidia"),
+    GPU_IS_LOST: ("GPU is lost", "reset or power-cycle the GPU; see the Xid lines in dmesg"),
+    VERSION_MISMATCH: (
+        "Driver/library version mismatch",
+        "reboot, or unload and load the nvidia modules, so that module and library are of one "
+        "version",
+    ),
 }
 
 
@@ -54,19 +58,13 @@ def driver(gpus: GpuFacts) -> Iterable[Finding]:
         module_type = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
         parts = [nvml.driver, f"{module_type} kernel module" if module_type else ""]
         return [finding._replace(have=", ".join(filter(None, parts)))]
-    text = NVML_ERRORS.get(nvml.code, nvml.error)
+    text, advice = NVML_ERRORS.get(nvml.code, (nvml.error, ""))
     evidence = [Evidence("nvmlInit", f"{nvml.code}: {nvml.error}")]
     if isinstance(gpus.kernel_module_version, str) and gpus.kernel_module_version:
         evidence.append(Evidence(DRIVER_VERSION, gpus.kernel_module_version))
     finding = finding._replace(have=text, evidence=tuple(evidence))
     if nvml.code not in NVML_ERRORS:
         return [finding.unknown(f"NVML gives no answer ({text}), so nothing is known of the GPUs")]
-    advice = {
-        VERSION_MISMATCH: "reboot, or unload and load the nvidia modules, so that module and "
-        "library are of one version",
-        DRIVER_NOT_LOADED: "load the driver: sudo modprobe nvidia",
-        GPU_IS_LOST: "reset or power-cycle the GPU; see the Xid lines in dmesg",
-    }[nvml.code]
     settings = (Setting(Kind.MODULE, "nvidia", ""),) if nvml.code == DRIVER_NOT_LOADED else ()
     return [finding.failed(f"no CUDA program starts: {text}", advice, settings)]
 
@@ -86,8 +84,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
-    shared += _of_vllm(needs, gpus)
-    shared += _of_others(needs)
+    shared += [*_of_vllm(needs, gpus), *_of_others(needs)]
     if not processes:
         if shared:
             return shared
@@ -143,8 +140,7 @@ def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             "one for each worker on this host",
         )
         if count >= wanted:
-            unsaid = workers[0].container is not None and asked_gpus(workers[0]) is None
-            if not unsaid:
+            if workers[0].container is None or asked_gpus(workers[0]) is not None:
                 yield finding
         elif count < below:
             yield finding.warned(

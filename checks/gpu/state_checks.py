@@ -27,6 +27,7 @@ from checks.base.written_numbers import leading_integer
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, MEMORY_PEERS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import gpu_processes, nics_of, physical_gpus, visible_gpus
 from checks.rdma.facts import RdmaFacts
+from checks.rdma.registration import through_peermem
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -68,15 +69,11 @@ def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, Nvml
 @CHECKS.check("gpu.mig", any_launch)
 def mig(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
     """Judge whether MIG is off on each GPU in use."""
+    evidence = (Evidence("nvmlDeviceGetMigMode", str(MIG_ON)),)
     return fold(
         passed(f"GPU {address}", "MIG off", "MIG off")
         if gpu.mig != MIG_ON
-        else passed(
-            f"GPU {address}",
-            "MIG on",
-            "MIG off",
-            evidence=(Evidence("nvmlDeviceGetMigMode", str(gpu.mig)),),
-        ).warned(
+        else passed(f"GPU {address}", "MIG on", "MIG off", evidence=evidence).warned(
             "with MIG on, CUDA shows a process one instance of one GPU, and no second device",
             "turn MIG off for this GPU, once nothing runs on it",
             (command("nvidia-smi", "-i", address, "-mig", "0", as_root=True),),
@@ -142,8 +139,6 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
     ]
 
 
-# mooncake-common bool_parser.h: anything else leaves WITH_NVIDIA_PEERMEM at its default, true.
-FALSE_WORDS = ("0", "false", "no", "off", "disable")
 # ibv_reg_dmabuf_mr needs the RDMA core of Linux 5.12.
 DMA_BUF_KERNEL = (5, 12)
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -163,25 +158,17 @@ def peer_memory(
     if not passed("launch").known(gpus.nvidia):
         if any(gpu.vendor == AMD for gpu in gpus.on_pci):
             return fold(_reach_amd(process, gpus, rdma, needs) for process in processes)
-        text = "only NVIDIA's and AMD's GPUs are judged here"
-        if not gpus.on_pci:
-            text = "no GPU is visible here"
-        return [skip(text, "launch")]
+        judged = "only NVIDIA's and AMD's GPUs are judged here"
+        return [skip(judged if gpus.on_pci else "no GPU is visible here", "launch")]
     return fold(_reach(process, system, gpus) for process in processes)
 
 
 def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
     """Judge the way to an NVIDIA GPU's memory, then expandable segments."""
-    finding = passed(process.name)
-    value = process.environment.get("WITH_NVIDIA_PEERMEM", "")
-    if value.strip().lower() not in FALSE_WORDS:
-        finding = _over_peer_memory(finding, system, gpus)
-    else:
-        finding = _over_dma_buf(finding, system, gpus)
-    if finding.status is not Status.PASS:
-        return finding
+    judge_way = _over_peer_memory if through_peermem(process.environment) else _over_dma_buf
+    finding = judge_way(passed(process.name), system, gpus)
     variable = expandable_segments(process)
-    if not variable:
+    if finding.status is not Status.PASS or not variable:
         return finding
     value = process.environment[variable]
     kept = ",".join(entry for entry in value.split(",") if "expandable_segments" not in entry)
@@ -256,16 +243,16 @@ def _reach_amd(
 def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
     """Judge GPUDirect RDMA through nvidia_peermem."""
     finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
-    modules, clients = gpus.peer_modules, gpus.memory_peers
-    seen = [*_known(modules), *_known(clients)]
+    facts = gpus.peer_modules, gpus.memory_peers
+    modules, clients = (() if isinstance(fact, Unknown) else fact for fact in facts)
     evidence = (
-        Evidence("/proc/modules", ", ".join(_known(modules)) or "no nvidia_peermem"),
-        Evidence(MEMORY_PEERS, ", ".join(_known(clients)) or "no client"),
+        Evidence("/proc/modules", ", ".join(modules) or "no nvidia_peermem"),
+        Evidence(MEMORY_PEERS, ", ".join(clients) or "no client"),
     )
     finding = finding._replace(evidence=evidence)
-    if seen:
-        return finding._replace(have=f"{seen[0]} loaded")
-    for fact in (modules, clients):
+    for name in (*modules, *clients):
+        return finding._replace(have=f"{name} loaded")
+    for fact in facts:
         if isinstance(fact, Unknown):
             return finding.unknown(fact)
     advice = "load nvidia_peermem on the host"
@@ -277,10 +264,6 @@ def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> 
         (Setting(Kind.MODULE, "nvidia_peermem", ""),),
         have="not loaded",
     )
-
-
-def _known(names: tuple[str, ...] | Unknown) -> tuple[str, ...]:
-    return () if isinstance(names, Unknown) else names
 
 
 def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
@@ -296,13 +279,11 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
         return finding._replace(have=f"{have}, attribute 124 = 1")
     if isinstance(problem, Unknown):
         return finding.unknown(problem.of("whether the GPUs can do dma-buf is not known: "))
+    unset = Setting(Kind.ENVIRONMENT, "WITH_NVIDIA_PEERMEM", "", "0")
     return finding.failed(
         f"{problem}: no NIC can be opened for a GPU, and the server ends",
         "load nvidia_peermem, and leave WITH_NVIDIA_PEERMEM unset",
-        (
-            Setting(Kind.MODULE, "nvidia_peermem", ""),
-            Setting(Kind.ENVIRONMENT, "WITH_NVIDIA_PEERMEM", "", "0"),
-        ),
+        (Setting(Kind.MODULE, "nvidia_peermem", ""), unset),
     )
 
 

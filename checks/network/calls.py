@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from checks.base.root import LIMIT_SECONDS
@@ -12,8 +13,6 @@ from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 def addresses() -> list[dict[str, Any]]:
     """Return every address of this network namespace: ``{interface, address, up}``."""
-    import socket
-
     import psutil
 
     up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
@@ -27,12 +26,8 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Try to bind ``port`` on all addresses, as servers do (SO_REUSEADDR): ``{"free": true}``.
-
-    Else ``errno`` names the error. Nothing listens, so nobody can connect meanwhile.
-    """
+    """Try to bind ``port`` on all addresses, as servers do: ``free``, or else ``errno``."""
     import errno
-    import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,19 +47,13 @@ _ANSWER_BYTES = 4096
 
 def resolve(host: str) -> list[str]:
     """Return the addresses of a name, in the resolver's order, each once."""
-    import socket
-
     entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
-    """Try to connect: ``{"open": true}``, or the error's name and text.
-
-    ``timeout``: the seconds that were tried, if nothing refused the connection either.
-    """
+    """Try to connect: ``open``, or the error; ``timeout`` if nothing refused the connection."""
     import errno
-    import socket
 
     limit = _seconds(CONNECT_SHARE)
     try:
@@ -100,10 +89,9 @@ def _seconds(share: float) -> float:
 
 
 def master(host: str, port: int) -> dict[str, Any]:
-    """Ask a Mooncake master with Mooncake's own client, in a separate process.
+    """Ask a Mooncake master with Mooncake's own client, in a separate process; code 0: it is ready.
 
-    The protocol ``rpc_only`` connects, checks service and version, and returns before it joins:
-    afterwards the master shows no such client. ``{"code": 0}`` is a master that is ready.
+    The protocol ``rpc_only`` returns before it joins: the master shows no such client afterwards.
     """
     import subprocess
     import sys
@@ -117,13 +105,9 @@ def master(host: str, port: int) -> dict[str, Any]:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     limit = _seconds(MASTER_SHARE)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", program, address],
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            stdin=subprocess.DEVNULL,
-        )
+        arguments = [sys.executable, "-c", program, address]
+        null = subprocess.DEVNULL
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=limit, stdin=null)
     except subprocess.TimeoutExpired:
         return {"timeout": limit}
     for line in done.stdout.splitlines():
@@ -140,6 +124,8 @@ RTM_F_CLONED = 0x200
 # linux/fib_rules.h
 FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_GOTO, FRA_PRIORITY, FRA_FWMARK = 1, 2, 3, 4, 6, 10
 FRA_SUPPRESS_PREFIX, FRA_TABLE, FRA_FWMASK, FRA_OIFNAME = 14, 15, 16, 17
+_READ = {FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_GOTO, FRA_PRIORITY, FRA_FWMARK}
+_READ |= {FRA_SUPPRESS_PREFIX, FRA_TABLE, FRA_FWMASK, FRA_OIFNAME}
 FRA_SUPPRESS_GROUP, FRA_L3MDEV, FRA_PROTOCOL = 13, 19, 21
 TOS = -1  # a field of the header, among the numbers of attributes
 FIB_RULE_INVERT = 0x2
@@ -151,20 +137,15 @@ MOST_ROUTES = 4096
 
 
 def rules() -> list[dict[str, Any]]:
-    """Read ``ip rule`` of both families, in the kernel's order.
+    """Read ``ip rule`` of both families, in the kernel's order: see ``RoutingRule``.
 
-    ``{family, priority, action, table, invert, from, to, iif, oif, mark, goto, suppress_prefix,
-    other}``: prefixes as text, "" for none; action: RTN_*-like of fib_rules.h (1 a table, 2 goto, 3
-    nothing, 6 blackhole, 7 unreachable, 8 prohibit). other: numbers (FRA_*, or TOS) of selectors
-    that are none of these.
+    action: of fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields.
     """
-    rows = []
-    for family in _FAMILIES:
-        request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
-        for message_type, body in netlink_dump(NETLINK_ROUTE, RTM_GETRULE, request):
-            if message_type == RTM_NEWRULE and len(body) >= 12:
-                rows.append(_rule(family, body))
-    return rows
+    return [
+        _rule(family, body)
+        for family in _FAMILIES
+        for body in _messages(family, RTM_GETRULE, RTM_NEWRULE)
+    ]
 
 
 def _rule(family: int, body: bytes) -> dict[str, Any]:
@@ -182,7 +163,7 @@ def _rule(family: int, body: bytes) -> dict[str, Any]:
         others.append(TOS)
     suppress = _number(attributes.get(FRA_SUPPRESS_PREFIX))
     return {
-        "family": 4 if family == socket.AF_INET else 6,
+        "family": _version(family),
         "priority": _number(attributes.get(FRA_PRIORITY)) or 0,
         "action": action,
         "table": _number(attributes.get(FRA_TABLE)) or table,
@@ -198,42 +179,35 @@ def _rule(family: int, body: bytes) -> dict[str, Any]:
     }
 
 
-_READ = {
-    FRA_DST,
-    FRA_SRC,
-    FRA_IIFNAME,
-    FRA_GOTO,
-    FRA_PRIORITY,
-    FRA_FWMARK,
-    FRA_SUPPRESS_PREFIX,
-    FRA_TABLE,
-    FRA_FWMASK,
-    FRA_OIFNAME,
-}
-
-
 def routes() -> list[list[Any]]:
-    """Return every route of every table: ``[family, table, type, destination, gateway,
-    interface]``.
+    """Return ``[family, table, type, destination, gateway, interface]`` of each route's next hops.
 
-    type: RTN_* of rtnetlink.h (1 unicast, 2 local, 6 blackhole ...). One of several next hops has
-    a row for each. At most ``MOST_ROUTES``; ``[family, -1, 0, "", "", ""]`` ends what was cut.
+    type: RTN_* of rtnetlink.h. Behind ``MOST_ROUTES`` stands ``[family, -1, 0, "", "", ""]``.
     """
     names = dict(socket.if_nameindex())
     rows: list[list[Any]] = []
     for family in _FAMILIES:
-        request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
-        count = 0
-        for message_type, body in netlink_dump(NETLINK_ROUTE, RTM_GETROUTE, request):
-            if message_type != RTM_NEWROUTE or len(body) < 12:
-                continue
-            hop_rows = list(_routes(family, body, names))
-            count += len(hop_rows)
-            if count > MOST_ROUTES:
-                rows.append([4 if family == socket.AF_INET else 6, -1, 0, "", "", ""])
+        family_rows: list[list[Any]] = []
+        for body in _messages(family, RTM_GETROUTE, RTM_NEWROUTE):
+            hop_rows = _routes(family, body, names)
+            if len(family_rows) + len(hop_rows) > MOST_ROUTES:
+                family_rows.append([_version(family), -1, 0, "", "", ""])
                 break
-            rows += hop_rows
+            family_rows += hop_rows
+        rows += family_rows
     return rows
+
+
+def _messages(family: int, request_type: int, wanted_type: int) -> Iterator[bytes]:
+    """Ask the kernel for all rules or routes of one family; yield the body of each."""
+    request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
+    for message_type, body in netlink_dump(NETLINK_ROUTE, request_type, request):
+        if message_type == wanted_type and len(body) >= 12:
+            yield body
+
+
+def _version(family: int) -> int:
+    return 4 if family == socket.AF_INET else 6
 
 
 def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
@@ -252,8 +226,7 @@ def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
         hops.append((gateway, names.get(index, "") if index else ""))
     written = _prefix(family, attributes.get(RTA_DST), length)
     written = written or ("0.0.0.0/0" if family == socket.AF_INET else "::/0")
-    number = 4 if family == socket.AF_INET else 6
-    return [[number, table, type_, written, gateway, name] for gateway, name in hops]
+    return [[_version(family), table, type_, written, gateway, name] for gateway, name in hops]
 
 
 def _hops(attributes: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.network.routing import RoutingTables, read_routing
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -32,16 +32,13 @@ class PortState(NamedTuple):
 
 
 class NetworkFacts(NamedTuple):
-    """ephemeral: the first and last port that the kernel gives out for outgoing connections.
-    time_wait: closed connections whose ports are not yet given out again. routing: ip rule, and the
-    routes of every table.
-    """
+    """The network of a host, as this network namespace shows it."""
 
     addresses: tuple[InterfaceAddress, ...] | Unknown
-    ephemeral: tuple[int, int] | Unknown
+    ephemeral: tuple[int, int] | Unknown  # first and last port given to outgoing connections
     reserved: tuple[tuple[int, int], ...] | Unknown  # ports that it leaves alone in that range
     ports: Mapping[int, PortState | Unknown]  # by number, those of the launch
-    time_wait: int | Unknown = Unknown("not read", absent=True)
+    time_wait: int | Unknown = Unknown("not read", absent=True)  # closed, with ports not free yet
     routing: RoutingTables | Unknown = Unknown("not read", absent=True)
 
 
@@ -97,19 +94,15 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
     return first, last
 
 
+@or_unknown
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
     """Read reserved ports, ``8080,30000-30010``; an empty line reserves none."""
-    content = root.text(RESERVED)
-    if isinstance(content, Unknown):
-        return () if content.absent else content
+    content = known(none_if_absent(root.word(RESERVED), ""))
     spans: list[tuple[int, int]] = []
-    for part in content.strip().split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first:
-            continue
-        numbers = (first, last) if dash else (first,)
-        if not all(word.isdecimal() and len(word) < 6 for word in numbers):
-            return Unknown(f"{RESERVED}: not a list of ports: {content.strip()[:40]!r}")
+    for part in filter(None, map(str.strip, content.split(","))):
+        first, dash, last = part.partition("-")
+        if not all(word.isdecimal() and len(word) < 6 for word in (first, last)[: 1 + bool(dash)]):
+            return Unknown(f"{RESERVED}: not a list of ports: {content[:40]!r}")
         spans.append((int(first), int(last or first)))
     return tuple(spans)
 
@@ -143,19 +136,15 @@ PATIENCE = 4.3
 
 
 class ServiceAnswer(NamedTuple):
-    """What came back from one service.
-
-    status, body: of the HTTP request for its kind; NOT_HTTP, and why. code: what Mooncake's own
-    client said of a master, 0 for one that is ready. Unknown also where it was not asked.
-    """
+    """What came back from one service; Unknown also if the service was not asked."""
 
     addresses: tuple[str, ...] | Unknown  # of its name
     open: bool | Unknown  # whether something listens
     refusal: str = ""  # the error's name and text where not
     late: str = ""  # how it kept silent where it does
-    status: int | Unknown = Unknown("not asked")
-    body: str = ""
-    code: int | Unknown = Unknown("not asked")
+    status: int | Unknown = Unknown("not asked")  # of the HTTP request for its kind, or NOT_HTTP
+    body: str = ""  # of that answer, or why it is not HTTP
+    code: int | Unknown = Unknown("not asked")  # what Mooncake's client said of a master; 0: ready
 
 
 class ServiceFacts(NamedTuple):
@@ -175,11 +164,8 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
     import threading
 
     answers: dict[tuple[str, str, int | None], ServiceAnswer] = {}
-    asked = [
-        service
-        for service in (needs.services if needs else ())
-        if isinstance(service.host, str) and service.host
-    ]
+    services = needs.services if needs else ()
+    asked = [each for each in services if isinstance(each.host, str) and each.host]
 
     def ask(service: Service) -> None:
         answers[key_of(service)] = _ask(root, service)
@@ -221,11 +207,10 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
             return ServiceAnswer(addresses, Unknown(f"{late} (a longer --timeout tells more)"))
         return ServiceAnswer(addresses, False, refusal)
     answer = ServiceAnswer(addresses, True)
-    if service.kind in ("metadata-http", "master-admin"):
-        path = (service.path or METADATA_PATH) + ABSENT_KEY
-        if service.kind == "master-admin":
-            path = "/health"
-        return _http(root, service, path, answer)
+    if service.kind == "metadata-http":
+        return _http(root, service, (service.path or METADATA_PATH) + ABSENT_KEY, answer)
+    if service.kind == "master-admin":
+        return _http(root, service, "/health", answer)
     return _master(root, host, port, answer) if service.kind == "master" else answer
 
 

@@ -80,14 +80,10 @@ def _port(
     others = [
         other
         for index, other in enumerate(same)
-        if index != place
-        and (
-            _together(port, other)
-            or (port.owner == other.owner and port.inner != other.inner)
-            or not same[min(index, place)].waited
-        )
-        and other.pod == port.pod
-        and _meet(port.address, other.address)
+        if index != place and other.pod == port.pod and _meet(port.address, other.address)
+        if _together(port, other)
+        or (port.owner == other.owner and port.inner != other.inner)
+        or not same[min(index, place)].waited
     ]
     need = f"port {number} for one alone"
     open_words = [user.unless for user in (port, *others) if user.unless]
@@ -103,10 +99,8 @@ def _port(
         text = f"{sure[0].what} of {sure[0].owner} binds it too: the later one ends"
         return judged.failed(text, "give one of them another port", have="two processes", need=need)
     if others:
-        text = (
-            f"{others[0].what} of {others[0].owner} binds it too, unless the launch has ended one"
-        )
-        return judged.unknown(f"{text} of the two before it starts the other", need=need)
+        text = f"{others[0].what} of {others[0].owner} binds it too, unless the launch has ended "
+        return judged.unknown(f"{text}one of the two before it starts the other", need=need)
     if port.inner:
         return skip("no other process of the launch binds it", finding.subject)
     if port.network:
@@ -137,11 +131,7 @@ def _together(port: BoundPort, other: BoundPort) -> bool:
 
 
 def _meet(address: str | None, other: str | None) -> bool:
-    """Tell whether two ports of one number exclude each other.
-
-    None: an address that the process finds for itself, which is not read. Such an address may
-    equal no known one.
-    """
+    """Tell whether ports of one number exclude each other; None: an address that is not read."""
     if address is None or other is None:
         return not address and not other
     return address == other or not address or not other
@@ -156,20 +146,15 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
     risky = [
         port
         for port in ports
-        if isinstance(port.port, int)
-        and not port.network
-        and not port.inner
-        and span[0] <= port.port <= span[1]
-        and not any(first <= port.port <= last for first, last in reserved)
+        if isinstance(port.port, int) and not port.network and not port.inner
+        if span[0] <= port.port <= span[1]
+        if not any(first <= port.port <= last for first, last in reserved)
     ]
     wanted = ",".join([kept] * bool(kept) + [str(port.port) for port in risky])
     for port in risky:
-        finding = passed(
-            f"{port.what} of {port.owner}",
-            have,
-            f"port {port.port}",
-            evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
-        )
+        evidence = (Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),)
+        subject, need = f"{port.what} of {port.owner}", f"port {port.port}"
+        finding = passed(subject, have, need, evidence=evidence)
         if tuple(span) == STOCK_RANGE:
             text = (
                 "inside the range of a stock kernel, where a connection seldom holds it when the "
@@ -199,13 +184,10 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     ports = span[1] - span[0] + 1
     have, need = f"{resting} in TIME_WAIT", f"less than half of {ports}"
     evidence = (Evidence(SOCKETS, f"tw {resting}"), Evidence(PORT_RANGE, f"{span[0]} {span[1]}"))
-    if 2 * resting < ports:
-        yield passed("host", have, need, evidence=evidence)
-        return
-    yield passed("host", have, need, evidence=evidence).warned(
-        "new connections fail once all ports are in TIME_WAIT",
-        "keep connections open (MC_TCP_ENABLE_CONNECTION_POOL=1), or widen the range",
-    )
+    finding = passed("host", have, need, evidence=evidence)
+    text = "new connections fail once all ports are in TIME_WAIT"
+    advice = "keep connections open (MC_TCP_ENABLE_CONNECTION_POOL=1), or widen the range"
+    yield finding if 2 * resting < ports else finding.warned(text, advice)
 
 
 @CHECKS.check("network.advertised-address", the_launch)
@@ -247,9 +229,7 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
         return judged.warned("peers on other hosts cannot connect", advice)
     mine = {entry.address: entry for entry in finding.known(network.addresses)}
     if first not in mine:
-        here = ", ".join(
-            name_ for name_, entry in mine.items() if entry.up and not is_loopback(name_)
-        )
+        here = ", ".join(at for at, entry in mine.items() if entry.up and not is_loopback(at))
         foreign = judged.failed(
             "no interface here has this address: peers reach another host, or none",
             f"advertise an address of this host, on the network of its peers ({here})",
@@ -346,11 +326,11 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
     if answer.late:
         text = f"something listens, and gives {answer.late}: try a longer --timeout"
         return finding.unknown(text, have="open")
-    if service.kind in ("metadata-http", "master-admin"):
+    judge_http = {"metadata-http": _metadata, "master-admin": _admin}.get(service.kind)
+    if judge_http is not None:
         if finding._replace(have="open").known(answer.status) == NOT_HTTP:
             return finding.failed(f"it does not answer HTTP ({answer.body})", _CORRECT, have="open")
-        finding = finding._replace(have=f"HTTP {answer.status}")
-        return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)
+        return judge_http(finding._replace(have=f"HTTP {answer.status}"), answer)
     if service.kind == "master":
         return _master(finding._replace(have="open"), answer)
     return finding._replace(have="something listens")
@@ -374,9 +354,7 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     if answer.status == 200 and '"service_ready":true' in "".join(answer.body.split()):
         return finding._replace(have="service_ready")
     # "status" is always ok there: what counts is service_ready.
-    text = (
-        "the master does not answer service_ready: it does not serve yet, or it is another program"
-    )
+    text = "the master does not answer service_ready: it does not serve yet, or is another program"
     advice = f"wait until it serves, and look at its log; or {_CORRECT}"
     return finding.failed(text, advice, need="service_ready true")
 

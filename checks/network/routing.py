@@ -55,18 +55,16 @@ class TableRoute(NamedTuple):
 
 
 class RoutingTables(NamedTuple):
-    """XXX"""
+    """What a host's kernel looks routes up in."""
 
     rules: tuple[RoutingRule, ...]  # in the kernel's order, of both families
     routes: tuple[TableRoute, ...]
 
 
+@or_unknown
 def read_routing(root: Root) -> RoutingTables | Unknown:
     """Read the kernel's rules and routes, live or recorded."""
-    rules, routes = root.call("routing.rules"), root.call("routing.routes")
-    for answer in (rules, routes):
-        if isinstance(answer, Unknown):
-            return answer
+    rules, routes = known(root.call("routing.rules")), known(root.call("routing.routes"))
     try:
         read = tuple(_rule(row) for row in _list(rules))
         rows = tuple(_route(row) for row in _list(routes))
@@ -89,16 +87,12 @@ def _rule(row: dict[str, Any]) -> RoutingRule:
         if prefix:
             ipaddress.ip_network(prefix, strict=False)
     mark = row["mark"]
+    family, priority, action, table = (
+        int(row[key]) for key in ("family", "priority", "action", "table")
+    )
     return RoutingRule(
-        int(row["family"]),
-        int(row["priority"]),
-        int(row["action"]),
-        int(row["table"]),
-        row["invert"] is True,
-        str(row["from"]),
-        str(row["to"]),
-        str(row["iif"]),
-        str(row["oif"]),
+        *(family, priority, action, table, row["invert"] is True),
+        *(str(row["from"]), str(row["to"]), str(row["iif"]), str(row["oif"])),
         None if mark is None else (int(mark[0]), int(mark[1])),
         None if row["goto"] is None else int(row["goto"]),
         None if row["suppress_prefix"] is None else int(row["suppress_prefix"]),
@@ -120,8 +114,7 @@ def _route(row: Sequence[Any]) -> TableRoute:
 def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...] | Unknown:
     """Return the networks to which ``interface`` has a route for packets from ``source``.
 
-    The tables are asked in the order of the rules; networks that a rule or route rejects are
-    left out. Unknown if a rule has a selector that is not known here.
+    The tables are asked in the order of the rules. Unknown if a rule has a selector not read here.
     """
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
@@ -178,11 +171,9 @@ def _of_table(
     open_: list[Network],
     reachable: list[Network],
 ) -> list[Network]:
-    """Add to ``reachable`` where the table leads out of ``interface``; return the networks left
-    open.
+    """Add to ``reachable`` where the table leads out of ``interface``; return the rest.
 
-    The most specific route decides. A route out of another interface does not count for this
-    port: the kernel passes it over, and looks on.
+    The most specific route decides; the kernel passes over routes out of another interface.
     """
     decided: list[Network] = []
     rows = [
@@ -209,13 +200,8 @@ def _of_table(
 
 def _within(networks: Iterable[Network], wanted: Network) -> list[Network]:
     """Return the parts of ``networks`` inside ``wanted``."""
-    parts: list[Network] = []
-    for network in networks:
-        if network.subnet_of(wanted):  # type: ignore[arg-type]
-            parts.append(network)
-        elif wanted.subnet_of(network):  # type: ignore[arg-type]
-            parts.append(wanted)
-    return parts
+    inside = (network for network in networks if network.overlaps(wanted))
+    return [max(network, wanted, key=lambda each: each.prefixlen) for network in inside]
 
 
 def _without(networks: Iterable[Network], taken: Iterable[Network]) -> list[Network]:

@@ -27,10 +27,9 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """Try get_mempolicy, set_mempolicy and mbind; return the errno of each, 0 if permitted.
+    """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted.
 
-    Each is made with the preferred policy and no node, which any cpuset accepts: only a seccomp
-    filter refuses it, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
+    The policy fits any cpuset: only a seccomp filter or a kernel without NUMA refuses it.
     """
     import ctypes
     import mmap  # not in the child: another thread may hold the lock of its import for ever
@@ -63,28 +62,20 @@ def memory_policy() -> dict[str, int]:
 
 
 class NumaNode(NamedTuple):
-    """One node.
-
-    cpus: () for a node of memory alone. cache_bytes: page cache and slab that the kernel gives back
-    before it kills (Active(file) + Inactive(file) + SReclaimable). distances: to each node in
-    ascending order, 10 to itself (the firmware's SLIT).
-    """
+    """One NUMA node."""
 
     node: int
-    cpus: tuple[int, ...] | Unknown
+    cpus: tuple[int, ...] | Unknown  # () for a node of memory alone
     total_bytes: int | Unknown
     free_bytes: int | Unknown
-    cache_bytes: int | Unknown
-    distances: tuple[int, ...] | Unknown
+    cache_bytes: int | Unknown  # page cache and slab that the kernel gives back before it kills
+    distances: tuple[int, ...] | Unknown  # to each node in ascending order, 10 to itself (SLIT)
 
     @property
+    @or_unknown
     def available_bytes(self) -> int | Unknown:
         """The most memory that a process bound to this node can get, all page cache dropped."""
-        if isinstance(self.free_bytes, Unknown):
-            return self.free_bytes
-        if isinstance(self.cache_bytes, Unknown):
-            return self.cache_bytes
-        return self.free_bytes + self.cache_bytes
+        return known(self.free_bytes) + known(self.cache_bytes)
 
 
 class MemoryPolicy(NamedTuple):
@@ -96,18 +87,15 @@ class MemoryPolicy(NamedTuple):
 
 
 class NumaFacts(NamedTuple):
-    """nodes: those with a folder, ascending; () where the kernel shows none (one node, or no NUMA).
-    cpus_allowed, mems_allowed: of this process. cpuset_cpus, cpuset_mems: what the innermost cpuset
-    that says so allows, "" in ``cpuset_source`` where no cgroup says anything.
-    """
+    """The NUMA nodes of a host, and which of them this process may use."""
 
-    nodes: tuple[NumaNode, ...]
+    nodes: tuple[NumaNode, ...]  # those with a folder, ascending; () without NUMA
     memory_nodes: tuple[int, ...]
-    cpus_allowed: tuple[int, ...] | Unknown
+    cpus_allowed: tuple[int, ...] | Unknown  # of this process
     mems_allowed: tuple[int, ...] | Unknown
-    cpuset_cpus: tuple[int, ...] | Unknown
+    cpuset_cpus: tuple[int, ...] | Unknown  # of the innermost cpuset that has a list
     cpuset_mems: tuple[int, ...] | Unknown
-    cpuset_source: str
+    cpuset_source: str  # its folder, "" without
     policy: MemoryPolicy | Unknown
     balancing: int | Unknown  # kernel.numa_balancing (0 off, 1 normal, 2 memory tiering)
     zone_reclaim_mode: int | Unknown  # vm
@@ -173,11 +161,7 @@ def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
 @or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
     """Add up rows of a NUMA node's meminfo."""
-    table = known(table)
-    total = 0
-    for key in keys:
-        total += known(table.value(key))
-    return total
+    return sum(known(known(table).value(key)) for key in keys)
 
 
 @or_unknown
@@ -186,9 +170,7 @@ def _policy(root: Root) -> MemoryPolicy | Unknown:
     answer = known(root.call("numa.memory_policy"))
     if not isinstance(answer, dict):
         return Unknown("numa.memory_policy: not a record of errnos")
-    numbers = [answer[name] for name in MemoryPolicy._fields if type(answer.get(name)) is int]
-    if len(numbers) != len(MemoryPolicy._fields) or not all(
-        0 <= number < MOST_ERRNO for number in numbers
-    ):
+    policy = MemoryPolicy(*(answer.get(name, -1) for name in MemoryPolicy._fields))
+    if not all(type(code) is int and 0 <= code < MOST_ERRNO for code in policy):
         return Unknown("numa.memory_policy: not a record of errnos")
-    return MemoryPolicy(*numbers)
+    return policy

@@ -26,12 +26,8 @@ _AROUND = " \t\n\0"
 
 def numa_nodes(root: Root) -> tuple[int, ...]:
     """Return the NUMA nodes that sysfs shows, ascending; () without NUMA."""
-    names = root.names(NODES)
-    if isinstance(names, Unknown):
-        return ()
-    return tuple(
-        sorted(int(name[4:]) for name in names if name[:4] == "node" and name[4:].isdecimal())
-    )
+    names = (name for name in root.listed(NODES) if name[:4] == "node" and name[4:].isdecimal())
+    return tuple(sorted(int(name[4:]) for name in names))
 
 
 def memory_nodes(root: Root) -> tuple[int, ...]:
@@ -47,13 +43,9 @@ def memory_nodes(root: Root) -> tuple[int, ...]:
 
 
 def gpu_memory_nodes(root: Root) -> frozenset[int]:
-    """Return the nodes that are a GPU's own memory (GH200, GB200), as each GPU's NUMA_STATUS says.
-
-    Source: nv-procfs.c of NVIDIA's open-gpu-kernel-modules.
-    """
+    """Return the nodes that are a GPU's own memory (GH200), as NVIDIA's nv-procfs.c shows them."""
     nodes: set[int] = set()
-    names = root.names(GPUS)
-    for name in () if isinstance(names, Unknown) else names:
+    for name in root.listed(GPUS):
         content = root.text(NUMA_STATUS.replace("*", name))
         for line in () if isinstance(content, Unknown) else content.splitlines():
             key, _, node = (part.strip() for part in line.partition(":"))
@@ -79,10 +71,7 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def parse_cpu_map(text: str) -> tuple[int, ...]:
-    """Return ``"00000001,0000000f"``, of which each word has 32 CPUs, as ``(0, 1, 2, 3, 32)``.
-
-    Raises ValueError on anything else.
-    """
+    """Parse ``"00000001,0000000f"``, 32 CPUs a word, to (0, 1, 2, 3, 32). Raises ValueError."""
     masks = text.strip(_AROUND).split(",")
     if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in masks):
         raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")
@@ -120,17 +109,13 @@ List = tuple[int, ...] | Unknown
 
 
 class Allowed(NamedTuple):
-    """cpus, mems: of this process; else those of its cpuset.
+    """What this process may use, and the innermost cpuset with a list."""
 
-    cpuset_*: the CPUs or nodes that the innermost cpuset with a list allows, and its folder, ""
-    without.
-    """
-
-    cpus: List
+    cpus: List  # of this process; else those of its cpuset
     mems: List
     cpuset_cpus: List
     cpuset_mems: List
-    cpuset_source: str
+    cpuset_source: str  # its folder, "" without
 
 
 def read_allowed(root: Root) -> Allowed:
@@ -144,10 +129,10 @@ def read_allowed(root: Root) -> Allowed:
     return Allowed(cpus, mems, cpuset_cpus, cpuset_mems, source)
 
 
+@or_unknown
 def read_list(root: Root, name: str, parse: Parser) -> List:
     """Read a file's list, Unknown if it is none."""
-    content = root.text(name)
-    return content if isinstance(content, Unknown) else _parsed(content, name, parse)
+    return _parsed(known(root.text(name)), name, parse)
 
 
 def _parsed(content: str, name: str, parse: Parser) -> List:
@@ -258,15 +243,14 @@ def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
 def _read(root: Root, name: str) -> Meminfo | Unknown:
     """Read one meminfo file."""
     content = known(root.text(name))
-    values: dict[str, int] = {}
+    values = {}
     for line in content.splitlines():
         label, colon, amount = line.partition(":")
         fields = amount.split()
         count = kernel_count(fields[0]) if colon and fields else None
         names = label.split()  # a node's table starts each label with "Node N "
-        if count is None or not names:
-            continue
-        values[names[-1]] = count * (KIB if fields[1:] == ["kB"] else 1)
+        if count is not None and names:
+            values[names[-1]] = count * (KIB if fields[1:] == ["kB"] else 1)
     if not values:
         return Unknown(f"{name}: no line reads as a memory count")
     return Meminfo(name, values)

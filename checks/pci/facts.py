@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from itertools import takewhile
 from typing import NamedTuple
 
 from checks.base.device_nodes import NVIDIA, PCI_DEVICES, RDMA_DEVICES, driver_gpus, pci_addresses
 from checks.base.needs import LaunchNeeds
 from checks.base.regex import regex
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.numa.nodes import numa_nodes
 
 # PCI Express Base Specification: extended capabilities begin at 0x100; each starts with 16 bits of
@@ -22,10 +23,7 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """Return the ACS control register of the function at ``address``; None if it has no ACS.
-
-    Raises PermissionError if the kernel shows only the first 64 bytes (not root).
-    """
+    """Return ACS control of a function, None without ACS; PermissionError if not root."""
     import os
 
     file = os.open(f"/sys/bus/pci/devices/{address}/config", os.O_RDONLY | os.O_CLOEXEC)
@@ -42,7 +40,7 @@ def acs(address: str) -> int | None:
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
     """Return ACS control of a configuration space; None if the function has no ACS.
 
-    read: ``read(offset, length)`` gives the bytes. Raises PermissionError if it gives too few.
+    read: gives the bytes at (offset, length). Raises PermissionError if it gives too few.
     """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
@@ -63,19 +61,11 @@ def acs_control(read: Callable[[int, int], bytes]) -> int | None:
 # pci.ids: base class 03 is display (VGA 00, 3D 02, other 80), 12 is processing accelerators.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 # Makers of accelerators, by PCI vendor id (pci.ids). A server's own VGA (ASPEED, Matrox) is none.
-ACCELERATOR_VENDORS = {
-    "0x10de": "NVIDIA",
-    "0x1002": "AMD",
-    "0x8086": "Intel",
-    "0x19e5": "Huawei",
-    "0x1ed5": "Moore Threads",
-    "0x1da3": "Habana",
-    "0x1d94": "Hygon",
-    "0x1e36": "Enflame",
-    "0x1d22": "Kunlunxin",
-    "0x9999": "MetaX",
-    "0xcabc": "Cambricon",
-}
+ACCELERATOR_VENDORS = dict(
+    row.split(":")
+    for row in "0x10de:NVIDIA,0x1002:AMD,0x8086:Intel,0x19e5:Huawei,0x1ed5:Moore Threads,0x1da3:"
+    "Habana,0x1d94:Hygon,0x1e36:Enflame,0x1d22:Kunlunxin,0x9999:MetaX,0xcabc:Cambricon".split(",")
+)
 # The DMA function of a ConnectX-8 through which a "Direct NIC" reaches its GPU; such a platform
 # needs ACS on (rdma-core kernel-boot/rdma_topo).
 DIRECT_NIC_FUNCTION = ("0x15b3", "0x2100")
@@ -92,23 +82,17 @@ class Link(NamedTuple):
 
 
 class PciFunction(NamedTuple):
-    """A PCI function.
-
-    kind: class code ("0x030200"). node: None if the kernel says -1, as firmware without
-    affinity and many virtual machines do. parents: from the host bridge (``pci0000:40``) down
-    to the bridge above it, as sysfs nests them. iommu: the type of its IOMMU
-    group's domain ("identity", "DMA", "DMA-FQ"), "none" without a group.
-    """
+    """A PCI function."""
 
     address: str
     vendor: str | Unknown
     device: str | Unknown
-    kind: str | Unknown
-    node: int | Unknown | None
+    kind: str | Unknown  # class code ("0x030200")
+    node: int | Unknown | None  # None if the kernel says -1, as many virtual machines do
     driver: str | Unknown
-    parents: tuple[str, ...]
+    parents: tuple[str, ...]  # from the host bridge (``pci0000:40``) down to the bridge above it
     link: Link
-    iommu: str | Unknown
+    iommu: str | Unknown  # the type of its IOMMU group ("identity", "DMA"), "none" without a group
 
 
 class PathClass(IntEnum):
@@ -122,17 +106,14 @@ class PathClass(IntEnum):
 
 
 class PciFacts(NamedTuple):
-    """acs: bridge -> control register, None without ACS; only for bridges below a switch that an
-    accelerator and a NIC share. paths: (accelerator's address, RDMA device) -> distance. iommus:
-    the names in /sys/class/iommu ("dmar0", "ivhd0", "smmu3.0x...").
-    """
+    """The accelerators and RDMA NICs on PCI, and how they sit to each other."""
 
     accelerators: tuple[PciFunction, ...] | Unknown  # in PCI order, () on a host without PCI
     nics: Mapping[str, PciFunction]  # RDMA device name -> function
     bridges: Mapping[str, PciFunction]  # those above either, by address
-    acs: Mapping[str, int | Unknown | None]
-    paths: Mapping[tuple[str, str], PathClass | Unknown]
-    iommus: tuple[str, ...] | Unknown
+    acs: Mapping[str, int | Unknown | None]  # control register of bridges that both share
+    paths: Mapping[tuple[str, str], PathClass | Unknown]  # by accelerator's address and NIC's name
+    iommus: tuple[str, ...] | Unknown  # names in /sys/class/iommu ("dmar0", "ivhd0")
     command_line: str | Unknown
     direct_nic: bool  # whether the platform has Direct NIC functions
 
@@ -152,11 +133,10 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
     acs: dict[str, int | Unknown | None] = {}
     for accelerator in accelerators:
         for name, nic in nics.items():
+            ends = (accelerator, nic)
             if one_node:  # that is the node of both, named or not
-                path = path_class(accelerator._replace(node=0), nic._replace(node=0))
-            else:
-                path = path_class(accelerator, nic)
-            paths[accelerator.address, name] = path
+                ends = (accelerator._replace(node=0), nic._replace(node=0))
+            paths[accelerator.address, name] = path_class(*ends)
             for bridge in bridges_between(accelerator, nic):
                 if bridge not in acs:
                     acs[bridge] = _acs(root, bridge)
@@ -199,25 +179,19 @@ def read_function(root: Root, address: str) -> PciFunction:
     """Read one function's facts, by its address."""
     folder = f"{PCI_DEVICES}/{address}"
     node = root.integer(f"{folder}/numa_node")
-    driver = root.link(f"{folder}/driver")
-    if isinstance(driver, Unknown):
-        driver = "" if driver.absent else driver
-    else:
-        driver = driver.rpartition("/")[2]
+    driver = none_if_absent(root.link(f"{folder}/driver"), "")
+    vendor, device, code = (root.word(f"{folder}/{part}") for part in ("vendor", "device", "class"))
+    width, most = (_lanes(root, f"{folder}/{which}_link_width") for which in ("current", "max"))
+    speed, top = (root.word(f"{folder}/{which}_link_speed") for which in ("current", "max"))
     return PciFunction(
         address,
-        root.word(f"{folder}/vendor"),
-        root.word(f"{folder}/device"),
-        root.word(f"{folder}/class"),
+        vendor,
+        device,
+        code,
         node if isinstance(node, Unknown) or node >= 0 else None,
-        driver,
+        driver if isinstance(driver, Unknown) else driver.rpartition("/")[2],
         _parents(root, folder),
-        Link(
-            _lanes(root, f"{folder}/current_link_width"),
-            _lanes(root, f"{folder}/max_link_width"),
-            root.word(f"{folder}/current_link_speed"),
-            root.word(f"{folder}/max_link_speed"),
-        ),
+        Link(width, most, speed, top),
         _iommu(root, folder),
     )
 
@@ -245,7 +219,7 @@ def _lanes(root: Root, name: str) -> int | Unknown:
 def _iommu(root: Root, folder: str) -> str | Unknown:
     group = root.link(f"{folder}/iommu_group")
     if isinstance(group, Unknown):
-        return "none" if group.absent else group
+        return none_if_absent(group, "none")
     return root.word(f"/sys/kernel/iommu_groups/{group.rpartition('/')[2]}/type")
 
 
@@ -269,20 +243,16 @@ def _acs(root: Root, address: str) -> int | Unknown | None:
 
 def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
     """Tell whether Direct NIC functions exist, which only ConnectX-8 and newer have."""
-    if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
-        return False
-    return any(
-        root.word(f"{PCI_DEVICES}/{address}/device") == DIRECT_NIC_FUNCTION[1]
-        and root.word(f"{PCI_DEVICES}/{address}/vendor") == DIRECT_NIC_FUNCTION[0]
+    vendor, device = DIRECT_NIC_FUNCTION
+    return any(nic.vendor == vendor for nic in nics.values()) and any(
+        root.word(f"{PCI_DEVICES}/{address}/device") == device
+        and root.word(f"{PCI_DEVICES}/{address}/vendor") == vendor
         for address in root.listed(PCI_DEVICES)
     )
 
 
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
-    """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
-
-    Unknown if the host bridges differ and a NUMA node is not known.
-    """
+    """Return how far two functions are from each other, in the words of ``nvidia-smi topo``."""
     if not function.parents or not other.parents:
         missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")
@@ -304,20 +274,12 @@ def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown
 
 def shared_parents(parents: Sequence[str], other: Sequence[str]) -> int:
     """Count how many parents from the host bridge down are the same."""
-    count = 0
-    for first, second in zip(parents, other, strict=False):
-        if first != second:
-            break
-        count += 1
-    return count
+    pairs = zip(parents, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def bridges_between(function: PciFunction, other: PciFunction) -> tuple[str, ...]:
-    """Return the bridges at which ACS could turn a transfer between two functions upwards.
-
-    Those below the switch that both share: ACS redirects only there. () if the path leads
-    through the root complex anyway.
-    """
+    """Return the bridges at which ACS could turn a transfer up: those below a shared switch."""
     shared = shared_parents(function.parents, other.parents)
     if shared < 2:
         return ()

@@ -97,23 +97,21 @@ def read_facts(
     slow: Callable[[list[str]], None] | None = None,
     slow_seconds: float = 1.0,
 ) -> Facts:
-    """Read ``topics`` (all of them by default) below ``root``; never raises, never hangs.
+    """Read ``topics`` (all by default) below ``root`` for a launch; never raises, never hangs.
 
-    ``needs`` says which addresses, ports and paths to look at. ``slow`` is called once with the
-    topics that are still being read after ``slow_seconds``. A reader that fails or takes longer
-    than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the process.
+    slow: called with the topics still being read after ``slow_seconds``. A reader that fails or
+    takes longer than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the
+    process.
     """
     results: dict[str, Any] = {}
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:
-        thread = threading.Thread(
-            target=_read, args=(topic, root, needs, results, limit_seconds), name=topic, daemon=True
-        )
-        threads[topic] = thread
+        asked = topic, root, needs, results, limit_seconds
+        threads[topic] = threading.Thread(target=_read, args=asked, name=topic, daemon=True)
         try:
-            thread.start()
+            threads[topic].start()
         except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): then in turn
-            _read(topic, root, needs, results, limit_seconds)
+            _read(*asked)
     start = time.monotonic()
     _wait(threads, start + min(slow_seconds, limit_seconds))
     waiting = [topic for topic, thread in threads.items() if thread.is_alive()]
@@ -130,9 +128,8 @@ def read_facts(
 
 def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
     for thread in threads.values():
-        if thread.ident is None:
-            continue  # never started
-        thread.join(max(0.0, until - time.monotonic()))
+        if thread.ident is not None:  # else never started
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _read(

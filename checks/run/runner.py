@@ -39,11 +39,7 @@ CHECK_MODULES = (
 
 
 def every_check() -> Iterator[tuple[Check, Judge]]:
-    """Return all checks of the host, declared in ``CHECK_MODULES``.
-
-    A module that cannot be loaded is replaced by one check that is always unknown: missing
-    checks would be passes.
-    """
+    """Yield all checks; of a module that cannot be loaded a check that is always unknown."""
     for module in CHECK_MODULES:
         yield from _checks_of(module)
 

@@ -26,10 +26,7 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Try to open a file without a name in the folder with O_DIRECT.
-
-    O_TMPFILE leaves nothing behind, even if this process is killed.
-    """
+    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind."""
     import errno
 
     try:
@@ -91,15 +88,14 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
     if isinstance(answer, Unknown):
         return first if isinstance(first, Unknown) else answer
     try:
+        link, is_folder, writable, read_only = (
+            answer[name] is True for name in ("link", "folder", "writable", "read_only")
+        )
         return Folder(
             place,
             place != (path.rstrip("/") or "/"),
-            answer["link"] is True,
-            answer["folder"] is True,
-            answer["writable"] is True,
-            answer["read_only"] is True,
-            int(answer["size_bytes"]),
-            int(answer["available_bytes"]),
+            *(link, is_folder, writable, read_only),
+            *(int(answer["size_bytes"]), int(answer["available_bytes"])),
             _direct(root, place) if direct_io else Unknown("not asked for"),
             answer.get("full_of_files") is True,
         )

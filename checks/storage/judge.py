@@ -47,13 +47,11 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 def _folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
     """Judge one offload folder: its path, then whether Mooncake may use it."""
     evidence = (Evidence(item.origin, path),)
-    wrong = ""
     if not path.startswith("/"):
-        wrong = "storage_filepath must be an absolute path"
-    elif ".." in path.split("/"):
-        wrong = "path traversal is not allowed"
-    if wrong:
-        return passed(path, evidence=evidence).failed(f"Mooncake: {wrong}")
+        text = "Mooncake: storage_filepath must be an absolute path"
+        return passed(path, evidence=evidence).failed(text)
+    if ".." in path.split("/"):
+        return passed(path, evidence=evidence).failed("Mooncake: path traversal is not allowed")
     folder = storage.folders.get(path, Unknown("not looked at"))
     make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
     if isinstance(folder, Unknown):
@@ -79,13 +77,8 @@ def _usable(item: Storage, path: str, folder: Folder, evidence: tuple[Evidence, 
     elif not folder.writable:
         problems.append(("this user may not write there", "give it to the server's user", chown))
     if folder.direct is False:
-        problems.append(
-            (
-                "its file system has no O_DIRECT, which io_uring offload needs",
-                "use a local ext4 or xfs",
-                (),
-            )
-        )
+        text = "its file system has no O_DIRECT, which io_uring offload needs"
+        problems.append((text, "use a local ext4 or xfs", ()))
     if problems:
         text, advice, settings = problems[0]
         return passed(path, where, evidence=seen).failed(text, advice, settings)
@@ -116,14 +109,14 @@ def _space(item: Storage, path: str, folder: Folder) -> Finding:
     users = max(1, item.users)
     formula = f"{users} x {format_bytes(item.need_bytes // users)}"
     evidence = (Evidence(f"statvfs {folder.path}", f"{folder.available_bytes} bytes"),)
+    finding = passed(path, have, need, formula, evidence=evidence)
     if folder.full_of_files:
-        text = "every write fails: its file system has no inode left"
-        full = passed(path, f"{have}, no inode", need, formula, evidence=evidence)
-        return full.warned(text, f"remove files there (df -i {folder.path})")
+        text, advice = "every write fails: its file system has no inode left", "remove files there"
+        return finding.warned(text, f"{advice} (df -i {folder.path})", have=f"{have}, no inode")
     if folder.available_bytes >= item.need_bytes:
-        return passed(path, have, need, formula, evidence=evidence)
+        return finding
     each = folder.available_bytes * 9 // 10 // users
-    return passed(path, have, need, formula, evidence=evidence).warned(
+    return finding.warned(
         "the disk gets full before offload stops by itself",
         f"let each process write {format_bytes(each)} at most",
         (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(each)),),

@@ -6,12 +6,10 @@ from typing import Any, NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root, in_child
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
-# The same on every architecture (include/uapi/asm-generic/unistd.h), alpha apart.
-IO_URING_SETUP = 425
-# struct io_uring_params, include/uapi/linux/io_uring.h.
-PARAMS_BYTES = 120
+IO_URING_SETUP = 425  # everywhere but on alpha (include/uapi/asm-generic/unistd.h)
+PARAMS_BYTES = 120  # struct io_uring_params, include/uapi/linux/io_uring.h
 TRY_SECONDS = 2.0
 
 
@@ -41,10 +39,7 @@ def cgroup_namespace() -> str:
 
 
 def io_uring() -> int:
-    """Make a ring with one entry; return the errno, 0 if it works.
-
-    In a child: a seccomp profile may kill the caller, and a ring counts against memlock.
-    """
+    """Make a ring with one entry in a child, as seccomp may kill; return the errno or 0."""
     import ctypes
 
     # Looked up before the fork: no lock of the loader or of ctypes is taken in the child.
@@ -61,12 +56,9 @@ KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 URING_DISABLED = "/proc/sys/kernel/io_uring_disabled"
 MOUNTS = "/proc/self/mountinfo"
 STATUS = "/proc/self/status"
-# include/linux/err.h, MAX_ERRNO
-MOST_ERRNO = 4096
-# include/linux/proc_ns.h, PROC_PID_INIT_INO
-INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-# os-release(5): the first that exists.
-_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+MOST_ERRNO = 4096  # include/linux/err.h, MAX_ERRNO
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # include/linux/proc_ns.h, PROC_PID_INIT_INO
+_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")  # os-release(5): the first that exists
 SECCOMP_MODES = {"0": "off", "1": "strict", "2": "filter"}
 # What a path in /proc/1/cgroup or the root's mount says of who made the container.
 _TRACES = (
@@ -80,7 +72,7 @@ _TRACES = (
 
 
 class Container(NamedTuple):
-    """XXX"""
+    """The container that this process is in, as far as signs tell."""
 
     kind: str  # docker, podman, kubernetes, containerd, lxc, systemd-nspawn, none or unknown
     source: str  # why; of unknown, what was not read
@@ -92,14 +84,15 @@ class Container(NamedTuple):
 
 
 _NO_CONTAINER = Container("none", "")
+_FILES_OF = {  # the surest first
+    "/var/run/secrets/kubernetes.io": "kubernetes",
+    "/run/.containerenv": "podman",
+    "/.dockerenv": "docker",
+}
 
 
 class SystemFacts(NamedTuple):
-    """uring_errno: of making a ring, 0 if it works; None if no process of the launch wants one.
-    uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None if the kernel has none.
-    hypervisor: the virtual machine's maker as its firmware says, "" on none that is known. glibc:
-    the release that this program runs on, as 2.36; Unknown on another C library.
-    """
+    """The kernel, the distribution and the container."""
 
     kernel_release: str | Unknown
     kernel: tuple[int, int] | Unknown  # (major, minor) of ``kernel_release``
@@ -111,10 +104,10 @@ class SystemFacts(NamedTuple):
     cgroup_version: int | Unknown  # 1, 2, or 0 without
     seccomp: str | Unknown  # off, strict or filter
     own_pid_namespace: bool | Unknown  # other processes of the host are not seen
-    uring_errno: int | Unknown | None
-    uring_disabled: int | Unknown | None
-    hypervisor: str | Unknown
-    glibc: str | Unknown = Unknown("system.machine: has no libc")
+    uring_errno: int | Unknown | None  # of making a ring, 0 if it works; None if nobody wants one
+    uring_disabled: int | Unknown | None  # the sysctl (0 on, 1 not for all, 2 off), None without
+    hypervisor: str | Unknown  # the virtual machine's maker as its firmware says, "" if unknown
+    glibc: str | Unknown = Unknown("system.machine: has no libc")  # as 2.36
 
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
@@ -124,7 +117,6 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     mounts = root.text(MOUNTS)
     name, version = _distribution(root)
     wanted = needs is None or any(process.uses_uring is not False for process in needs.processes)
-    disabled = root.integer(URING_DISABLED)
     return SystemFacts(
         kernel_release=release,
         kernel=_kernel(release),
@@ -137,7 +129,7 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
         seccomp=_seccomp(root),
         own_pid_namespace=_own_pid_namespace(machine),
         uring_errno=_errno(root.call("system.io_uring")) if wanted else None,
-        uring_disabled=None if isinstance(disabled, Unknown) and disabled.absent else disabled,
+        uring_disabled=none_if_absent(root.integer(URING_DISABLED), None),
         hypervisor=_hypervisor(root),
         glibc=_glibc(machine),
     )
@@ -230,17 +222,10 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
-    """Name the container that this process is in, by the surest sign.
-
-    A sign of Kubernetes comes first: its containers are also those of some runtime.
-    """
-    in_cluster = isinstance(machine, dict) and machine.get("kubernetes") is True
-    secrets = "/var/run/secrets/kubernetes.io"
-    if in_cluster:
+    """Name the container that this process is in, by the surest sign."""
+    if isinstance(machine, dict) and machine.get("kubernetes") is True:
         return Container("kubernetes", "KUBERNETES_SERVICE_HOST")
-    if not isinstance(root.mode(secrets), Unknown):
-        return Container("kubernetes", secrets)
-    for path, runtime in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+    for path, runtime in _FILES_OF.items():
         if not isinstance(root.mode(path), Unknown):
             return Container(runtime, path)
     for word, source in (
@@ -271,10 +256,7 @@ def _lines(content: str | Unknown) -> list[str]:
 
 @or_unknown
 def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
-    """Return 2 if only the unified hierarchy is mounted, 0 if none is, else 1.
-
-    In a hybrid, the controllers are those of version 1.
-    """
+    """Return 2 if only the unified hierarchy is mounted, 0 if none is, else 1 (a hybrid's too)."""
     mounts = known(mounts)
     kinds = {line.partition(" - ")[2].partition(" ")[0] for line in mounts.splitlines()}
     if "cgroup" in kinds:
@@ -296,7 +278,7 @@ def _hypervisor(root: Root) -> str | Unknown:
     """Return ``sys_vendor product_name`` if the firmware is a known virtual machine's, or ""."""
     vendor = root.word("/sys/class/dmi/id/sys_vendor")
     if isinstance(vendor, Unknown):
-        return "" if vendor.absent else vendor
+        return none_if_absent(vendor, "")
     product = root.word("/sys/class/dmi/id/product_name")
     name_shown = vendor if isinstance(product, Unknown) else f"{vendor} {product}"
     known = ("QEMU", "KVM", "VMware", "Xen", "Microsoft", "Amazon EC2", "Google", "Alibaba Cloud")

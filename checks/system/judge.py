@@ -31,13 +31,12 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     """Judge the io_uring of one process, as tried here."""
     errno = system.uring_errno
     finding = passed(process.name, "a ring can be made", "io_uring")
-    contained = process.container is not None and not system.container.inside
-    if contained and process.container is not None and not process.container.privileged:
-        options = process.container.security_options
-        if "seccomp=unconfined" not in options and "seccomp:unconfined" not in options:
+    container = process.container
+    if container is not None and not system.container.inside and not container.privileged:
+        unconfined = {"seccomp=unconfined", "seccomp:unconfined"} & {*container.security_options}
+        if not unconfined and not errno_refuses(errno):
             text = "this is not the launch's container, and its seccomp profile decides"
-            if not errno_refuses(errno):
-                return finding.unknown(text, have="")
+            return finding.unknown(text, have="")
     if errno is None:
         return finding.unknown("it was not tried", have="")
     if isinstance(errno, Unknown):
@@ -50,10 +49,11 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
         return finding
     if isinstance(process.uses_uring, Unknown):
         return finding.unknown(process.uses_uring, have="")
+    way, setting = _way_to_a_ring(system, errno, process)
     return finding.failed(
         "it starts, and every read of what was offloaded to the SSD fails",
-        f"{_refuser(system, errno)}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch",
-        _allow(system, errno, process),
+        f"{way}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch",
+        (setting,),
         have=f"refused: {os.strerror(errno)}",
     )
 
@@ -63,27 +63,22 @@ def errno_refuses(errno: int | Unknown | None) -> bool:
     return isinstance(errno, int) and errno != 0
 
 
-def _refuser(system: SystemFacts, refused_with: int) -> str:
-    """Say what to change so that a ring can be made."""
+def _way_to_a_ring(
+    system: SystemFacts, refused_with: int, process: ProcessNeeds
+) -> tuple[str, Setting]:
+    """Say what to change so that a ring can be made, with the setting."""
     if refused_with == ENOMEM:
-        return "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
+        way = "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
+        return way, Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime)
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
-        return "set kernel.io_uring_disabled to 0"
+        sysctl = Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", str(system.uring_disabled))
+        return "set kernel.io_uring_disabled to 0", sysctl
     if system.seccomp == "filter":
-        return "allow io_uring in the container's seccomp profile"
-    return "the kernel has no io_uring"
-
-
-def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tuple[Setting, ...]:
-    """Return the setting that lets a ring be made."""
-    if refused_with == ENOMEM:
-        return (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime),)
-    if isinstance(system.uring_disabled, int) and system.uring_disabled:
-        return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", str(system.uring_disabled)),)
-    if system.seccomp == "filter":
-        return (Setting(Kind.SECURITY, "seccomp", "unconfined", described_by=process.runtime),)
+        way = "allow io_uring in the container's seccomp profile"
+        return way, Setting(Kind.SECURITY, "seccomp", "unconfined", described_by=process.runtime)
     now = process.environment.get("MOONCAKE_OFFLOAD_USE_URING", "")
-    return (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_USE_URING", "", now),)
+    unset = Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_USE_URING", "", now)
+    return "the kernel has no io_uring", unset
 
 
 # HugeTLB sizes of arm64 by base page: kernel Documentation/arch/arm64/hugetlbpage.rst.
@@ -122,25 +117,15 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
     elif isinstance(system.architecture, Unknown) and asked and size != _USUAL_PAGE_BYTES:
         yield finding.unknown(system.architecture)
         return
-    if size != _USUAL_PAGE_BYTES:
-        text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
-        yield finding.warned(text)
-        return
-    yield finding
+    text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
+    yield finding if size == _USUAL_PAGE_BYTES else finding.warned(text)
 
 
 def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
     """Return the huge page sizes that the launch maps, arena and fallbacks included."""
     usages = () if needs is None or isinstance(needs.usages, Unknown) else needs.usages
-    return sorted(
-        {
-            spot.page_size_bytes
-            for usage in usages
-            for pages in (usage.mapped, usage.dropped)
-            for spot, count in pages.items()
-            if count
-        }
-    )
+    counts = [pages.items() for usage in usages for pages in (usage.mapped, usage.dropped)]
+    return sorted({spot.page_size_bytes for pages in counts for spot, count in pages if count})
 
 
 class _Wants(NamedTuple):
