@@ -250,11 +250,7 @@ def test_peer_memory(
     ("value", "expected", "left"),
     [
         ("expandable_segments:True", Status.WARN, ""),
-        (
-            "max_split_size_mb:128,expandable_segments:True",
-            Status.WARN,
-            "max_split_size_mb:128",
-        ),
+        ("max_split_size_mb:128,expandable_segments:True", Status.WARN, "max_split_size_mb:128"),
         ("expandable_segments:False", Status.PASS, None),
         ("max_split_size_mb:128", Status.PASS, None),
     ],

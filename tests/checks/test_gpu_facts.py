@@ -128,8 +128,7 @@ def test_unreadable_modules_are_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [[], "x", 3, {}, {"devices": 1}, {"devices": [1]}, {"devices": None, "driver": 1}],
+    "answer", [[], "x", 3, {}, {"devices": 1}, {"devices": [1]}, {"devices": None, "driver": 1}]
 )
 def test_a_wrong_answer_of_nvml_is_unknown(tmp_path: Path, answer: object) -> None:
     facts = read(tmp_path, replace(SMALL, calls={"gpus.nvml": answer}))

@@ -103,10 +103,7 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
         (f"{SGLANG} 0.3 &\nvllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.6 &", []),
         # As before: SGLang beside SGLang.
         (f"{SGLANG} 0.8 &\n{SGLANG} 0.8 --port 1 &", ["warn"]),
-        (
-            f"{SGLANG} 0.8 --tp 2 &\n{SGLANG} 0.8 --port 1 --tp 2 --base-gpu-id 1 &",
-            ["warn"],
-        ),
+        (f"{SGLANG} 0.8 --tp 2 &\n{SGLANG} 0.8 --port 1 --tp 2 --base-gpu-id 1 &", ["warn"]),
         # Containers have the GPUs that they are given.
         (
             "docker run -d --gpus '\"device=2,0\"' vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B\n"

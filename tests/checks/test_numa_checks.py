@@ -171,10 +171,7 @@ def test_cpuset_excludes(
     if expected in (Status.FAIL, Status.WARN):
         assert finding.settings == (
             Setting(
-                Kind.CGROUP,
-                "/sys/fs/cgroup/system.slice/launch.service/cpuset.mems",
-                "0,1",
-                "0",
+                Kind.CGROUP, "/sys/fs/cgroup/system.slice/launch.service/cpuset.mems", "0,1", "0"
             ),
         )
 

@@ -272,11 +272,7 @@ def test_a_child_leaves_no_zombie_and_no_descriptor() -> None:
 
 @pytest.mark.parametrize(
     ("text", "cpus"),
-    [
-        ("00000001,0000000f\n", (0, 1, 2, 3, 32)),
-        ("f", (0, 1, 2, 3)),
-        ("00000000\n\0", ()),
-    ],
+    [("00000001,0000000f\n", (0, 1, 2, 3, 32)), ("f", (0, 1, 2, 3)), ("00000000\n\0", ())],
 )
 def test_a_map_of_cpus(text: str, cpus: tuple[int, ...]) -> None:
     assert parse_cpu_map(text) == cpus

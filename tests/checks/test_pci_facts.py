@@ -24,12 +24,7 @@ from checks.pci.facts import (
     read_function,
     read_pci,
 )
-from tests.builders.synthetic import (
-    SyntheticHost,
-    build_host,
-    gpu_host,
-    plain_host,
-)
+from tests.builders.synthetic import SyntheticHost, build_host, gpu_host, plain_host
 from tests.builders.synthetic_devices import Gpu
 from tests.checks.recorded import recorded
 from tests.tables import each_row
@@ -74,8 +69,7 @@ def test_path_classes(other: PciFunction, expected: PathClass, why: str) -> None
 
 
 @pytest.mark.parametrize(
-    "other",
-    [place("0000:93:00.0", "pci0000:90", "0000:90:01.0", node=None), place("0000:93:00.0")],
+    "other", [place("0000:93:00.0", "pci0000:90", "0000:90:01.0", node=None), place("0000:93:00.0")]
 )
 def test_a_path_that_nothing_tells_is_unknown(other: PciFunction) -> None:
     """Without a node NODE and SYS are the same to us, and nothing is guessed."""
@@ -161,12 +155,7 @@ NIC = "/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("numa_node", ""),
-        ("current_link_width", "x16"),
-        ("max_link_width", "0"),
-    ],
+    ("name", "content"), [("numa_node", ""), ("current_link_width", "x16"), ("max_link_width", "0")]
 )
 def test_garbage_is_unknown_and_never_raises(tmp_path: Path, name: str, content: str) -> None:
     facts = read(tmp_path, replace(SMALL, files={f"{NIC}/{name}": content}))

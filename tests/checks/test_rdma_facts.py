@@ -75,9 +75,7 @@ def test_no_rdma_is_a_fact_and_nothing_is_asked(tmp_path: Path) -> None:
     assert facts.erdma.functions == ()
 
 
-def test_without_the_machine_itself_devices_are_there_and_their_use_unknown(
-    tmp_path: Path,
-) -> None:
+def test_without_the_machine_itself_devices_are_there_and_their_use_unknown(tmp_path: Path) -> None:
     """Files alone, as other people's recordings are, must not look like an unusable device."""
     FakeHost((RXE0,)).write(tmp_path)
     (tmp_path / "calls.json").unlink()
@@ -89,11 +87,7 @@ def test_without_the_machine_itself_devices_are_there_and_their_use_unknown(
 
 @pytest.mark.parametrize(
     ("layer", "kind", "meant"),
-    [
-        ("InfiniBand", V1, IB),
-        ("Ethernet", V1, ROCE_1),
-        ("Ethernet", V2, ROCE_2),
-    ],
+    [("InfiniBand", V1, IB), ("Ethernet", V1, ROCE_1), ("Ethernet", V2, ROCE_2)],
 )
 def test_one_word_of_sysfs_means_two_types(
     tmp_path: Path, layer: str, kind: str, meant: str

@@ -12,16 +12,7 @@ from checks.base.needs import ContainerLimits, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown
 from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use, uses
 from checks.releases.mooncake import mooncake_release, release_of
-from tests.checks.rdma_hosts import (
-    RXE0,
-    RXE1,
-    FakeHost,
-    FakeNic,
-    closed,
-    facts_of,
-    launch,
-    process,
-)
+from tests.checks.rdma_hosts import RXE0, RXE1, FakeHost, FakeNic, closed, facts_of, launch, process
 
 RDMA, TCP, NONE = Transport.RDMA, Transport.TCP, Transport.NONE
 NEWEST = mooncake_release("0.3.13.post1")
@@ -30,8 +21,7 @@ SHUT = replace(RXE1, node=closed(13, "Permission denied"))
 ABSENT = replace(RXE1, node=None)
 UNLISTED = replace(RXE1, verbs={"listed": False, "error": "not among the 1 devices"})
 REFUSED = replace(
-    RXE1,
-    verbs={"listed": True, "opened": False, "errno": 11, "error": "Resource temporarily"},
+    RXE1, verbs={"listed": True, "opened": False, "errno": 11, "error": "Resource temporarily"}
 )
 NO_GIDS = replace(RXE1, gids=())
 
