@@ -87,7 +87,6 @@ def _device(index: int) -> dict[str, Any]:
         "mig": None if mig is None else int(mig[0]),
         "compute_mode": ask("nvmlDeviceGetComputeMode"),
         "ecc": None if ecc is None else int(ecc[0]),
-        "persistence": ask("nvmlDeviceGetPersistenceMode"),
         "processes": None if processes is None else len(processes),
     }
 

@@ -27,7 +27,6 @@ class NvmlGpu(NamedTuple):
     mig: int | None  # 1 where MIG is on
     compute_mode: int | None  # 0 shared, 2 prohibited, 3 one process only
     ecc: int | None
-    persistence: int | None
     processes: int | None  # those computing, of this PID namespace
 
 

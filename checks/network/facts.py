@@ -232,10 +232,6 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _late(answer: dict[str, object]) -> str:
-    return f"no answer within {answer['timeout']} s"
-
-
 @or_unknown
 def _resolved(addresses: object) -> tuple[str, ...] | Unknown:
     addresses = known(addresses)
@@ -249,11 +245,12 @@ def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> Ser
     reply = root.call("services.http", str(service.host), service.port or 0, path)
     if isinstance(reply, Unknown):
         return answer._replace(status=reply)
-    if isinstance(reply, dict) and reply.get("timeout"):
-        return answer._replace(late=_late(reply))
-    if not isinstance(reply, dict) or not isinstance(reply.get("status"), int):
-        error = reply.get("error") if isinstance(reply, dict) else None
-        return answer._replace(status=NOT_HTTP, body=f"GET {path}: {error or 'no HTTP answer'}")
+    reply = reply if isinstance(reply, dict) else {}
+    if reply.get("timeout"):
+        return answer._replace(late=f"no answer within {reply['timeout']} s")
+    if not isinstance(reply.get("status"), int):
+        error = reply.get("error") or "no HTTP answer"
+        return answer._replace(status=NOT_HTTP, body=f"GET {path}: {error}")
     return answer._replace(status=reply["status"], body=str(reply.get("body", "")))
 
 
@@ -262,9 +259,10 @@ def _master(root: Root, host: str, port: int, answer: ServiceAnswer) -> ServiceA
     reply = root.call("services.master", host, port)
     if isinstance(reply, Unknown):
         return answer._replace(code=reply)
-    if isinstance(reply, dict) and isinstance(reply.get("code"), int):
+    reply = reply if isinstance(reply, dict) else {}
+    if isinstance(reply.get("code"), int):
         return answer._replace(code=int(reply["code"]))
-    if isinstance(reply, dict) and reply.get("timeout"):
-        return answer._replace(late=_late(reply))
-    error = reply.get("error") if isinstance(reply, dict) else None
-    return answer._replace(code=Unknown(f"Mooncake's client could not ask: {error or 'no answer'}"))
+    if reply.get("timeout"):
+        return answer._replace(late=f"no answer within {reply['timeout']} s")
+    error = reply.get("error") or "no answer"
+    return answer._replace(code=Unknown(f"Mooncake's client could not ask: {error}"))

@@ -87,7 +87,7 @@ class MemoryPolicy(NamedTuple):
 
 
 class NumaFacts(NamedTuple):
-    """The NUMA nodes of a host, and which of them this process may use."""
+    """NUMA nodes of a host, and what this process may use."""
 
     nodes: tuple[NumaNode, ...]  # those with a folder, ascending; () without NUMA
     memory_nodes: tuple[int, ...]
@@ -98,7 +98,6 @@ class NumaFacts(NamedTuple):
     cpuset_source: str  # its folder, "" without
     policy: MemoryPolicy | Unknown
     balancing: int | Unknown  # kernel.numa_balancing (0 off, 1 normal, 2 memory tiering)
-    zone_reclaim_mode: int | Unknown  # vm
 
     def node(self, number: int) -> NumaNode | None:
         """Return the node of that number, None if the host has none."""
@@ -123,7 +122,6 @@ def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
         *allowed,
         _policy(root),
         root.integer("/proc/sys/kernel/numa_balancing"),
-        root.integer("/proc/sys/vm/zone_reclaim_mode"),
     )
 
 

@@ -56,8 +56,7 @@ def _policy_of(
     finding = passed(process.name, need=f"{need} permitted")
     permitted = finding.known(policy, f"whether {need} is permitted is not known: ")
     codes = permitted._asdict()
-    tried = codes.items()
-    evidence = tuple(Evidence(f"{name}, tried in a child", _named(code)) for name, code in tried)
+    evidence = tuple(Evidence(f"{call}, tried in a child", _named(codes[call])) for call in codes)
     refused = [name for name in calls if codes[name]]
     errors = ", ".join(dict.fromkeys(_named(codes[name]) for name in refused))
     have = f"{' and '.join(refused)} refused ({errors})" if refused else "permitted"
@@ -90,14 +89,10 @@ def _policy_of(
 def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
     """Add that the launch's own container may refuse a call that is permitted here."""
     limits = process.container
-    if (
-        limits is None
-        or limits.runtime not in ("docker", "compose")
-        or limits.privileged
-        or "SYS_NICE" in limits.capabilities
-        or "ALL" in limits.capabilities
-        or any(option.startswith("seccomp") for option in limits.security_options)
-    ):
+    if limits is None or limits.runtime not in ("docker", "compose") or limits.privileged:
+        return finding
+    own_profile = any(option.startswith("seccomp") for option in limits.security_options)
+    if own_profile or {"SYS_NICE", "ALL"} & {*limits.capabilities}:
         return finding
     return finding.warned(
         f"docker's default seccomp profile refuses {need} in the container of "
@@ -170,20 +165,16 @@ def _allowed_to(
 def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
     """Return a failure if the launch names NUMA nodes that this host does not have."""
     there = {node.node for node in numa.nodes} or {0}
-    for named in process.named_nodes:
-        missing = named.nodes - there
-        if not missing:
-            continue
-        return passed(process.name, node_list(sorted(there)), f"{named.what}").failed(
-            f"this host has no {node_list(sorted(missing))}: "
-            + (
-                f'numactl ends with exit code 1 and "<{_numbers(sorted(named.nodes))}> is invalid"'
-                if named.what.startswith("numactl")
-                else "the engine refuses to start the container"
-            ),
-            "bind to nodes that this host has (numactl -H)",
-        )
-    return None
+    named = next((named for named in process.named_nodes if named.nodes - there), None)
+    if named is None:
+        return None
+    end = "the engine refuses to start the container"
+    if named.what.startswith("numactl"):
+        end = f'numactl ends with exit code 1 and "<{_numbers(sorted(named.nodes))}> is invalid"'
+    return passed(process.name, node_list(there), named.what).failed(
+        f"this host has no {node_list(named.nodes - there)}: {end}",
+        "bind to nodes that this host has (numactl -H)",
+    )
 
 
 @or_unknown
@@ -206,11 +197,8 @@ def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
         elif mooncake.numa_segments_stay_bound:
             yield Status.WARN, f"Mooncake leaves {node_list(split)} out of its segment"
         else:
-            yield (
-                Status.FAIL,
-                f"Mooncake binds a share to {node_list(split)}: mbind fails with EINVAL, "
-                "setup returns -600",
-            )
+            text = f"Mooncake binds a share to {node_list(split)}: mbind fails with EINVAL"
+            yield Status.FAIL, f"{text}, setup returns -600"
     if bound:
         probes = probes_numactl(needs.sglang_version)
         if isinstance(probes, Unknown):
@@ -218,23 +206,17 @@ def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
         elif probes:
             yield Status.WARN, f"SGLang does not bind the rank to {node_list(bound)}"
         else:
-            yield (
-                Status.FAIL,
-                f"numactl refuses {node_list(bound)} and ends the rank with exit code 1, "
-                "without a traceback",
-            )
+            text = f"numactl refuses {node_list(bound)} and ends the rank with exit code 1"
+            yield Status.FAIL, f"{text}, without a traceback"
 
 
 @or_unknown
 def _without_cpus(numa: NumaFacts, nodes: set[int]) -> set[int] | Unknown:
     """Return those of ``nodes`` of which this process may use no CPU."""
-    missing = set()
-    for number in nodes:
-        node = numa.node(number)
-        cpus = () if node is None else known(node.cpus)
-        if node is not None and not set(cpus).intersection(known(numa.cpus_allowed)) and cpus:
-            missing.add(number)
-    return missing
+    here = {number: known(node.cpus) for number in nodes if (node := numa.node(number)) is not None}
+    cpus_of = {number: cpus for number, cpus in here.items() if cpus}
+    allowed = set(known(numa.cpus_allowed)) if cpus_of else set()
+    return {number for number, cpus in cpus_of.items() if allowed.isdisjoint(cpus)}
 
 
 def _numbers(nodes: Iterable[int]) -> str:

@@ -7,6 +7,7 @@ discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from checks.base.needs import ProcessNeeds, RdmaUse
@@ -61,17 +62,20 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Foretell the topology that ``process`` gets from this release (None: newest).
+    """Foretell the topology that ``process`` gets. knows_gpus: Mooncake is built with CUDA."""
+    import json
 
-    knows_gpus: Mooncake is built with CUDA.
-    """
     used = devices_in_use(rdma, process, release)
     if isinstance(used.names, Unknown):
         return used.names
     visible = visible_gpus(gpus, process) if knows_gpus else ()
     path = process.environment.get("MC_CUSTOM_TOPO_JSON", "")
     if path and used.chosen is ChosenBy.TOPOLOGY:
-        read = known(parse_locations(_json(rdma.topologies[path])))
+        content = known(rdma.topologies[path])
+        try:
+            read = known(parse_locations(json.loads(content)))
+        except (ValueError, RecursionError) as error:
+            return Unknown(f"not a topology: {error}")
         return View(tuple(_only(place, used.names) for place in read), visible)
     places = [_of_node(rdma, node.node, used.names) for node in numa.nodes]
     for index, address in enumerate(() if isinstance(visible, Unknown) else visible):
@@ -124,9 +128,8 @@ def _path(function: PciFunction) -> str:
 
 def pci_steps(path: str, other: str) -> int:
     """Return the slashes of both sysfs paths behind what they share (getPciDistance)."""
-    shared = 0
-    while shared < min(len(path), len(other)) and path[shared] == other[shared]:
-        shared += 1
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False))
+    shared = len(list(pairs))
     return path.count("/", shared) + other.count("/", shared)
 
 
@@ -145,18 +148,6 @@ def _only(place: Location, names: Sequence[str]) -> Location:
 
 
 @or_unknown
-def _json(content: str | Unknown) -> Any | Unknown:
-    """Parse a topology file."""
-    import json
-
-    content = known(content)
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        return Unknown(f"not a topology: {error}")
-
-
-@or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
     """Read ``{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}``, as Mooncake writes it, in its order."""
     rows = known(rows)
@@ -165,14 +156,11 @@ def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
         return wrong
     places = []
     for name, halves in rows.items():
-        if not isinstance(halves, list) or len(halves) != 2:
+        if not isinstance(halves, list) or [type(half) for half in halves] != [list, list]:
             return wrong
-        lists = []
-        for half in halves:
-            if not isinstance(half, list) or not all(isinstance(nic, str) for nic in half):
-                return wrong
-            lists.append(tuple(half))
-        places.append(Location(str(name), lists[0], lists[1]))
+        if not all(isinstance(nic, str) for half in halves for nic in half):
+            return wrong
+        places.append(Location(str(name), tuple(halves[0]), tuple(halves[1])))
     return tuple(sorted(places, key=lambda place: _order(place.name)))
 
 
@@ -186,11 +174,9 @@ def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
     """Ask the installed Mooncake for the topology of ``process``; devices: () for its discovery."""
-    given_words = [
-        f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment
-    ]
-    names = ",".join(devices)
-    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given_words))
+    environment, names = process.environment, ",".join(devices)
+    variables = [f"{key}={environment[key]}" for key in VARIABLES if key in environment]
+    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *variables))
 
 
 def differences(
@@ -200,10 +186,9 @@ def differences(
     wanted, have = ({place.name: place for place in places} for places in (foretold, measured))
     rows = []
     for name in sorted({*wanted, *have}, key=_order):
+        unknown = name in wanted and isinstance(wanted[name].preferred, Unknown)
         pair = (_said(wanted.get(name)), _said(have.get(name)))
-        if pair[0] != pair[1] and not (
-            name in wanted and isinstance(wanted[name].preferred, Unknown)
-        ):
+        if pair[0] != pair[1] and not unknown:
             rows.append((name, *pair))
     return tuple(rows)
 
@@ -235,17 +220,14 @@ print("\\n{_MARK}" + answer.replace("\\n", " "), flush=True)
 def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
     """Ask ``TransferEngine.get_local_topology``: location -> [preferred, others].
 
-    devices: names joined by commas, "" for all. variables: ``NAME=value`` of its environment,
-    without Mooncake's other variables. Raises OSError with the child's message.
+    variables: ``NAME=value``, in place of Mooncake's here. Raises OSError with the child's message.
     """
     import json
     import os
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if name[:3] != "MC_"}
-    for variable in variables:
-        name, _, value = variable.partition("=")
-        environment[name] = value
+    environment |= dict(variable.partition("=")[::2] for variable in variables)
     try:
         done = subprocess.run(
             [interpreter, "-c", _PROGRAM, devices],
@@ -255,7 +237,6 @@ def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
             errors="replace",
             timeout=LIMIT_SECONDS,
             env=environment,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         raise OSError(f"{interpreter}: no answer within {LIMIT_SECONDS} s") from None

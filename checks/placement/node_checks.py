@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.device_nodes import RDMA_DEVICES
@@ -41,10 +41,7 @@ def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Ite
 
 @or_unjudged
 def _memory_of(
-    numbers: tuple[int, ...],
-    everything: tuple[ProcessNeeds, ...],
-    memory: MemoryFacts,
-    numa: NumaFacts,
+    numbers: Sequence[int], everything: Sequence[ProcessNeeds], memory: MemoryFacts, numa: NumaFacts
 ) -> Finding:
     """Judge the memory of one NUMA node, or of several that share a binding."""
     where = node_list(numbers)
@@ -74,11 +71,10 @@ def _memory_of(
     finding = finding._replace(have=format_bytes(free, "{} free"), evidence=tuple(evidence))
     if need <= free:
         return finding
-    for number, node in zip(numbers, nodes, strict=True):
-        assert node is not None
+    for node in filter(None, nodes):
         cached = finding.known(node.cache_bytes, "more than is free, and ")
         cache += cached
-        evidence.append(Evidence(f"{NODES}/node{number}/meminfo cache and slab", str(cached)))
+        evidence.append(Evidence(f"{NODES}/node{node.node}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
     both = f"{format_bytes(free)} free + {format_bytes(cache)} page cache"
     finding = finding._replace(have=Quantity(both, free + cache, "bytes"), evidence=tuple(evidence))
@@ -262,18 +258,14 @@ def judge_gpu(
     farther = tuple(name for name in first if name in known and known[name] > near)
     old = release is not None and not release.looks_at_nodes and far is PathClass.SYS
     newer = "Mooncake 0.3.8 and later look at the node first; or " if old else ""
+    shown = {"its GPU": address}
+    shown |= {name: pci.nics[name].address for name in (*farther[:2], *nearest[:2])}
     return finding.warned(
         f"Mooncake takes {_listed(farther, known)} for its memory, though "
         f"{_listed(nearest, known)} is in use",
         f"{newer}name {', '.join(nearest[:SHOWN_NICS])} for it, or give its location in a "
         "file for MC_CUSTOM_TOPO_JSON",
-        evidence=(
-            Evidence("PCI address of its GPU", address),
-            *(
-                Evidence(f"PCI address of {name}", pci.nics[name].address)
-                for name in (*farther[:2], *nearest[:2])
-            ),
-        ),
+        evidence=tuple(Evidence(f"PCI address of {name}", at) for name, at in shown.items()),
     )
 
 

@@ -141,21 +141,13 @@ def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
     finding = finding._replace(evidence=evidence, have=f"ACS control 0x{bits:04x}")
     if not bits & ACS_REDIRECTS:
         return finding
-    cleared = bits & ~ACS_REDIRECTS
+    call = ("setpci", "-s", bridge, f"ECAP_ACS+0x6.w={bits & ~ACS_REDIRECTS:04x}")
+    label = f"ACS control of {bridge}"
+    clear = command(*call, name=label, now=f"{bits:04x}", as_root=True)
     return finding.warned(
         "transfers between a NIC and a GPU below this switch go up to the CPU and back",
         "turn ACS off in the firmware; or run the printed command on the host at each boot",
-        (
-            command(
-                "setpci",
-                "-s",
-                bridge,
-                f"ECAP_ACS+0x6.w={cleared:04x}",
-                name=f"ACS control of {bridge}",
-                now=f"{bits:04x}",
-                as_root=True,
-            ),
-        ),
+        (clear,),
     )
 
 

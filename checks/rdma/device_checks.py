@@ -90,13 +90,9 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     if not named:
         why = devices.names.reason if isinstance(devices.names, Unknown) else devices.how
         return skip(f"no name to look up: {why}", use.who)
-    finding = passed(
-        use.who,
-        folded(there) or "no RDMA device",
-        folded(named),
-        devices.how,
-        evidence=(_listing(rdma),),
-    )
+    evidence = (_listing(rdma),)
+    have, need = folded(there) or "no RDMA device", folded(named)
+    finding = passed(use.who, have, need, devices.how, evidence=evidence)
     left = [name for name in named if name in there]
     if len(left) == len(named):
         return finding

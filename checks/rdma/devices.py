@@ -57,7 +57,6 @@ class Port(NamedTuple):
     physical_state: str | Unknown
     link_layer: str | Unknown
     rate: str | Unknown  # as sysfs says it
-    lid: str | Unknown
     gids: tuple[Gid, ...] | Unknown  # the entries in use, of ``gid_table`` in all
     gid_table: int | Unknown
     pkeys: Mapping[int, int | Unknown]  # by index, those that were asked for
@@ -108,7 +107,6 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
         numbered_word(root, f"{folder}/phys_state"),
         layer,
         root.word(f"{folder}/rate"),
-        root.word(f"{folder}/lid"),
         gids,
         table,
         {index: _hexadecimal(root, f"{folder}/pkeys/{index}") for index in pkeys},

@@ -33,13 +33,6 @@ AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_
 def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Mooncake finds a GID on each device, and whether peers can answer it."""
 
-    def problem(nic: Nic, use: Use) -> Lost | Unknown | None:
-        reach = reach_problem(nic) if use.processes else None
-        trouble = port_problem(nic, use.environment) if reach is None else reach
-        if trouble is not None:
-            return trouble
-        return gid_problem(nic, use.environment, use.release, use.host_table)
-
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         """Describe the GID that Mooncake takes on one device, or why none fits."""
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
@@ -67,20 +60,21 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         )
         return finding if lost else _judge_choice(finding, rdma, nic, use, choice)
 
-    return judge_devices(rdma, needs, Cause.GID, problem, describe)
+    return judge_devices(rdma, needs, Cause.GID, _trouble, describe)
 
 
 def _others(rdma: RdmaFacts, use: Use) -> list[str]:
     """Return devices that the launch does not name and could use."""
-    environment, release = use.environment, use.release
-    return [
-        nic.name
-        for nic in rdma.present
-        if nic not in use.takes
-        and reach_problem(nic) is None
-        and port_problem(nic, environment) is None
-        and gid_problem(nic, environment, release, use.host_table) is None
-    ]
+    return [nic.name for nic in rdma.present if nic not in use.takes and _trouble(nic, use) is None]
+
+
+def _trouble(nic: Nic, use: Use) -> Lost | Unknown | None:
+    """Return why a process does not come to a device with a GID; None if it does."""
+    reach = reach_problem(nic) if use.processes else None
+    trouble = port_problem(nic, use.environment) if reach is None else reach
+    if trouble is not None:
+        return trouble
+    return gid_problem(nic, use.environment, use.release, use.host_table)
 
 
 def _shown(gid: Gid) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from typing import Any
 
 SONAME = "libibverbs.so.1"
@@ -38,17 +39,10 @@ class DeviceAttributes(ctypes.Structure):
 class PortAttributes(ctypes.Structure):
     """The beginning of struct ibv_port_attr."""
 
-    _fields_ = (
-        *fields(ctypes.c_int, "state max_mtu active_mtu gid_tbl_len"),
-        *fields(ctypes.c_uint32, "port_cap_flags max_msg_sz bad_pkey_cntr qkey_viol_cntr"),
-        ("pkey_tbl_len", ctypes.c_uint16),
-    )
+    _fields_ = (*fields(ctypes.c_int, "state max_mtu active_mtu gid_tbl_len"),)
 
 
-LIMITS = (
-    *("max_mr_size", "page_size_cap", "max_mr", "max_qp", "max_qp_wr"),
-    *("max_cq", "max_cqe", "max_pd", "max_sge"),
-)
+LIMITS = ("max_mr_size", "max_mr", "max_qp")
 # A device has one or two ports; the library asks the kernel for each.
 MOST_PORTS = 4
 
@@ -137,18 +131,12 @@ def _pages_on_demand(context: int) -> bool | None:
     return bool(ctypes.c_uint64.from_buffer(room, _ODP_CAPS).value & 1)
 
 
-def _ports(library: ctypes.CDLL, context: int) -> list[tuple[str, dict[str, Any]]]:
+def _ports(library: ctypes.CDLL, context: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read the ports of an open device, each by its number."""
-    ports = []
     for number in range(1, MOST_PORTS + 1):
         room = ctypes.create_string_buffer(ROOM_BYTES)
         if library.ibv_query_port(context, number, room):
-            break
+            return
         port = PortAttributes.from_buffer(room)
-        facts = {
-            "active_mtu_bytes": MTU_BYTES.get(port.active_mtu),
-            "gid_table": port.gid_tbl_len,
-            "pkey_table": port.pkey_tbl_len,
-        }
-        ports.append((str(number), facts))
-    return ports
+        mtu = MTU_BYTES.get(port.active_mtu)
+        yield str(number), {"active_mtu_bytes": mtu, "gid_table": port.gid_tbl_len}

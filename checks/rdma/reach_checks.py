@@ -64,16 +64,13 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         """Describe the ports of one device."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
-        states = [
-            f"port {port.number} {_shown(port.state)} ({_shown(port.physical_state)})"
-            for port in ports
-        ]
+        states, evidence = [], []
+        for port in ports:
+            state, file = _shown(port.state), f"{RDMA_DEVICES}/{nic.name}/ports/{port.number}/state"
+            states.append(f"port {port.number} {state} ({_shown(port.physical_state)})")
+            evidence.append(Evidence(file, state))
         seen = "; ".join(states) or "no port"
-        evidence = tuple(
-            Evidence(f"{RDMA_DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
-            for port in ports
-        )
-        finding = passed(nic.name, seen, "ACTIVE", evidence=evidence)
+        finding = passed(nic.name, seen, "ACTIVE", evidence=tuple(evidence))
         if lost is None:
             return finding
         advice, settings = _port_remedy(ports, use.environment.get("MC_IB_PORT", ""))
@@ -96,11 +93,9 @@ def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Settin
     netdevs = sorted({name for port in ports for name in port.netdevs})
     disabled = [name for name in netdevs if any(p.physical_state == "Disabled" for p in ports)]
     if disabled:
-        settings = tuple(
-            command("ip", "link", "set", "dev", name, "up", now="down", as_root=True)
-            for name in disabled
-        )
-        return f"bring {', '.join(disabled)} up (on the host)", settings
+        call = ("ip", "link", "set", "dev")
+        ups = (command(*call, name, "up", now="down", as_root=True) for name in disabled)
+        return f"bring {', '.join(disabled)} up (on the host)", tuple(ups)
     return "check the cable, the switch port and the module, or name the other devices", ()
 
 
@@ -119,14 +114,13 @@ def _judge_mtus(use: Use) -> Finding:
     active = {nic.name: unread.known(_active_mtu(nic, number)) for nic in use.nics}
     paths = {name: min(mtu, bound) for name, mtu in active.items()}
     smallest = min(paths.values())
+    rows = active.items()
     finding = passed(
         use.who,
-        ", ".join(f"{name} {mtu} B" for name, mtu in active.items()),
+        ", ".join(f"{name} {mtu} B" for name, mtu in rows),
         f"{smallest} B each",
         f"min(active MTU, MC_MTU {bound} B) of each port",
-        evidence=tuple(
-            Evidence(f"ibv_query_port {name}", f"active_mtu {mtu}") for name, mtu in active.items()
-        ),
+        evidence=tuple(Evidence(f"ibv_query_port {nic}", f"active_mtu {mtu}") for nic, mtu in rows),
     )
     if len(set(paths.values())) == 1:
         return finding
@@ -174,10 +168,9 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
     finding = finding._replace(have=f"{key:#06x}", evidence=(Evidence(source, f"{key:#06x}"),))
     if key & FULL_MEMBER:
         return finding
+    limited = "a limited member cannot talk to another one of its partition"
     return finding.warned(
-        "a limited member cannot talk to another one of its partition"
-        if key
-        else "the key is empty",
+        limited if key else "the key is empty",
         "set MC_PKEY_INDEX to the index of a full member, or ask the fabric's "
         "administrator for full membership",
     )
@@ -260,19 +253,13 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
         return finding
     settings = tuple(setting for setting in settings if setting.name in lost)
     if len(lost) < len(wanted):
-        return finding.warned(
-            f"Mooncake leaves out what it cannot open: {folded(lost)}", advice, settings
-        )
-    return finding.failed(
-        "no RDMA device reaches the container, whatever the host has: "
-        + (
-            "Mooncake goes on with TCP, without a message"
-            if use.devices.without is Transport.TCP
-            else "Mooncake finds none and ends with an error"
-        ),
-        advice,
-        settings,
-    )
+        text = f"Mooncake leaves out what it cannot open: {folded(lost)}"
+        return finding.warned(text, advice, settings)
+    end = "Mooncake finds none and ends with an error"
+    if use.devices.without is Transport.TCP:
+        end = "Mooncake goes on with TCP, without a message"
+    text = f"no RDMA device reaches the container, whatever the host has: {end}"
+    return finding.failed(text, advice, settings)
 
 
 _SHARE = (
@@ -302,10 +289,9 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     if file.opens:
         return "read the kernel's log (dmesg): the device file opens, but the driver refuses", ()
     if file.errno == EACCES and file.permissions & ANYBODY == ANYBODY:
-        return (
-            f"its mode lets everybody in: the file system that {path} is on is mounted nodev "
-            f"(findmnt -T {path}), or a security module refuses; use the host's /dev, or --device"
-        ), ()
+        advice = f"its mode lets everybody in: the file system that {path} is on is mounted nodev "
+        advice += f"(findmnt -T {path}), or a security module refuses; use the host's /dev, "
+        return f"{advice}or --device", ()
     if file.errno != EPERM:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
         return advice, (device._replace(now=f"mode {file.permissions:04o}"),)

@@ -62,10 +62,8 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
             () if now is None else (Setting(Kind.ENVIRONMENT, variable, "", now),),
         )
     if worst is Split.UNTOLD:
-        text = (
-            f"{listed}: whether this Mooncake splits it is unknown, because its version is unknown"
-        )
-        return finding.unknown(text)
+        text = "whether this Mooncake splits it is unknown, because its version is unknown"
+        return finding.unknown(f"{listed}: {text}")
     if worst is Split.CUT_OFF:
         over = max(longest.bytes - largest, 0)
         return finding.failed(
@@ -125,9 +123,8 @@ def _judge_bound(
     finding = finding._replace(need=need, formula=_formula(load))
     bound = TableBound.UNTOLD if row is None else row.table.bound
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
-    mine = [
-        each for each in rdma.measured if each.device == load.nic.name and each.page_bytes <= least
-    ]
+    name = load.nic.name
+    mine = [each for each in rdma.measured if each.device == name and each.page_bytes <= least]
     if mine:
         # Larger pages never take more of a table: the largest that is not larger says most.
         best = max(mine, key=lambda each: (each.page_bytes, each.holds_bytes))
@@ -137,8 +134,8 @@ def _judge_bound(
     if row is None or bound is TableBound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
         text = f"how much {what} can hold is unknown: only a measurement tells it"
-        name = shlex.quote(load.nic.name)
-        advice = f"run: mooncake-preflight measure --only registration --device {name}"
+        advice = "run: mooncake-preflight measure --only registration --device "
+        advice += shlex.quote(name)
         return finding.unknown(text, evidence=() if row is None else _evidence(row), advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)
 
@@ -190,9 +187,8 @@ def _as_measured(
 def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
     """Judge by the table of devices: what is vouched for, worked, or failed for others."""
     table = row.table
-    finding = finding._replace(
-        have=counted(table.holds_entries, "entries"), evidence=_evidence(row)
-    )
+    have = counted(table.holds_entries, "entries")
+    finding = finding._replace(have=have, evidence=_evidence(row))
     if load.entries <= table.holds_entries:
         return finding
     if table.failed_entries and load.entries >= table.failed_entries:

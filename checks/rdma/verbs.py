@@ -46,20 +46,13 @@ class DeviceLimits(NamedTuple):
     """ibv_query_device. Some drivers say 2^64 - 1 bytes or -1 where they know no bound."""
 
     max_mr_size_bytes: int
-    page_size_cap: int
     max_mr: int
     max_qp: int
-    max_qp_wr: int
-    max_cq: int
-    max_cqe: int
-    max_pd: int
-    max_sge: int
 
 
 class VerbsPort(NamedTuple):
     active_mtu_bytes: int | Unknown
     gid_table: int
-    pkey_table: int
 
 
 class Verbs(NamedTuple):
@@ -163,9 +156,8 @@ def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
         if isinstance(port, dict) and str(number).isdecimal():
             mtu = port.get("active_mtu_bytes")
             known = mtu if isinstance(mtu, int) else Unknown("libibverbs names no active MTU")
-            tables = [port.get(name) for name in ("gid_table", "pkey_table")]
-            sizes = [size if isinstance(size, int) else 0 for size in tables]
-            ports[int(number)] = VerbsPort(known, *sizes)
+            table = port.get("gid_table")
+            ports[int(number)] = VerbsPort(known, table if isinstance(table, int) else 0)
     return ports
 
 

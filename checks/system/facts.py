@@ -101,9 +101,7 @@ class SystemFacts(NamedTuple):
     distribution: str | Unknown
     distribution_version: str | Unknown
     container: Container
-    cgroup_version: int | Unknown  # 1, 2, or 0 without
     seccomp: str | Unknown  # off, strict or filter
-    own_pid_namespace: bool | Unknown  # other processes of the host are not seen
     uring_errno: int | Unknown | None  # of making a ring, 0 if it works; None if nobody wants one
     uring_disabled: int | Unknown | None  # the sysctl (0 on, 1 not for all, 2 off), None without
     hypervisor: str | Unknown  # the virtual machine's maker as its firmware says, "" if unknown
@@ -125,9 +123,7 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
         distribution=name,
         distribution_version=version,
         container=_container(root, machine, mounts),
-        cgroup_version=_cgroup_version(mounts),
         seccomp=_seccomp(root),
-        own_pid_namespace=_own_pid_namespace(machine),
         uring_errno=_errno(root.call("system.io_uring")) if wanted else None,
         uring_disabled=none_if_absent(root.integer(URING_DISABLED), None),
         hypervisor=_hypervisor(root),
@@ -201,11 +197,6 @@ def _errno(answer: object) -> int | Unknown:
     return code if known else Unknown(f"not an errno: {code}")
 
 
-def _own_pid_namespace(machine: object) -> bool | Unknown:
-    link = _text_of(machine, "pid_namespace")
-    return link if isinstance(link, Unknown) else link != INITIAL_PID_NAMESPACE
-
-
 def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
     """Return ``ID`` and ``VERSION_ID`` of os-release."""
     content: str | Unknown = Unknown("no os-release", absent=True)
@@ -244,7 +235,7 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
             for trace, runtime in _TRACES:
                 if trace in line:
                     return Container(runtime, f"{MOUNTS}: the root is an overlay of {runtime}")
-            if _own_pid_namespace(machine) is False:
+            if _text_of(machine, "pid_namespace") == INITIAL_PID_NAMESPACE:
                 break  # a host that was booted from the network or a live image has one too
             return Container("unnamed", f"{MOUNTS}: the root is an overlay")
     return Container("unknown", mounts.reason) if isinstance(mounts, Unknown) else _NO_CONTAINER
@@ -252,16 +243,6 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
 
 def _lines(content: str | Unknown) -> list[str]:
     return [] if isinstance(content, Unknown) else content.splitlines()
-
-
-@or_unknown
-def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
-    """Return 2 if only the unified hierarchy is mounted, 0 if none is, else 1 (a hybrid's too)."""
-    mounts = known(mounts)
-    kinds = {line.partition(" - ")[2].partition(" ")[0] for line in mounts.splitlines()}
-    if "cgroup" in kinds:
-        return 1
-    return 2 if "cgroup2" in kinds else 0
 
 
 @or_unknown

@@ -22,17 +22,7 @@ from checks.run.runner import judge
 
 MIB, GIB = 1 << 20, 1 << 30
 RELEASE = "0.3.13.post1"
-LIMITS = {
-    "max_mr_size": (1 << 64) - 1,
-    "page_size_cap": 4294963200,
-    "max_mr": 524287,
-    "max_qp": 1048560,
-    "max_qp_wr": 1048576,
-    "max_cq": 1048576,
-    "max_cqe": 32767,
-    "max_pd": 1048576,
-    "max_sge": 32,
-}
+LIMITS = {"max_mr_size": (1 << 64) - 1, "max_mr": 524287, "max_qp": 1048560}
 OPENS = {"mode": 0o20666, "open": True}
 
 
@@ -172,7 +162,6 @@ def _sysfs(nic: FakeNic, number: int) -> dict[str, str]:
         f"{port}/phys_state": f"{nic.physical}\n",
         f"{port}/link_layer": f"{nic.layer}\n",
         f"{port}/rate": "2.5 Gb/sec (1X SDR)\n",
-        f"{port}/lid": "0x0\n",
         f"/sys/class/net/{nic.netdev}/mtu": "1500\n",
     }
     if nic.numa_node is not None:

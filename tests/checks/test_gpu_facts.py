@@ -78,18 +78,13 @@ def test_nvml_is_not_asked_without_a_sign_of_nvidia(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "module"),
     [
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build",
-            "open",
-        ),
-        (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.230.02  Thu Nov  7 16:09:35 UTC",
-            "proprietary",
-        ),
+        ("Open Kernel Module for x86_64  580.65.06  Release Build", "open"),
+        ("x86_64 Kernel Module  535.230.02  Thu Nov  7 16:09:35 UTC", "proprietary"),
     ],
 )
 def test_open_and_proprietary_modules(tmp_path: Path, content: str, module: str) -> None:
     """As /proc/driver/nvidia/version words them."""
+    content = f"NVRM version: NVIDIA UNIX {content}"
     host = replace(SMALL, files={DRIVER: f"{content}\nGCC version: gcc 12"})
     facts = read(tmp_path, host)
     assert facts.kernel_module == module

@@ -49,24 +49,15 @@ def numa(facts: Facts, **changes: Any) -> Facts:
 
 
 @pytest.mark.parametrize("check", JUDGES)
-def test_a_fitting_host_passes(facts: Facts, check: str) -> None:
-    found = judge(check, facts, launch(*ranks()))
-    assert {finding.status for finding in found} == {Status.PASS}
-
-
-@pytest.mark.parametrize("check", JUDGES)
-def test_without_a_launch_nothing_fails(facts: Facts, check: str) -> None:
-    found = judge(check, facts, None)
-    assert {finding.status for finding in found} <= {Status.PASS, Status.SKIP}
-
-
-@pytest.mark.parametrize("check", JUDGES)
-def test_an_empty_host_neither_raises_nor_passes_a_bound_launch(tmp_path: Path, check: str) -> None:
+def test_a_fitting_host_passes_and_an_empty_host_does_not(
+    facts: Facts, tmp_path: Path, check: str
+) -> None:
     """False-pass catalogue: a reader that found nothing is no pass."""
-
+    needs = launch(*ranks())
     empty = read_facts(Root(str(tmp_path)), None, PATIENCE_SECONDS)
-    found = judge(check, empty, launch(*ranks()))
-    assert Status.PASS not in {finding.status for finding in found}
+    assert {finding.status for finding in judge(check, facts, needs)} == {Status.PASS}
+    assert {finding.status for finding in judge(check, facts, None)} <= {Status.PASS, Status.SKIP}
+    assert Status.PASS not in {finding.status for finding in judge(check, empty, needs)}
 
 
 @pytest.mark.parametrize("host", [erdma_host(), plain_host()], ids=["erdma", "plain"])
@@ -169,11 +160,8 @@ def test_cpuset_excludes(
     (finding,) = judge("numa.cpuset-excludes", numa(facts, mems_allowed=allowed), needs)
     assert finding.status is expected
     if expected in (Status.FAIL, Status.WARN):
-        assert finding.settings == (
-            Setting(
-                Kind.CGROUP, "/sys/fs/cgroup/system.slice/launch.service/cpuset.mems", "0,1", "0"
-            ),
-        )
+        file = "/sys/fs/cgroup/system.slice/launch.service/cpuset.mems"
+        assert finding.settings == (Setting(Kind.CGROUP, file, "0,1", "0"),)
 
 
 @pytest.mark.parametrize(
@@ -205,19 +193,15 @@ def test_nics_of_one_node_split_nothing(facts: Facts) -> None:
 
 def test_cpus_of_the_node_taken_away(facts: Facts) -> None:
     """Memory allowed, but no CPU: numactl --cpunodebind fails all the same."""
-    (finding,) = judge(
-        "numa.cpuset-excludes",
-        numa(facts, cpus_allowed=tuple(range(48))),
-        launch(rank(4), sglang="0.5.12"),
-    )
+    here = numa(facts, cpus_allowed=tuple(range(48)))
+    (finding,) = judge("numa.cpuset-excludes", here, launch(rank(4), sglang="0.5.12"))
     assert finding.status is Status.FAIL
     assert "no CPU of node 1" in finding.have
 
 
 def test_ranks_on_allowed_nodes_are_not_blamed_for_others(facts: Facts) -> None:
-    found = judge(
-        "numa.cpuset-excludes", numa(facts, mems_allowed=(0,)), launch(*ranks(segment_nodes=()))
-    )
+    here = numa(facts, mems_allowed=(0,))
+    found = judge("numa.cpuset-excludes", here, launch(*ranks(segment_nodes=())))
     assert [(one.subject, one.status) for one in found] == [
         ("rank 0-3 (each of 4)", Status.PASS),
         ("rank 4-7 (each of 4)", Status.WARN),
@@ -256,56 +240,47 @@ def test_node_memory(facts: Facts, free: Any, cache: Any, swap: int, expected: S
     assert second.status is Status.PASS
 
 
-def test_all_ranks_bound_to_one_node(facts: Facts) -> None:
-    """D4: it would fit twice over on the host, and does not on the node."""
-    (finding,) = judge("numa.node-memory", facts, launch(*ranks(node=0, regular_bytes=150 * GIB)))
-    assert finding.status is Status.FAIL
-    assert finding.need == "1.17 TiB"
+@pytest.mark.parametrize(
+    ("processes", "changes", "expected", "said"),
+    [
+        # It would fit twice over on the host, and does not on the node.
+        (ranks(node=0, regular_bytes=150 * GIB), {}, Status.FAIL, "1.17 TiB"),
+        ([rank(0, node=7)], {}, Status.UNKNOWN, "no node 7"),
+        ([rank(0, regular_bytes=Unknown("$L2"))], {}, Status.UNKNOWN, "$L2"),
+        (ranks(), {"policy": DOCKERS}, Status.SKIP, "refused"),
+    ],
+)
+def test_memory_of_one_node(
+    facts: Facts, processes: list[ProcessNeeds], changes: Any, expected: Status, said: str
+) -> None:
+    (finding,) = judge("numa.node-memory", numa(facts, **changes), launch(*processes))
+    assert finding.status is expected
+    assert said in finding.need + finding.text
 
 
-def test_a_node_that_the_host_lacks_is_unknown(facts: Facts) -> None:
-    (finding,) = judge("numa.node-memory", facts, launch(rank(0, node=7)))
-    assert finding.status is Status.UNKNOWN
-
-
-def test_node_memory_of_unknown_size(facts: Facts) -> None:
-    process = rank(0, regular_bytes=Unknown("$L2"))
-    (finding,) = judge("numa.node-memory", facts, launch(process))
-    assert finding.status is Status.UNKNOWN
-    assert "$L2" in finding.text
-
-
-def test_nothing_is_bound_where_binding_is_refused(facts: Facts) -> None:
-    found = judge("numa.node-memory", numa(facts, policy=DOCKERS), launch(*ranks()))
-    assert [finding.status for finding in found] == [Status.SKIP]
+SECOND_NODES = {"environment": {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}}
 
 
 @pytest.mark.parametrize(
-    ("devices", "expected", "have"),
+    ("devices", "more", "expected", "have"),
     [
-        ((), Status.PASS, "mlx5_0 PIX"),
-        (("mlx5_1",), Status.PASS, "mlx5_1 PIX"),
-        (("mlx5_3", "mlx5_2"), Status.PASS, "mlx5_3 NODE"),
-        (("mlx5_7", "mlx5_2"), Status.PASS, "mlx5_2 NODE"),
-        (("mlx5_4", "mlx5_7"), Status.WARN, "mlx5_4, mlx5_7: all SYS"),
-        (("mlx5_9",), Status.SKIP, ""),
+        ((), {}, Status.PASS, "mlx5_0 PIX"),
+        (("mlx5_1",), {}, Status.PASS, "mlx5_1 PIX"),
+        (("mlx5_3", "mlx5_2"), {}, Status.PASS, "mlx5_3 NODE"),
+        (("mlx5_7", "mlx5_2"), {}, Status.PASS, "mlx5_2 NODE"),
+        (("mlx5_4", "mlx5_7"), {}, Status.WARN, "mlx5_4, mlx5_7: all SYS"),
+        (("mlx5_9",), {}, Status.SKIP, ""),
+        (("mlx5_0",), SECOND_NODES, Status.WARN, "mlx5_0: all SYS"),  # its GPU 0 is of node 1
+        ((), {"gpu": None}, Status.SKIP, ""),
     ],
 )
 def test_gpu_nic_distance(
-    facts: Facts, devices: tuple[str, ...], expected: Status, have: str
+    facts: Facts, devices: tuple[str, ...], more: Any, expected: Status, have: str
 ) -> None:
     """From GPU 0, which has mlx5_0 and mlx5_1 below its switch."""
-    process = rank(0, rdma=RdmaUse(devices, "--device"))
+    process = rank(0, rdma=RdmaUse(devices, "--device"), **more)
     (finding,) = judge("numa.gpu-nic-distance", facts, launch(process))
     assert (finding.status, finding.have) == (expected, have)
-
-
-def test_distance_follows_cuda_visible_devices(facts: Facts) -> None:
-    """GPU 0 of a process that shows the second node's GPUs is one of those."""
-    environment = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
-    process = rank(0, environment=environment, rdma=RdmaUse(("mlx5_0",), "--device"))
-    (finding,) = judge("numa.gpu-nic-distance", facts, launch(process))
-    assert finding.status is Status.WARN
 
 
 def test_distance_of_an_unknown_node_is_unknown(facts: Facts) -> None:
@@ -316,11 +291,6 @@ def test_distance_of_an_unknown_node_is_unknown(facts: Facts) -> None:
     (finding,) = judge("numa.gpu-nic-distance", changed, launch(process))
     assert finding.status is Status.UNKNOWN
     assert "NUMA node is not known" in finding.text
-
-
-def test_no_gpu_no_distance(facts: Facts) -> None:
-    (finding,) = judge("numa.gpu-nic-distance", facts, launch(rank(0, gpu=None)))
-    assert finding.status is Status.SKIP
 
 
 def test_a_nic_that_names_no_node(facts: Facts) -> None:

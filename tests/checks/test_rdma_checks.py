@@ -49,6 +49,7 @@ FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.
 MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, region_checks, fork)
 ALL = {check.id: module.CHECKS for module in MODULES for check, _ in module.CHECKS.checks}
 NODES = "/dev/infiniband"
+SHARE = "rdma system set netns shared"
 NOT_RECORDED = {"unknown": "only the machine itself can tell"}
 DOWN = replace(RXE0, state="1: DOWN", physical="3: Disabled")
 SHUT = replace(RXE0, node=closed(13, "Permission denied"))
@@ -56,6 +57,7 @@ FORBIDDEN = replace(RXE0, node=closed(1, "Operation not permitted"))
 GONE = replace(RXE0, node=None)
 UNLISTED = replace(RXE0, verbs={"listed": False, "error": "not among the 0 devices that it lists"})
 TRAP = replace(RXE0, gids=((LINK_LOCAL, V2), (ipv4("10.0.0.1"), V2), (SITE_LOCAL, V2)))
+INFINIBAND = replace(RXE0, layer="InfiniBand", gids=((LINK_LOCAL, V1),), netdev="")
 ERDMA = FakeNic("erdma_0", driver="erdma", driver_id=19, node_type="4: RNIC")
 MODE = "/sys/module/erdma/parameters/compat_mode"
 
@@ -181,12 +183,7 @@ def test_a_recording_without_calls_never_passes_what_only_a_machine_knows(
         ("rdma.gid", FakeHost(interfaces={"eth0": [["10.9.9.9", 24]]}), asking(), WARN),
         ("rdma.gid", FakeHost(calls={"rdma.interfaces": NOT_RECORDED}), asking(), UNKNOWN),
         ("rdma.gid", FakeHost((replace(RXE0, gids=(("?", V2),)),)), asking(), UNKNOWN),
-        (
-            "rdma.gid",
-            FakeHost((replace(RXE0, layer="InfiniBand", gids=((LINK_LOCAL, V1),), netdev=""),)),
-            asking(),
-            PASS,
-        ),
+        ("rdma.gid", FakeHost((INFINIBAND,)), asking(), PASS),
     ],
 )
 def test_one_device(
@@ -241,11 +238,7 @@ def test_one_fault_is_one_failure(tmp_path: Path, bad: FakeNic, check: str) -> N
         (FakeHost((SHUT,)), Kind.DEVICE, "/dev/infiniband/uverbs0"),
         (FakeHost((FORBIDDEN,)), Kind.DEVICE, "/dev/infiniband/uverbs0"),
         (FakeHost((GONE,)), Kind.DEVICE, "/dev/infiniband/uverbs0"),
-        (
-            FakeHost((FORBIDDEN,), netns_mode="exclusive"),
-            Kind.COMMAND,
-            "rdma system set netns shared",
-        ),
+        (FakeHost((FORBIDDEN,), netns_mode="exclusive"), Kind.COMMAND, SHARE),
     ],
 )
 def test_what_opens_a_device_depends_on_what_closes_it(
@@ -499,28 +492,21 @@ def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
     limits = limits._replace(host_network=network == "host", own_network=network == "own")
     needs = launch(process()._replace(container=limits))
     host = FakeHost((RXE0,), netns_mode=mode)
-    (inside,) = [
-        one
-        for one in found("rdma.uverbs-permission", host, tmp_path, needs)
-        if one.subject != "rxe0"
-    ]
+    findings_ = found("rdma.uverbs-permission", host, tmp_path, needs)
+    (inside,) = [one for one in findings_ if one.subject != "rxe0"]
     assert inside.status == status
     assert bool(inside.settings) == (status in (FAIL, UNKNOWN))
 
 
 def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path) -> None:
     """On those hosts every other device is one of EFA's too: "name the others" is no way out."""
-    (_, judge_one) = next(
-        pair for pair in device_checks.CHECKS.checks if pair[0].id == "rdma.node-type"
-    )
+    judge_one = next(one for check, one in device_checks.CHECKS.checks if "node-type" in check.id)
     here = facts_of(FakeHost((RXE0, RXE1)), tmp_path)
-    asking = launch(process())
 
     def judged(*drivers: str) -> Finding:
-        nics = tuple(
-            nic._replace(driver=one) for nic, one in zip(here.present, drivers, strict=True)
-        )
-        return next(iter(judge_one(Facts({"rdma": here._replace(nics=nics)}), asking)))
+        pairs = zip(here.present, drivers, strict=True)
+        nics = tuple(nic._replace(driver=driver) for nic, driver in pairs)
+        return next(iter(judge_one(Facts({"rdma": here._replace(nics=nics)}), asking())))
 
     alone = judged("efa", "efa")
     assert alone.status is FAIL

@@ -17,7 +17,7 @@ NEWEST = mooncake_release("0.3.13.post1")
 
 
 def port(*gids: Gid) -> Port:
-    return Port(1, "ACTIVE", "LinkUp", "Ethernet", "", "", gids, 256, {})
+    return Port(1, "ACTIVE", "LinkUp", "Ethernet", "", gids, 256, {})
 
 
 def gid(number: int, raw: bytes, kind: str = ROCE_2, netdev: str = "eth0") -> Gid:

@@ -69,7 +69,6 @@ def memory_facts(
                 "",
                 WHY,
                 WHY,
-                WHY,
             ),
         }
     )
