@@ -107,14 +107,8 @@ class FakeHost:
             "/usr/lib64/libibverbs/librxe-rdmav34.so": "",
         }
         links = {"/usr/lib64/libibverbs.so.1": f"libibverbs.so.1.14.{self.rdma_core}.0"}
-        for part in (
-            "sys/fs/cgroup",
-            "sys/bus/pci/devices",
-            "sys/class/net",
-            "sys/module",
-            "proc/sys",
-            "dev",
-        ):
+        folders = "sys/fs/cgroup sys/bus/pci/devices sys/class/net sys/module proc/sys dev"
+        for part in folders.split():
             (root / part).mkdir(parents=True, exist_ok=True)
         calls: dict[str, Any] = {"rdma.device_node /dev/infiniband/rdma_cm": OPENS}
         devices = {}
@@ -124,18 +118,13 @@ class FakeHost:
                 folder = f"/sys/bus/pci/drivers/{nic.driver}"
                 files[f"{folder}/uevent"] = ""
                 links[f"/sys/class/infiniband/{nic.name}/device/driver"] = folder
-            if nic.node is not None:
-                calls[f"rdma.device_node /dev/infiniband/uverbs{number}"] = nic.node
-            else:
-                missing = {"unknown": "No such file or directory", "absent": True}
-                calls[f"rdma.device_node /dev/infiniband/uverbs{number}"] = missing
+            missing = {"unknown": "No such file or directory", "absent": True}
+            answer = missing if nic.node is None else nic.node
+            calls[f"rdma.device_node /dev/infiniband/uverbs{number}"] = answer
             calls[f"rdma.verbs {nic.name}"] = nic.verbs_answer()
             devices[nic.name] = {"resources": nic.resources, "driver_id": nic.driver_id}
-        calls["rdma.kernel"] = {
-            "netns_mode": self.netns_mode,
-            "copy_on_fork": self.copy_on_fork,
-            "devices": devices,
-        }
+        kernel = {"netns_mode": self.netns_mode, "copy_on_fork": self.copy_on_fork}
+        calls["rdma.kernel"] = {**kernel, "devices": devices}
         usual = {nic.netdev: [[nic.address, 24]] for nic in self.nics}
         calls["rdma.interfaces"] = usual if self.interfaces is None else self.interfaces
         files |= {f"/sys/fs/cgroup/a/{name}": text for name, text in self.cgroup.items()}
@@ -193,9 +182,8 @@ def process(
 
 
 def launch(*processes: ProcessNeeds, version: str = RELEASE, hosts: int = 1) -> LaunchNeeds:
-    return LaunchNeeds(
-        "launch.sh", processes or (process(),), (), hosts=hosts, mooncake_version=version
-    )
+    members = processes or (process(),)
+    return LaunchNeeds("launch.sh", members, (), hosts=hosts, mooncake_version=version)
 
 
 def facts_of(host: FakeHost, folder: Path, needs: LaunchNeeds | None = None) -> RdmaFacts:

@@ -29,6 +29,17 @@ def _find(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
     return found
 
 
+def _of_range(root: Path, span: str, reserved: str, port: int = 30000) -> Finding:
+    """Judge one port against the range of outgoing connections of a host."""
+    folder = root / "proc/sys/net/ipv4"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ip_local_port_range").write_text(span)
+    (folder / "ip_local_reserved_ports").write_text(reserved)
+    needs = _ports(port)
+    (found,) = _find(facts_of(root, "network", needs=needs), needs, "network.port-range")
+    return found
+
+
 def test_a_port_that_a_server_listens_on_is_taken() -> None:
     """Tried for real: the listener here is what the launch would run into."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -84,38 +95,22 @@ def test_what_else_can_come_of_a_port(
 def test_a_port_inside_the_range_of_outgoing_connections(
     tmp_path: Path, span: str, reserved: str, expected: Status
 ) -> None:
-    folder = tmp_path / "proc/sys/net/ipv4"
-    folder.mkdir(parents=True)
-    (folder / "ip_local_port_range").write_text(span)
-    (folder / "ip_local_reserved_ports").write_text(reserved)
-    needs = _ports(30000)
-    found = _find(facts_of(tmp_path, "network", needs=needs), needs, "network.port-range")
-    assert [finding.status for finding in found] == [expected]
+    assert _of_range(tmp_path, span, reserved).status is expected
 
 
 @pytest.mark.parametrize("port", [50051, 55051])
 def test_a_stock_kernels_range_is_a_note_for_whatever_port(tmp_path: Path, port: int) -> None:
     """The default's risk is another port's: one is no warning and the other none either."""
-    folder = tmp_path / "proc/sys/net/ipv4"
-    folder.mkdir(parents=True)
-    (folder / "ip_local_reserved_ports").write_text("8000\n")
-    needs = _ports(port)
-    for span, expected in (("32768\t60999\n", Status.PASS), ("32768\t65000\n", Status.WARN)):
-        (folder / "ip_local_port_range").write_text(span)
-        found = _find(facts_of(tmp_path, "network", needs=needs), needs, "network.port-range")
-        assert [finding.status for finding in found] == [expected]
-        assert f"ip_local_reserved_ports=8000,{port}" in found[0].text or expected is Status.WARN
+    stock = _of_range(tmp_path, "32768\t60999\n", "8000\n", port)
+    assert stock.status is Status.PASS
+    assert f"ip_local_reserved_ports=8000,{port}" in stock.text
+    assert _of_range(tmp_path, "32768\t65000\n", "8000\n", port).status is Status.WARN
 
 
 def test_the_remedy_keeps_what_is_reserved_already(tmp_path: Path) -> None:
-    folder = tmp_path / "proc/sys/net/ipv4"
-    folder.mkdir(parents=True)
-    (folder / "ip_local_port_range").write_text("1024 65000")
-    (folder / "ip_local_reserved_ports").write_text("8000-8002,9\n")
-    needs = _ports(30000)
-    found = _find(facts_of(tmp_path, "network", needs=needs), needs, "network.port-range")
+    found = _of_range(tmp_path, "1024 65000", "8000-8002,9\n")
     name = "net.ipv4.ip_local_reserved_ports"
-    assert found[0].settings == (Setting(Kind.SYSCTL, name, "8000-8002,9,30000", "8000-8002,9"),)
+    assert found.settings == (Setting(Kind.SYSCTL, name, "8000-8002,9,30000", "8000-8002,9"),)
 
 
 def _advertising(name: str | Unknown) -> LaunchNeeds:
@@ -187,10 +182,6 @@ def test_ports_that_rest(tmp_path: Path, content: str, expected: Status) -> None
     facts = facts_of(tmp_path, "network")
     assert [f.status for f in _find(facts, _store(), "network.time-wait")] == [expected]
     rdma = _store(rdma=RdmaUse((), "launch.sh"))
-    assert [f.status for f in _find(facts, rdma, "network.time-wait")] == [Status.SKIP]
-
-
-def test_a_server_without_a_store_moves_nothing_over_tcp(tmp_path: Path) -> None:
-    needs = launch((), ProcessNeeds("rank 0", "sglang", {}))
-    found = _find(facts_of(tmp_path, "network"), needs, "network.time-wait")
-    assert [finding.status for finding in found] == [Status.SKIP]
+    no_store = launch((), ProcessNeeds("rank 0", "sglang", {}))
+    for needs in (rdma, no_store):
+        assert [f.status for f in _find(facts, needs, "network.time-wait")] == [Status.SKIP]

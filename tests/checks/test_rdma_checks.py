@@ -327,22 +327,32 @@ def test_named_devices_are_set_right_where_they_are_written(tmp_path: Path) -> N
     assert settings("") == ()
 
 
+def mtus(first: int, second: int) -> tuple[FakeNic, ...]:
+    return replace(RXE0, mtu_bytes=first), replace(RXE1, mtu_bytes=second)
+
+
 @pytest.mark.parametrize(
-    ("nics", "environment", "status"),
+    ("check", "nics", "environment", "status"),
     [
-        ((RXE0,), {}, PASS),
-        ((RXE0, RXE2), {}, PASS),
-        ((RXE0, RXE1), {}, WARN),
-        ((RXE0, RXE1), {"MC_ENABLE_DEST_DEVICE_AFFINITY": "0"}, PASS),
-        ((TRAP, RXE2), {}, WARN),  # one speaks IPv6, the other IPv4
-        ((TRAP, RXE2), {"MC_GID_INDEX": "1"}, PASS),
+        ("subnets", (RXE0,), {}, PASS),
+        ("subnets", (RXE0, RXE2), {}, PASS),
+        ("subnets", (RXE0, RXE1), {}, WARN),
+        ("subnets", (RXE0, RXE1), {"MC_ENABLE_DEST_DEVICE_AFFINITY": "0"}, PASS),
+        ("subnets", (TRAP, RXE2), {}, WARN),  # one speaks IPv6, the other IPv4
+        ("subnets", (TRAP, RXE2), {"MC_GID_INDEX": "1"}, PASS),
+        ("port-mtu", mtus(1024, 1024), {}, PASS),
+        ("port-mtu", mtus(1024, 4096), {}, WARN),
+        ("port-mtu", mtus(1024, 4096), {"MC_MTU": "1024"}, PASS),
+        ("port-mtu", mtus(2048, 4096), {"MC_MTU": "512"}, PASS),
+        ("port-mtu", mtus(1024, 4096), {"MC_MTU": "2048"}, WARN),
+        ("port-mtu", mtus(1024, 4096), {"MC_MTU": "1500"}, WARN),  # no MTU of InfiniBand: 4096
     ],
 )
-def test_rails(
-    tmp_path: Path, nics: tuple[FakeNic, ...], environment: dict[str, str], status: Status
+def test_rails_and_path_mtus(
+    tmp_path: Path, check: str, nics: Any, environment: dict[str, str], status: Status
 ) -> None:
     needs = asking(environment)
-    assert statuses("rdma.subnets", FakeHost(nics), tmp_path, needs) == [("rank 0", status)]
+    assert statuses(f"rdma.{check}", FakeHost(nics), tmp_path, needs) == [("rank 0", status)]
 
 
 def test_the_width_of_a_subnet_is_the_interfaces_own(tmp_path: Path) -> None:
@@ -351,25 +361,6 @@ def test_the_width_of_a_subnet_is_the_interfaces_own(tmp_path: Path) -> None:
     host = FakeHost((RXE0, RXE1), interfaces=wide)
     (finding,) = found("rdma.subnets", host, tmp_path, asking())
     assert (finding.status, finding.have) == (PASS, "rxe0 10.0.0.0/16, rxe1 10.0.0.0/16")
-
-
-@pytest.mark.parametrize(
-    ("mtus", "environment", "status"),
-    [
-        ((1024, 1024), {}, PASS),
-        ((1024, 4096), {}, WARN),
-        ((1024, 4096), {"MC_MTU": "1024"}, PASS),
-        ((2048, 4096), {"MC_MTU": "512"}, PASS),
-        ((1024, 4096), {"MC_MTU": "2048"}, WARN),
-        ((1024, 4096), {"MC_MTU": "1500"}, WARN),  # no MTU of InfiniBand: 4096
-    ],
-)
-def test_path_mtu(
-    tmp_path: Path, mtus: tuple[int, int], environment: dict[str, str], status: Status
-) -> None:
-    nics = tuple(replace(nic, mtu_bytes=mtu) for nic, mtu in zip((RXE0, RXE1), mtus, strict=True))
-    needs = asking(environment)
-    assert statuses("rdma.port-mtu", FakeHost(nics), tmp_path, needs) == [("rank 0", status)]
 
 
 def test_an_erdma_card_without_a_device_is_one_failure(tmp_path: Path) -> None:
@@ -528,9 +519,8 @@ def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path)
 def test_dockers_default_runtime_may_give_what_the_launch_does_not(
     tmp_path: Path, config: str, given: tuple[str, ...], status: Status
 ) -> None:
-    (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / "etc/docker/daemon.json").write_text(config)
     limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=given)
+    host = FakeHost((RXE0,), files={"/etc/docker/daemon.json": config})
     needs = launch(process()._replace(container=limits))
-    *_, inside = found("rdma.uverbs-permission", FakeHost((RXE0,)), tmp_path, needs)
+    *_, inside = found("rdma.uverbs-permission", host, tmp_path, needs)
     assert inside.status == status

@@ -25,7 +25,6 @@ from tests.checks.rdma_hosts import (
     RXE0,
     RXE1,
     FakeHost,
-    FakeNic,
     findings,
     launch,
     process,
@@ -36,9 +35,13 @@ HUGE = 2 * MIB
 NOT_KNOWN = Unknown("$SIZE is not set")
 
 
-def fork(host: FakeHost, folder: Path, needs: LaunchNeeds) -> Finding:
-    (one,) = findings(fork_checks.CHECKS, "rdma.fork-safe", host, folder, needs)
+def only(*request: Any) -> Finding:
+    (one,) = findings(*request)
     return one
+
+
+def fork(host: FakeHost, folder: Path, needs: LaunchNeeds) -> Finding:
+    return only(fork_checks.CHECKS, "rdma.fork-safe", host, folder, needs)
 
 
 def limited(maximum: str, used: str = "rxe0 hca_handle=0 hca_object=0\n") -> FakeHost:
@@ -68,18 +71,15 @@ def test_the_cgroup_counts_handles_and_objects(
     tmp_path: Path, maximum: str, used: str, processes: int, status: Status
 ) -> None:
     needs = launch(*(process(name=f"rank {rank}") for rank in range(processes)))
-    checks = capacity_checks.CHECKS
-    host = limited(maximum, used)
-    (one,) = findings(checks, "rdma.cgroup-limit", host, tmp_path, needs)
+    check = (capacity_checks.CHECKS, "rdma.cgroup-limit")
+    one = only(*check, limited(maximum, used), tmp_path, needs)
     assert one.status is status
     if status in (FAIL, WARN):
         (setting,) = one.settings
-        assert setting.kind is Kind.CGROUP
-        assert setting.name == "/sys/fs/cgroup/a/rdma.max"
-        assert setting.now == maximum
+        file = "/sys/fs/cgroup/a/rdma.max"
+        assert (setting.kind, setting.name, setting.now) == (Kind.CGROUP, file, maximum)
         raised = limited(setting.wanted, used)
-        (after,) = findings(checks, "rdma.cgroup-limit", raised, tmp_path / "after", needs)
-        assert after.status is PASS
+        assert only(*check, raised, tmp_path / "after", needs).status is PASS
 
 
 NO_HANDLE = ("rxe0 hca_handle=0 hca_object=max", "rxe1 hca_handle=0 hca_object=max")
@@ -130,36 +130,31 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
 def test_a_limit_and_memory_that_is_not_known(tmp_path: Path) -> None:
     """What is certain is still said: no handle is no handle, whatever is registered."""
     needs = launch(process(regions=NOT_KNOWN))
-    checks = capacity_checks.CHECKS
-    host = limited("rxe0 hca_handle=9 hca_object=9")
-    (one,) = findings(checks, "rdma.cgroup-limit", host, tmp_path / "a", needs)
-    assert one.status is UNKNOWN
-    host = limited("rxe0 hca_handle=0 hca_object=9")
-    (one,) = findings(checks, "rdma.cgroup-limit", host, tmp_path / "b", needs)
-    assert one.status is FAIL
+    for handles, expected in ((9, UNKNOWN), (0, FAIL)):
+        host, folder = limited(f"rxe0 hca_handle={handles} hca_object=9"), tmp_path / str(handles)
+        one = only(capacity_checks.CHECKS, "rdma.cgroup-limit", host, folder, needs)
+        assert one.status is expected
 
 
 @pytest.mark.parametrize(
-    ("nic", "environment", "status"),
+    ("changes", "size", "status"),
     [
-        (RXE0, {}, PASS),
-        (replace(RXE0, resources={"mr": 524286, "qp": 1}), {}, FAIL),
-        (replace(RXE0, resources={"mr": 500000, "qp": 1}), {}, WARN),
-        (replace(RXE0, resources={"mr": 0, "qp": 999999}), {}, WARN),
-        (replace(RXE0, limits={"max_mr": 1}), {}, FAIL),
-        (replace(RXE0, limits={"max_mr": -1, "max_qp": -1}), {}, PASS),  # eRDMA: no number
-        # '16MB' is 16 bytes: 6 million regions for 96 MiB.
-        (RXE0, {"MC_MAX_MR_SIZE": "16MB"}, FAIL),
-        (RXE0, {"MC_MAX_MR_SIZE": "0"}, PASS),
+        ({}, None, PASS),
+        ({"resources": {"mr": 524286, "qp": 1}}, None, FAIL),
+        ({"resources": {"mr": 500000, "qp": 1}}, None, WARN),
+        ({"resources": {"mr": 0, "qp": 999999}}, None, WARN),
+        ({"limits": {"max_mr": 1}}, None, FAIL),
+        ({"limits": {"max_mr": -1, "max_qp": -1}}, None, PASS),  # eRDMA: no number
+        ({}, "16MB", FAIL),  # 16 bytes: 6 million regions for 96 MiB
+        ({}, "0", PASS),
     ],
 )
 def test_the_device_has_so_many_objects(
-    tmp_path: Path, nic: FakeNic, environment: Mapping[str, str], status: Status
+    tmp_path: Path, changes: dict[str, Any], size: str | None, status: Status
 ) -> None:
-    needs = launch(process(environment=environment))
-    checks = capacity_checks.CHECKS
-    (one,) = findings(checks, "rdma.resources", FakeHost((nic,)), tmp_path, needs)
-    assert one.status is status
+    needs = launch(process(environment={} if size is None else {"MC_MAX_MR_SIZE": size}))
+    host = FakeHost((replace(RXE0, **changes),))
+    assert only(capacity_checks.CHECKS, "rdma.resources", host, tmp_path, needs).status is status
 
 
 def test_a_crowded_device_is_seen_without_a_launch(tmp_path: Path) -> None:
@@ -208,10 +203,9 @@ def test_a_region_longer_than_the_device_takes(
     tmp_path: Path, region: Region, version: str, environment: Mapping[str, str], status: Status
 ) -> None:
     needs = launch(process(regions=(region,), environment=environment), version=version)
-    checks = region_checks.CHECKS
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
-    (one,) = findings(checks, "rdma.region-too-large", host, tmp_path, needs)
-    assert one.status is status
+    found = only(region_checks.CHECKS, "rdma.region-too-large", host, tmp_path, needs)
+    assert found.status is status
 
 
 def on_huge(what: str, size: int, page: int = HUGE) -> Region:
@@ -308,17 +302,15 @@ def test_page_tables_of_some_devices(
 ) -> None:
     host = FakeHost((replace(RXE0, driver=driver, driver_id=number),))
     needs = launch(process(regions=(region,)))
-    checks = region_checks.CHECKS
-    (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
-    assert one.status is status
+    found = only(region_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
+    assert found.status is status
 
 
 def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_path: Path) -> None:
     """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
     host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
     needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
-    checks = region_checks.CHECKS
-    (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
+    one = only(region_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (PASS, "unknown")
 
 

@@ -143,10 +143,9 @@ def test_missing_names_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_te_filters_are_not_read_by_older_releases(tmp_path: Path) -> None:
-    asking = process(environment={"MC_TE_FILTERS": "mlx5_9"})
-    assert used(
-        FakeHost((RXE0,)), tmp_path / "a", asking, mooncake_release("0.3.11.post1")
-    ).names == ("rxe0",)
+    asking, older = process(environment={"MC_TE_FILTERS": "mlx5_9"}), "0.3.11.post1"
+    found = used(FakeHost((RXE0,)), tmp_path / "a", asking, mooncake_release(older))
+    assert found.names == ("rxe0",)
     assert used(FakeHost((RXE0,)), tmp_path / "b", asking, None).names == ()
 
 
@@ -169,15 +168,10 @@ def test_a_topology_file_names_the_devices(
     assert used(FakeHost((RXE0, RXE1), files=files), tmp_path, asking).names == names
 
 
-@pytest.mark.parametrize(
-    "asking",
-    [
-        process()._replace(rdma=RdmaUse(Unknown("$DEVICES is not set"), "--device")),
-        process(environment={"MC_USE_TENT": "1"}),
-    ],
-)
-def test_what_cannot_be_told_is_unknown(tmp_path: Path, asking: ProcessNeeds) -> None:
-    assert isinstance(used(FakeHost((RXE0,)), tmp_path, asking).names, Unknown)
+def test_what_cannot_be_told_is_unknown(tmp_path: Path) -> None:
+    unset = process()._replace(rdma=RdmaUse(Unknown("$DEVICES is not set"), "--device"))
+    for name, asking in {"a": unset, "b": process(environment={"MC_USE_TENT": "1"})}.items():
+        assert isinstance(used(FakeHost((RXE0,)), tmp_path / name, asking).names, Unknown)
 
 
 @pytest.mark.parametrize("parts", [frozenset(), frozenset({"efa"})])
@@ -206,10 +200,8 @@ def test_processes_alike_are_judged_together(tmp_path: Path) -> None:
     other = process("rxe1", name="client")
     needs = launch(*ranks, other)
     found = uses(facts_of(FakeHost((RXE0, RXE1)), tmp_path), needs)
-    assert [[one.name for one in use.processes] for use in found] == [
-        ["rank 0", "rank 1", "rank 2"],
-        ["client"],
-    ]
+    names = [[one.name for one in use.processes] for use in found]
+    assert names == [["rank 0", "rank 1", "rank 2"], ["client"]]
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,7 @@ from tests.tables import each_row
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 HUGE = 2 * MIB
-OLD, NEW, ALIGNED = (
-    mooncake_release("0.3.12.post1"),
-    mooncake_release("0.3.13"),
-    mooncake_release("0.3.14"),
-)
+OLD, NEW, ALIGNED = map(mooncake_release, ("0.3.12.post1", "0.3.13", "0.3.14"))
 LAUNCHES = ROOT / "tests/data/launches"
 
 
@@ -254,16 +250,10 @@ def test_what_to_change_is_computed(tmp_path: Path) -> None:
         process(nic.name, name=member.name, regions=member.regions)
         for nic, member in zip(nics, members, strict=True)
     ]
-    for number, tried in enumerate(
-        (
-            apart,
-            [process(regions=(region(80 * GIB, page=HUGE),))],
-            [process(regions=(region(64 * GIB),))],
-        )
-    ):
-        assert {f.status for f in capacity(FakeHost(nics), tmp_path / str(number), *tried)} == {
-            PASS
-        }
+    huge, less = (process(regions=(r,)) for r in (region(80 * GIB, page=HUGE), region(64 * GIB)))
+    for number, tried in enumerate((apart, [huge], [less])):
+        found = capacity(FakeHost(nics), tmp_path / str(number), *tried)
+        assert {finding.status for finding in found} == {PASS}
 
 
 def test_what_is_not_known_never_passes_and_what_is_too_much_stays_so(tmp_path: Path) -> None:

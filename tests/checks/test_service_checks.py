@@ -125,6 +125,9 @@ def _recorded(tmp_path: Path, calls: dict[str, object], needs: LaunchNeeds) -> F
     return facts_of(tmp_path, "services", needs=needs)
 
 
+SERVICE_READY = '{{"status":"ok","service_ready":{}}}'.format
+
+
 @pytest.mark.parametrize(("tried", "expected"), [(2.0, Status.UNKNOWN), (4.5, Status.FAIL)])
 def test_who_is_slow_is_not_dead_before_mooncake_gives_it_up(
     tmp_path: Path, tried: float, expected: Status
@@ -137,44 +140,27 @@ def test_who_is_slow_is_not_dead_before_mooncake_gives_it_up(
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("kind", "call", "answer", "expected"),
     [
-        ({"code": 0}, Status.PASS),
-        ({"code": -600}, Status.FAIL),
-        ({"timeout": 8.0}, Status.UNKNOWN),  # something listens, and is slow or never answers
+        # With Mooncake's own client.
+        ("master", "master m 1", {"code": 0}, Status.PASS),
+        ("master", "master m 1", {"code": -600}, Status.FAIL),
+        ("master", "master m 1", {"timeout": 8.0}, Status.UNKNOWN),  # slow, or never answers
         # Without Mooncake here nobody can ask: an open port alone is no master.
-        ({"error": "ModuleNotFoundError: No module named 'mooncake'"}, Status.UNKNOWN),
-    ],
-)
-def test_a_master_is_asked_with_mooncakes_own_client(
-    tmp_path: Path, answer: dict[str, object], expected: Status
-) -> None:
-    calls: dict[str, object] = {
-        "services.resolve master": ["10.0.0.9"],
-        "services.connect master 50051": {"open": True},
-        "services.master master 50051": answer,
-    }
-    needs = _needs("master", "master", 50051)
-    found = _find(_recorded(tmp_path, calls, needs), needs, "service.reachable")
-    assert [finding.status for finding in found] == [expected]
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ('{"status":"ok","service_ready":true}', Status.PASS),
+        ("master", "master m 1", {"error": "ModuleNotFoundError: mooncake"}, Status.UNKNOWN),
         # "status" is always ok on a master: a standby says so too.
-        ('{"status":"ok","service_ready":false}', Status.FAIL),
-        ("OK", Status.FAIL),
+        ("master-admin", "http m 1 /health", SERVICE_READY("true"), Status.PASS),
+        ("master-admin", "http m 1 /health", SERVICE_READY("false"), Status.FAIL),
+        ("master-admin", "http m 1 /health", "OK", Status.FAIL),
     ],
 )
-def test_a_masters_health_is_its_service_ready(tmp_path: Path, body: str, expected: Status) -> None:
-    calls: dict[str, object] = {
-        "services.resolve m": ["10.0.0.9"],
-        "services.connect m 9003": {"open": True},
-        "services.http m 9003 /health": {"status": 200, "body": body},
-    }
-    needs = _needs("master-admin", "m", 9003, "/health")
+def test_a_master_is_asked_in_its_own_words(
+    tmp_path: Path, kind: str, call: str, answer: object, expected: Status
+) -> None:
+    reply = {"status": 200, "body": answer} if isinstance(answer, str) else answer
+    calls: dict[str, object] = {"services.resolve m": ["10.0.0.9"], f"services.{call}": reply}
+    calls["services.connect m 1"] = {"open": True}
+    needs = _needs(kind, "m", 1)
     found = _find(_recorded(tmp_path, calls, needs), needs, "service.reachable")
     assert [finding.status for finding in found] == [expected]
 
