@@ -185,16 +185,17 @@ class CheckSet:
             code = function.__code__
             topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
 
-            def run(facts: Topics, needs: LaunchNeeds | None) -> Iterable[Finding]:
-                part = () if takes is None else (takes(needs),)
-                read = (facts.topic(name) for name in topics)
-                return function(
-                    *part, *(UnreadTopic(t) if isinstance(t, Unknown) else t for t in read)
-                )
-
             def judge(facts: Topics, needs: LaunchNeeds | None) -> list[Finding]:
+                """Judge; if a subject cannot be judged, the last finding says why."""
+                findings: list[Finding] = []
                 try:
-                    findings = _caught(lambda: run(facts, needs))
+                    part = () if takes is None else (takes(needs),)
+                    read = (facts.topic(name) for name in topics)
+                    records = (UnreadTopic(t) if isinstance(t, Unknown) else t for t in read)
+                    # What a generator yields before it breaks off stays.
+                    findings.extend(function(*part, *records))
+                except UnjudgedError as error:
+                    findings.append(error.args[0])
                 except (UnknownFactError, UnreadTopicError) as error:
                     findings = [unknown("host", error.fact)]
                 return [each if each.check else each._replace(check=id_) for each in findings]
@@ -214,13 +215,3 @@ def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
     except UnjudgedError:
         return False
     return True
-
-
-def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of ``run``; if it raises UnjudgedError, the last one says why."""
-    findings: list[Finding] = []
-    try:
-        findings.extend(run())  # what a generator yields before it breaks off stays
-    except UnjudgedError as error:
-        findings.append(error.args[0])
-    return findings

@@ -1,8 +1,5 @@
-"""Pages, and whose they are: the records that the replay, the fit and the checks share.
-
-Annotations are no text here, nor where other records of a sizing are: ``NamedTuple`` would compile
-each of them anew at every start.
-"""
+"""Pages, and whose they are: the records that the replay, the fit and the checks share."""
+# No annotations from __future__ here: NamedTuple would compile each of them anew at every start.
 
 from collections.abc import Mapping
 from enum import Enum

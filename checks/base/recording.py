@@ -1,8 +1,4 @@
-"""Asks a root each thing once, and remembers what it said.
-
-Whoever reads facts through it sees one state of the host, however often and from however many
-threads a file is asked for, and what was remembered is what a capture saves.
-"""
+"""Asks a root each thing once, and remembers the answer: one state of the host, and a capture."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar

@@ -22,7 +22,6 @@ def visible_devices() -> str | None:
 def nvml() -> dict[str, Any]:
     """Ask NVML: driver, CUDA and devices, or its ``error`` and ``code`` (nvmlReturn_t)."""
     pynvml = _library()
-
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -66,7 +65,6 @@ def held() -> list[dict[str, Any]]:
 def _device(index: int) -> dict[str, Any]:
     """Ask NVML for one GPU."""
     pynvml = _library()
-
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -100,7 +98,6 @@ def _library() -> Any:
 def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
     """Call a function of NVML; None if the GPU, driver or pynvml does not have it."""
     pynvml = _library()
-
     try:
         return None if function is None else function(*arguments)
     except pynvml.NVMLError:

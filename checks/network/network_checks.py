@@ -51,18 +51,14 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Judge whether each port of the launch is free, and taken once."""
     must_be_read(network)
-    users: dict[tuple[str, int], list[BoundPort]] = {}
     for port in ports:
-        if isinstance(port.port, int):
-            users.setdefault((port.network, port.port), []).append(port)
-    for port in ports:
-        yield _port(port, network, users)
+        same = (other for other in ports if isinstance(other.port, int))
+        at = (port.network, port.port)
+        yield _port(port, network, [other for other in same if (other.network, other.port) == at])
 
 
 @or_unjudged
-def _port(
-    port: BoundPort, network: NetworkFacts, users: dict[tuple[str, int], list[BoundPort]]
-) -> Finding:
+def _port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Finding:
     """Judge one port of the launch: its number, its other users, and whether it is free here."""
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
@@ -73,7 +69,6 @@ def _port(
         text, need = f"no port has the number {number}", f"at most {LARGEST_PORT}"
         advice = f"give a port from 1 to {LARGEST_PORT} at {port.origin}"
         return judged.failed(text, advice, have=f"port {number}", need=need)
-    same = users[port.network, number]
     place = next(index for index, other in enumerate(same) if other is port)
     # One that has ended before the next begins takes nothing of it: a guide's alternatives. Where
     # one process binds both, its own processes meet at one of them.
@@ -251,15 +246,13 @@ def is_loopback(address: str) -> bool:
 _CORRECT = "correct the address, or end what listens there and start the right one"
 
 
-def _talking(needs: LaunchNeeds | None) -> LaunchNeeds:
+def _called(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
+    """Return the services that the launch talks to, each with the number of the launch's hosts."""
     launch = the_launch(needs)
-    if not _called(launch):
+    called = [(each, launch.hosts) for each in launch.services if each.kind != "advertised"]
+    if not called:
         raise UnjudgedError(skip("the launch contacts no service from this host"))
-    return launch
-
-
-def _called(needs: LaunchNeeds) -> list[Service]:
-    return [service for service in needs.services if service.kind != "advertised"]
+    return called
 
 
 def _subject(service: Service) -> str:
@@ -272,11 +265,9 @@ def _subject(service: Service) -> str:
     return f"{service.kind} {host}{port}"
 
 
-@CHECKS.check("service.address", _talking)
-def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
-    """Judge each service."""
-    for service in _called(needs):
-        yield _address(service, services.answers.get(key_of(service)), needs.hosts)
+@CHECKS.check("service.address", _called)
+def address(called: list[tuple[Service, int]], services: ServiceFacts) -> list[Finding]:
+    return [_address(each, services.answers.get(key_of(each)), hosts) for each, hosts in called]
 
 
 @or_unjudged
@@ -298,11 +289,9 @@ def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Find
     return judged
 
 
-@CHECKS.check("service.reachable", _talking)
-def reachable(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
-    """Judge each service that the launch does not start itself."""
-    for service in _called(needs):
-        yield _reachable(service, services.answers.get(key_of(service)))
+@CHECKS.check("service.reachable", _called)
+def reachable(called: list[tuple[Service, int]], services: ServiceFacts) -> list[Finding]:
+    return [_reachable(each, services.answers.get(key_of(each))) for each, _ in called]
 
 
 @or_unjudged

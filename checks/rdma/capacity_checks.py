@@ -46,19 +46,17 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
         for cgroup in cgroups
         if cgroup.limit(nic.name) != CgroupLimit(None, None)
     ]
-    short = {nic.name for nic, need, cgroup in limited if _is_short(nic, need, cgroup)}
+    short = set()  # the devices that not all processes that would open them can open
+    for nic, need, cgroup in limited:
+        used = cgroup.use(nic.name)
+        left = None if isinstance(used, Unknown) else _left(cgroup.limit(nic.name), used).handles
+        if left is not None and left < need.contexts:
+            short.add(nic.name)
     findings = [
         _judge_cgroup(nic, need, cgroup, _refused(nic, launch_uses, short))
         for nic, need, cgroup in limited
     ]
     return findings or [passed("cgroup", "no limit on any device used")]
-
-
-def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
-    """Return whether not all processes that would open ``nic`` can."""
-    used = cgroup.use(nic.name)
-    left = None if isinstance(used, Unknown) else _left(cgroup.limit(nic.name), used).handles
-    return left is not None and left < need.contexts
 
 
 def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:

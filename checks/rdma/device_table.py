@@ -1,10 +1,8 @@
 """RDMA devices as registering memory meets them: what the table knows, and what was measured here.
 
-A driver's attributes tell the longest region and the number of memory keys. What they do not tell
-is how many pages a device can translate in all: that is in device_table.toml, as users ran into it
-and as the drivers' sources have it. A result of the probe counts while the device's PCI id,
-firmware, driver and the driver's version are those that it was measured with: any of them may
-change a table.
+How many pages a device can translate in all, no attribute tells: device_table.toml has what users
+and drivers' sources say. A result of the probe counts while PCI id, firmware and driver are the
+same.
 """
 
 import os

@@ -1,7 +1,5 @@
-"""RDMA devices as sysfs shows them: NUMA nodes, ports, GIDs, partition keys, interfaces; and which
-GID Mooncake takes on a port: its own choice, replayed, and MC_GID_INDEX as it reads it.
+"""RDMA devices as sysfs shows them, and which GID Mooncake takes on a port, replayed.
 
-A port's active MTU is not there: ``verbs`` asks the library.
 Source: rdma_context.cpp and rdma_gid_probe.h of the tags v0.3.8 to v0.3.12.post1 and of 2026-08-22.
 """
 

@@ -86,16 +86,12 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
     return finding._replace(text=text, consequence=Consequence.WILL_NOT_START)
 
 
-def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
-    """Yield each use with a finding if its devices cannot be judged, else with None."""
-    for use in launch_uses:
-        names = use.devices.names
-        if isinstance(names, Unknown):
-            yield use, unknown(use.who, names.of("which devices it uses is not known: "))
-        elif not names:
-            yield use, skip("no device is in use (see the other checks of rdma)", use.who)
-        else:
-            yield use, None
+def _without_devices(use: Use) -> list[Finding]:
+    """Return a finding in place of a use whose devices cannot be judged."""
+    names = use.devices.names
+    if isinstance(names, Unknown):
+        return [unknown(use.who, names.of("which devices it uses is not known: "))]
+    return [] if names else [skip("no device is in use (see the other checks of rdma)", use.who)]
 
 
 def whichever_is_used(
@@ -106,7 +102,7 @@ def whichever_is_used(
     If these pass, every smaller choice passes, as fewer devices take no more; if not, the finding
     says why the devices are not known.
     """
-    instead = [why for _, why in users(launch_uses) if why is not None]
+    instead = [why for use in launch_uses for why in _without_devices(use)]
     widest = [
         use._replace(devices=use.devices._replace(names=use.devices.at_most))
         if isinstance(use.devices.names, Unknown) and use.devices.at_most

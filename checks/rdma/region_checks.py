@@ -11,9 +11,9 @@ from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.units import MIB, Quantity, counted, format_bytes, format_need, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import known
 from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, DeviceRow, Measured, TableBound
-from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.facts import RdmaFacts
 from checks.rdma.per_device import judge_regions, rdma_launch, whichever_is_used
 from checks.rdma.registration import (
     NicLoad,
@@ -40,10 +40,11 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
     longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
     finding = passed(name, need=format_bytes(longest.bytes, f"{{}} in one region ({longest.what})"))
     largest = finding.known(largest_region_bytes(use.nics, use.environment))
+    limits = {n.name: f"max_mr_size {known(n.verbs.limits).max_mr_size_bytes}" for n in use.nics}
     finding = finding._replace(
         have=format_bytes(largest, "{} in one registration"),
         need=format_need(longest.bytes, largest, f"{{}} in one region ({longest.what})"),
-        evidence=tuple(_limit_of(nic) for nic in use.nics),
+        evidence=tuple(Evidence(f"ibv_query_device {nic}", at) for nic, at in limits.items()),
     )
     names: dict[Split, dict[str, None]] = {}
     pieces = 0
@@ -77,12 +78,6 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
 
 
 _WORST_SPLITS = (Split.REFUSED, Split.UNTOLD, Split.CUT_OFF, Split.PIECES)
-
-
-def _limit_of(nic: Nic) -> Evidence:
-    limits = nic.verbs.limits
-    value = "unknown" if isinstance(limits, Unknown) else str(limits.max_mr_size_bytes)
-    return Evidence(f"ibv_query_device {nic.name}", f"max_mr_size {value}")
 
 
 @CHECKS.check("rdma.table-capacity", rdma_launch)

@@ -1,8 +1,5 @@
 """What registering a launch's memory takes: registrations, pinned bytes, table entries.
 
-The one model of it, for one process, one NIC and the whole launch: the checks count memory keys,
-pinned pages and table entries by it, and the probe holds its numbers against ceilings.
-
 Source: Mooncake ``rdma_transport.cpp`` and ``rdma_context.cpp`` (pieces, since 0.3.13; before, a
 region was cut off), ``real_client.cpp`` (segments were always mounted in pieces).
 """

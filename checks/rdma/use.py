@@ -156,9 +156,10 @@ def devices_in_use(
         return DevicesInUse((), (), (), Transport.NONE, how, chosen=chosen)
     there = {nic.name: nic for nic in rdma.present}
     candidates = tuple(there) if wanted is None else wanted
-    filtered = release is None or release.reads_te_filters
-    filters = environment.get("MC_TE_FILTERS", "").split(",") if filtered else []
-    listed = {name.strip() for name in filters} - {""}
+    filters = environment.get("MC_TE_FILTERS", "")
+    if release is not None and not release.reads_te_filters:
+        filters = ""
+    listed = {*map(str.strip, filters.split(","))} - {""}
 
     def reach(name: str) -> Lost | Unknown | None:
         if listed and name not in listed:

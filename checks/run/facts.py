@@ -1,9 +1,8 @@
 """All that is read of a host, topic by topic, once.
 
-A topic is one record, read by one function. A topic that was not read at all (its reader took too
-long, or failed) is missing: whoever asks for it gets ``UnreadTopicError``, which the runner turns
-into an unknown finding, so no check can take silence for a pass. Within a topic, single facts are
-``Unknown`` where they could not be read.
+A topic is one record, read by one function. Asking for one that was not read (its reader took too
+long, or failed) raises ``UnreadTopicError``, which becomes an unknown finding. Within a topic,
+single facts are ``Unknown`` if they could not be read.
 """
 
 from __future__ import annotations

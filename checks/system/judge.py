@@ -34,7 +34,7 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     container = process.container
     if container is not None and not system.container.inside and not container.privileged:
         unconfined = {"seccomp=unconfined", "seccomp:unconfined"} & {*container.security_options}
-        if not unconfined and not errno_refuses(errno):
+        if not unconfined and not (isinstance(errno, int) and errno != 0):
             text = "this is not the launch's container, and its seccomp profile decides"
             return finding.unknown(text, have="")
     if errno is None:
@@ -56,11 +56,6 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
         (setting,),
         have=f"refused: {os.strerror(errno)}",
     )
-
-
-def errno_refuses(errno: int | Unknown | None) -> bool:
-    """Return whether a ring was tried and refused."""
-    return isinstance(errno, int) and errno != 0
 
 
 def _way_to_a_ring(
