@@ -81,14 +81,6 @@ def read_page(folder: str, check: str) -> Page:
     )
 
 
-@cache
-def read_consequence(folder: str, check: str) -> Consequence:
-    """Read the consequence of a failure of ``check``, without the rest of its page."""
-    behind = _page_text(folder, check).partition("\n## What follows\n")[2]
-    path = os.path.join(folder, f"{check}.md")
-    return _consequences(path, " ".join(behind.partition("\n## ")[0].split()))[0]
-
-
 def _page_text(folder: str, check: str) -> str:
     """Read the page's file. Raises PageError if the file does not exist."""
     path = os.path.join(folder, f"{check}.md")
@@ -148,9 +140,7 @@ class Check(NamedTuple):
     @property
     def consequence(self) -> Consequence:
         """The consequence that the page names first."""
-        if isinstance(self.at, Page):
-            return self.at.consequence
-        return read_consequence(self.at, self.id)
+        return self.page.consequence
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:

@@ -11,7 +11,6 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
-    Status,
     Subject,
     passed,
     skip,
@@ -282,12 +281,11 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
             where = _give_more(processes[0].runtime, *asked.resources[:1])
             whose = "job of Slurm" if container is None else "container"
             place = "" if container is None else f" at {container.origin}"
-            return finding._replace(
-                have=Quantity(f"{number or 'none'} given", number, "GPUs")
-            ).failed(
+            return finding.failed(
                 f"its {whose} is given {number}, whatever the host has: ranks without a GPU end "
                 "with CUDA error: invalid device ordinal",
                 f"give it {highest + 1}{place}: {where}",
+                have=Quantity(f"{number or 'none'} given", number, "GPUs"),
                 evidence=(Evidence(f"GPUs of {whose}", str(number)),),
             )
     visible, here = visible_gpus(gpus, processes[0]), given_gpus(gpus, processes[0])
@@ -297,17 +295,15 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     seen = len(visible)
     finding = finding._replace(have=Quantity(f"{seen or 'none'} visible", seen, "GPUs"))
     if seen > highest:
-        if container is not None and asked is None and container.runtime in NOT_GIVEN:
-            where = _give_more(container.runtime)
-            why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
-            return finding._replace(have="").unknown(Unknown(why, advice=f"give it GPUs: {where}"))
-        return finding._replace(status=Status.PASS)
-    finding = finding.failed(
-        "ranks without a GPU end with CUDA error: invalid device ordinal"
-        if seen
-        else "no CUDA device is available to any rank",
-        evidence=(Evidence("GPUs that this process may use", ", ".join(here) or "none"),),
-    )
+        if container is None or asked is not None or container.runtime not in NOT_GIVEN:
+            return finding
+        advice = f"give it GPUs: {_give_more(container.runtime)}"
+        why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
+        return finding._replace(have="").unknown(Unknown(why, advice=advice))
+    end = "ranks without a GPU end with CUDA error: invalid device ordinal"
+    evidence = (Evidence("GPUs that this process may use", ", ".join(here) or "none"),)
+    none = "no CUDA device is available to any rank"
+    finding = finding.failed(end if seen else none, evidence=evidence)
     if setting is not None and len(here) > highest:
         wanted = ",".join(str(index) for index in range(highest + 1))
         inside = " of its container, which counts from 0" if container is not None else ""
@@ -317,12 +313,12 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         )
     if container is not None and isinstance(container.gpus, GivenGpus) and container.gpus.names:
         return finding._replace(advice=f"name GPUs that the host has at {container.origin}")
+    advice = "use fewer ranks on this host, or a host with more GPUs"
     if len(gpus.on_pci) > max(len(here), highest):
         advice = f"give the container more of the host's {len(gpus.on_pci)} GPUs (docker --gpus)"
-        return finding._replace(advice=advice)
-    if not seen and not gpus.on_pci:
-        return finding._replace(advice=_ELSEWHERE)
-    return finding._replace(advice="use fewer ranks on this host, or a host with more GPUs")
+    elif not seen and not gpus.on_pci:
+        advice = _ELSEWHERE
+    return finding._replace(advice=advice)
 
 
 _ELSEWHERE = (

@@ -126,17 +126,13 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
     if channels:
         return [finding._replace(have=", ".join(channels))]
     channel_file = f"{IMEX_CHANNELS}/channel0"
-    return [
-        finding.warned(
-            "MC_FORCE_MNNVL asks for NVLink, and without an IMEX channel no transfer succeeds"
-            if forced
-            else "without an RDMA device Mooncake uses NVLink, which needs an IMEX channel",
-            "start nvidia-imex and map the channel into the container",
-            (Setting(Kind.DEVICE, channel_file, channel_file),),
-            have="none",
-            evidence=(Evidence(IMEX_CHANNELS, "absent or empty"),),
-        )
-    ]
+    text = "without an RDMA device Mooncake uses NVLink, which needs an IMEX channel"
+    if forced:
+        text = "MC_FORCE_MNNVL asks for NVLink, and without an IMEX channel no transfer succeeds"
+    advice = "start nvidia-imex and map the channel into the container"
+    settings = (Setting(Kind.DEVICE, channel_file, channel_file),)
+    evidence = (Evidence(IMEX_CHANNELS, "absent or empty"),)
+    return [finding.warned(text, advice, settings, have="none", evidence=evidence)]
 
 
 # ibv_reg_dmabuf_mr needs the RDMA core of Linux 5.12.
@@ -210,10 +206,10 @@ def _reach_amd(
     if peer and off:
         return finding
     names = finding.known(nics_of(rdma, needs, process))
-    taken = [nic for nic in rdma.present if nic.name in names]
     paging = {
-        nic.name: False if nic.driver in WITHOUT_PAGING else nic.verbs.pages_on_demand
-        for nic in taken
+        nic.name: nic.driver not in WITHOUT_PAGING and nic.verbs.pages_on_demand
+        for nic in rdma.present
+        if nic.name in names
     }
     pinning = [name for name, pages in paging.items() if pages is False]
     if not pinning:

@@ -41,10 +41,9 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
             return finding
         folder = f"{RDMA_DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:
-            wanted = _index_for_all(use)
-            advice, settings = _advice(choice, wanted), _settings(use, choice, wanted)
+            advice, settings = _remedy(use, choice)
             others = _others(rdma, use) if use.devices.names == () else []
-            if wanted is None and others:
+            if others and _index_for_all(use) is None:
                 advice = f"name devices that have one in {use.devices.how}: {', '.join(others)}"
                 settings = names_setting(use, others)
             return finding._replace(
@@ -100,24 +99,18 @@ def _judge_choice(
     elif gid.link_local:
         text = "a link-local address reaches peers of the same link alone"
     elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, use):
-        text = (
-            "an IPv6 address is used though the port also has an IPv4 one, which peers may expect"
-        )
+        text = "an IPv6 address is used though the port has an IPv4 one too, which peers may expect"
     else:
         return interface
-    wanted = _index_for_all(use)
-    return finding.warned(text, _advice(choice, wanted), _settings(use, choice, wanted))
+    return finding.warned(text, *_remedy(use, choice))
 
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
     """Judge whether the GID's interface is in this namespace, with the GID's address."""
     netdev = rdma.netdevs.get(finding.known(gid.netdev))
     if netdev is None:
-        text = (
-            "no network interface of this host has this GID: it may belong to another network "
-            "namespace"
-        )
-        return finding.warned(text, "use the host's network")
+        text = "no network interface of this host has this GID: it may belong to another network "
+        return finding.warned(f"{text}namespace", "use the host's network")
     here = finding.known(netdev.here)
     addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
     if here and (not gid.ipv4 or any(gid.ipv4 == address for address, _ in addresses)):
@@ -149,33 +142,28 @@ def _index_for_all(use: Use) -> int | None:
     return min(common, default=None)
 
 
-def _advice(choice: GidChoice, wanted: int | None) -> str:
-    """Say how to get a GID that all devices can use. wanted: the index that all devices have."""
+def _remedy(use: Use, choice: GidChoice) -> tuple[str, tuple[Setting, ...]]:
+    """Say how to get a GID that all devices can use, and which variable gives or removes it."""
+    environment, wanted = use.environment, _index_for_all(use)
     if wanted is not None:
-        return (
-            f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
-            "IPv4 address"
-        )
-    if choice.how == EMPTY_TABLE:
-        return "give its network interface an IPv4 address, and bring it up: GIDs are made of it"
-    if not choice.automatic:
-        return "unset MC_GID_INDEX, or give the index of an entry in use"
-    return (
-        "no index has an IPv4 address on all devices: give each interface one IPv4 "
-        "address and remove its other addresses, so that all GID tables are the same"
-    )
-
-
-def _settings(use: Use, choice: GidChoice, wanted: int | None) -> tuple[Setting, ...]:
-    """Return the variable that gives the index ``wanted``, or that removes a wrong index."""
-    environment = use.environment
-    if wanted is not None:
+        advice = f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
         now = environment.get("MC_GID_INDEX", "")
-        return (Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", str(wanted), now),)
+        setting = Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", str(wanted), now)
+        return f"{advice}IPv4 address", (setting,)
     asked = asked_index(environment)
-    if choice.automatic or asked is None or asked[1] not in environment:
-        return ()
-    return (Setting(Kind.ENVIRONMENT, asked[1], "", environment[asked[1]]),)
+    settings: tuple[Setting, ...] = ()
+    if not choice.automatic and asked is not None and asked[1] in environment:
+        settings = (Setting(Kind.ENVIRONMENT, asked[1], "", environment[asked[1]]),)
+    if choice.how == EMPTY_TABLE:
+        advice = "give its network interface an IPv4 address, and bring it up: GIDs are made of it"
+    elif choice.automatic:
+        advice = (
+            "no index has an IPv4 address on all devices: give each interface one IPv4 address "
+        )
+        advice += "and remove its other addresses, so that all GID tables are the same"
+    else:
+        advice = "unset MC_GID_INDEX, or give the index of an entry in use"
+    return advice, settings
 
 
 @CHECKS.check("rdma.subnets", rdma_launch)

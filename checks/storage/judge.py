@@ -66,25 +66,24 @@ def _usable(item: Storage, path: str, folder: Folder, evidence: tuple[Evidence, 
     """Judge a folder that exists: type, permission, mount and O_DIRECT."""
     where = path if not folder.parent else f"{folder.path}, the nearest that exists"
     seen = (*evidence, Evidence("lstat, access, statvfs", repr(folder._asdict())))
-    chown = (command("chown", Fill.USER_ID, folder.path, as_root=True),)
-    problems: list[tuple[str, str, tuple[Setting, ...]]] = []
+    finding = passed(path, where, evidence=seen)
     if folder.link and not folder.parent:
-        problems.append(("it is a symbolic link, which Mooncake refuses", "name its target", ()))
+        return finding.failed("it is a symbolic link, which Mooncake refuses", "name its target")
     if not folder.folder:
-        problems.append(("it is not a directory", "name a folder", ()))
+        return finding.failed("it is not a directory", "name a folder")
     if folder.read_only:
-        problems.append(("its file system is mounted read-only", "mount it writable", ()))
-    elif not folder.writable:
-        problems.append(("this user may not write there", "give it to the server's user", chown))
+        return finding.failed("its file system is mounted read-only", "mount it writable")
+    if not folder.writable:
+        chown = (command("chown", Fill.USER_ID, folder.path, as_root=True),)
+        return finding.failed(
+            "this user may not write there", "give it to the server's user", chown
+        )
     if folder.direct is False:
         text = "its file system has no O_DIRECT, which io_uring offload needs"
-        problems.append((text, "use a local ext4 or xfs", ()))
-    if problems:
-        text, advice, settings = problems[0]
-        return passed(path, where, evidence=seen).failed(text, advice, settings)
+        return finding.failed(text, "use a local ext4 or xfs")
     if item.direct_io and isinstance(folder.direct, Unknown):
         return unknown(path, folder.direct, have=where)
-    return passed(path, where, evidence=seen)
+    return finding
 
 
 @CHECKS.check("storage.offload-space", _offloads)
