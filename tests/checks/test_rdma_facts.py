@@ -115,14 +115,12 @@ def test_an_empty_entry_is_no_gid_and_an_asked_one_is_read_behind_any_gap(tmp_pa
 
 def test_a_pci_device_has_driver_address_and_node(tmp_path: Path) -> None:
     nic = FakeNic("mlx5_0", driver="mlx5_core", driver_id=1, numa_node=1)
-    found = only(facts_of(FakeHost((nic,)), tmp_path))
+    found = only(facts_of(FakeHost((nic,)), tmp_path / "a"))
     assert (found.driver, found.provider, found.node) == ("mlx5_core", "mlx5", 1)
-
-
-def test_the_driver_names_the_library_where_netlink_cannot(tmp_path: Path) -> None:
+    # The driver names the library if netlink cannot.
     nic = FakeNic("erdma_0", driver="erdma")
     host = FakeHost((nic,), calls={"rdma.kernel": {"unknown": "Protocol not supported"}})
-    assert only(facts_of(host, tmp_path)).provider == "erdma"
+    assert only(facts_of(host, tmp_path / "b")).provider == "erdma"
 
 
 def test_an_interface_of_another_network_namespace(tmp_path: Path) -> None:
@@ -140,16 +138,11 @@ def test_a_device_that_does_not_open(tmp_path: Path) -> None:
 
 
 def test_limits_of_this_cgroup_and_of_those_above_it(tmp_path: Path) -> None:
-    host = FakeHost(
-        (RXE0, RXE1),
-        cgroup={
-            "rdma.max": "rxe0 hca_handle=2 hca_object=max\nrxe1 hca_handle=max hca_object=max\n",
-            "rdma.current": "rxe0 hca_handle=1 hca_object=7\n",
-        },
-        files={"/sys/fs/cgroup/rdma.max": "rxe1 hca_handle=max hca_object=max\n"},
-    )
-    root = host.write(tmp_path)
-    found = read_cgroups(root)
+    free = "rxe1 hca_handle=max hca_object=max\n"
+    cgroup = {"rdma.max": f"rxe0 hca_handle=2 hca_object=max\n{free}"}
+    cgroup["rdma.current"] = "rxe0 hca_handle=1 hca_object=7\n"
+    host = FakeHost((RXE0, RXE1), cgroup=cgroup, files={"/sys/fs/cgroup/rdma.max": free})
+    found = read_cgroups(host.write(tmp_path))
     assert isinstance(found, tuple)
     (own,) = found  # the one above limits nothing
     assert own.file == "/sys/fs/cgroup/a/rdma.max"
@@ -218,14 +211,12 @@ def test_a_device_that_libibverbs_does_not_have_is_not_listed() -> None:
     assert answer["error"]
 
 
-@pytest.mark.parametrize("told", [True, False, None])
-def test_whether_a_device_pages_on_demand_is_told_or_unknown(
-    tmp_path: Path, told: bool | None
-) -> None:
-    answer = {**RXE0.verbs_answer(), "pages_on_demand": told}
-    found = only(facts_of(FakeHost((replace(RXE0, verbs=answer),)), tmp_path))
-    pages = found.verbs.pages_on_demand
-    assert isinstance(pages, Unknown) if told is None else pages is told
+def test_whether_a_device_pages_on_demand_is_told_or_unknown(tmp_path: Path) -> None:
+    for told in (True, False, None):
+        answer = {**RXE0.verbs_answer(), "pages_on_demand": told}
+        host = FakeHost((replace(RXE0, verbs=answer),))
+        pages = only(facts_of(host, tmp_path / str(told))).verbs.pages_on_demand
+        assert isinstance(pages, Unknown) if told is None else pages is told
 
 
 def test_netlink_attributes_that_end_early_are_no_crash() -> None:
