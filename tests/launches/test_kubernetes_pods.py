@@ -439,9 +439,7 @@ def test_the_shared_memory_of_a_component(said: str, size_bytes: int | None) -> 
 
 @pytest.mark.parametrize(
     ("spec", "copies"),
-    [
-        ("roles: [{name: p, replicas: 3, podGroupSize: 2, template: {spec: POD}}]", [6]),
-    ],
+    [("roles: [{name: p, replicas: 3, podGroupSize: 2, template: {spec: POD}}]", [6])],
 )
 def test_pods_of_a_group_are_counted(spec: str, copies: list[int]) -> None:
     pod = "{containers: [{name: c, command: [mooncake_client]}]}"

@@ -231,11 +231,7 @@ NGINX = ("nginx -c /logs/nginx.conf -g daemon off;", "prefill", 1)
             "type: sglang, num_additional_frontends: 1",
             [NATS, ETCD, NGINX, (f"{ROUTER}8180", "decode", 2)],
         ),
-        (
-            (1, 1),
-            "enable_multiple_frontends: false",
-            [NATS, ETCD, (f"{DYNAMO}8000", "prefill", 1)],
-        ),
+        ((1, 1), "enable_multiple_frontends: false", [NATS, ETCD, (f"{DYNAMO}8000", "prefill", 1)]),
         ((1, 0), "type: vllm", []),
     ],
 )

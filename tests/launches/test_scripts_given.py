@@ -140,8 +140,7 @@ def test_each_server_of_a_heredoc_has_its_own_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "waited"),
-    [("ssh n1 'mooncake_master &'", False), ("ssh n1 mooncake_master", True)],
+    ("text", "waited"), [("ssh n1 'mooncake_master &'", False), ("ssh n1 mooncake_master", True)]
 )
 def test_what_another_host_starts_aside_is_not_waited_for(text: str, waited: bool) -> None:
     (command,) = read_script(text, "s", {}).commands

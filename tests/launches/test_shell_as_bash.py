@@ -202,11 +202,7 @@ class Maker:
             for _ in range(self.random.randrange(1, 4)):
                 value = self.quoted(self.pick(*TEXTS))
                 pattern = self.pick(value, f"{value}|true", "a*", "*.sh", '"$B"')
-                lines += [
-                    f"{self.pick('', '(')}{pattern})",
-                    *self.block(inner),
-                    ";;",
-                ]
+                lines += [f"{self.pick('', '(')}{pattern})", *self.block(inner), ";;"]
             if self.random.random() < 0.5:
                 lines += ["*)", *self.block(inner), ";;"]
             return [*lines, "esac"]

@@ -206,12 +206,7 @@ SUBMITTED = f"#!/bin/bash\n#SBATCH -N1\n{SERVER}\n"
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        SUBMITTED,
-        f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n",
-        f"srun -N1 {SERVER}",
-    ],
+    "text", [SUBMITTED, f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n", f"srun -N1 {SERVER}"]
 )
 def test_the_memlock_of_a_job_is_its_shells_or_slurmds(text: str) -> None:
     """slurm.conf says which: a low limit here is no reason that the job fails."""
