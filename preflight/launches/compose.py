@@ -42,6 +42,7 @@ from preflight.launches.source import (
     joined,
     noted,
     read_inside,
+    with_published,
 )
 from preflight.launches.variables import environment_words, unread
 
@@ -146,15 +147,14 @@ class _ServiceReader:
                 message = f"{why}; Compose refuses service {self.called}"
                 self.notes.append(SourceNote("container-refused", message, origin))
         place_of, files = Place("service", (self.called,)), inner.files
-        commands = tuple(
-            command._replace(place=place_of, container=settings, copies=copies, files=files)
-            for command in inner.commands
+        inner = inner.each(
+            lambda command: command._replace(
+                place=place_of, container=settings, copies=copies, files=files
+            )
         )
         # Each copy of a service binds them.
         ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
-        if commands:
-            commands = (commands[0]._replace(published=ports), *commands[1:])
-        return Reading(commands, (*self.notes, *inner.notes), published=() if commands else ports)
+        return with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
 
     def published(self, origin: str) -> Iterator[Published]:
         """Yield the ports of the host that the engine binds; none for a service on its network."""

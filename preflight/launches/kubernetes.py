@@ -27,6 +27,7 @@ from preflight.launches.source import (
     joined,
     noted,
     read_inside,
+    with_published,
 )
 from preflight.launches.variables import unread
 
@@ -242,20 +243,17 @@ class _Container:
         if (hook := self.node.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"
             self.note("script-not-read", message, hook)
-        ports = tuple(self.published())
-        commands = tuple(
-            command._replace(
+        files = {**self.files, **inner.files}
+        commands = inner.each(
+            lambda command: command._replace(
                 place=self.place,
                 container=settings,
                 copies=self.pod.copies * command.copies,
-                files={**self.files, **inner.files},
+                files=files,
             )
-            for command in inner.commands
-        )
-        if commands:
-            commands = (commands[0]._replace(published=ports), *commands[1:])
-        notes = (*self.notes, *inner.notes)
-        return Reading(commands, notes, published=() if commands else ports)
+        ).commands
+        reading = Reading(commands, (*self.notes, *inner.notes))
+        return with_published(reading, tuple(self.published()))
 
     def as_a_shell_has_it(self, text: str) -> str:
         """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""

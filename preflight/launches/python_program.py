@@ -141,9 +141,7 @@ class _Program:
                 continue
             doubts, started = self.doubts(place), True
             reading = read_words(words, environment, beside=self.beside)
-            commands = (
-                command._replace(doubts=(*doubts, *command.doubts)) for command in reading.commands
-            )
+            commands = (each._replace(doubts=(*doubts, *each.doubts)) for each in reading.commands)
             yield reading._replace(commands=tuple(commands))
         unread_places += [where for where, name, _ in self.settings if started and not name]
         for each in unread_places:

@@ -14,7 +14,16 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceError, Word, joined, noted, with_last
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    SourceError,
+    Word,
+    joined,
+    noted,
+    with_last,
+)
 from preflight.launches.variables import Layers, unread
 
 _SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)
@@ -92,11 +101,11 @@ def _read(launch: LaunchText) -> Reading:
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 whose = RunAs("root", (), str(origin))
-            commands = tuple(
-                command.under(whose, tuple(limits)) if command.container is None else command
-                for command in reading.commands
-            )
-            readings.append(reading._replace(commands=commands))
+
+            def of_unit(command: Command, whose: RunAs = whose) -> Command:
+                return command if command.container else command.under(whose, tuple(limits))
+
+            readings.append(reading.each(of_unit))
     return joined(readings)
 
 
@@ -110,14 +119,12 @@ def _with_specifiers(words: list[Word], reading: Reading) -> Reading:
 
     if not names:
         return reading
-    commands = tuple(
-        command._replace(
+    return reading.each(
+        lambda command: command._replace(
             words=tuple(map(opened, command.words)),
             environment={name: opened(word) for name, word in command.environment.items()},
         )
-        for command in reading.commands
     )
-    return reading._replace(commands=commands)
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
