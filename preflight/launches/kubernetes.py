@@ -134,8 +134,8 @@ def _mounted_files(
                 data = by_name.get(called, {}) if reference.fields else {}
                 items = reference.at("items").items
                 paths = {item.at("key").text: item.at("path").text for item in items}
-                left = ((key, node) for key, node in data.items() if not paths or key in paths)
-                chosen += [(paths.get(key) or key, node) for key, node in left]
+                left = (each for each in data.items() if not paths or each[0] in paths)
+                chosen += [(paths.get(key) or key, value) for key, value in left]
     files: dict[str, Word] = {}
     for mount in container.at("volumeMounts").items:
         target, inner = mount.at("mountPath").text or "", mount.at("subPath").text

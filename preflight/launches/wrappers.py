@@ -146,7 +146,7 @@ def strip_wrappers(
         arguments: Sequence[Word] = (),
         reads: bool = False,
     ) -> Stripped:
-        """Return what is left, behind the wrappers so far."""
+        """Return the words that are left, with all wrappers so far."""
         behind = (script, None, tuple(arguments), tuple(limits), run_as, (), reads)
         return Stripped(tuple(left), variables(), tuple(wrappers), tuple(notes), *behind)
 
