@@ -138,15 +138,11 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "expected", "unresolved"),
     [
-        ("$A ${A} $$A a$", "1 1 $A a$", ()),
-        ("${A:-x} ${B:-x} ${E:-x} ${E-x}", "1 x x ", ()),
-        ("${A:+p}${B:+p}${E:+p}${E+p}", "pp", ()),
-        ("${B:-${C:-${A}}}", "1", ()),
-        ("$B ${B:?why}", "$B ${B:?why}", ("B",)),
-        ("${B:-x", "${B:-x", ("B",)),
-        ("${", "${", ()),
+        ("$A ${A} $$A a$", "1 1 $A a$", ()), ("${A:-x} ${B:-x} ${E:-x} ${E-x}", "1 x x ", ()),
+        ("${A:+p}${B:+p}${E:+p}${E+p}", "pp", ()), ("${B:-${C:-${A}}}", "1", ()),
+        ("$B ${B:?why}", "$B ${B:?why}", ("B",)), ("${B:-x", "${B:-x", ("B",)), ("${", "${", ()),
     ],
-)
+)  # fmt: skip
 def test_interpolation(text: str, expected: str, unresolved: tuple[str, ...]) -> None:
     word = interpolate(text, environment_words({"A": "1", "E": ""}), Origin("c"))
     assert (word.text, word.unresolved) == (expected, unresolved)
@@ -160,23 +156,16 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
 @each_row(
     ("text", "says"),
     [
-        (BOMB, "aliases"),
-        ("a: 1\na: 2", "c.yaml:2 has the key 'a' twice"),
-        ('{"a": 1, "a": 2}', "key 'a' twice"),
-        ("a: [1", "not YAML"),
-        ('{"a": ', "not JSON"),
-        ("[" * 5000 + "]" * 5000, "deep|nesting"),
-        ("[" * 5000, "deep|nesting"),
-        ("- " * 5000, "deep"),
-        ("{a: " * 5000, "deep|nesting"),
-        ("a: *b", "nothing defines|undefined alias"),
-        ("a: \x01", "YAML"),
-        ("[a]: 1\nx: {[b]: c}", "c.yaml"),
-        ("x" * (2**20 + 1), "1 MiB"),
+        (BOMB, "aliases"), ("a: 1\na: 2", "c.yaml:2 has the key 'a' twice"),
+        ('{"a": 1, "a": 2}', "key 'a' twice"), ("a: [1", "not YAML"), ('{"a": ', "not JSON"),
+        ("[" * 5000 + "]" * 5000, "deep|nesting"), ("[" * 5000, "deep|nesting"),
+        ("- " * 5000, "deep"), ("{a: " * 5000, "deep|nesting"),
+        ("a: *b", "nothing defines|undefined alias"), ("a: \x01", "YAML"),
+        ("[a]: 1\nx: {[b]: c}", "c.yaml"), ("x" * (2**20 + 1), "1 MiB"),
         ("a: &a [*a]", "YAML|nothing defines"),
         ("!!python/object/apply:os.system [id]: 1", "not text"),
     ],
-)
+)  # fmt: skip
 def test_texts_that_are_refused(text: str, says: str) -> None:
     with pytest.raises(SourceError, match=says):
         load_documents(text, "c.yaml")

@@ -228,25 +228,11 @@ def test_several_documents_and_lists() -> None:
 @each_row(
     ("text", "size"),
     [
-        ("64Gi", 64 << 30),
-        ("1G", 10**9),
-        ("1.5Gi", 3 << 29),
-        ("1e3", 1000),
-        ("500m", 1),
-        ("7", 7),
-        ("100M", 10**8),
-        ("0.5", 1),
-        ("", None),
-        ("+.5Gi", 1 << 29),
-        ("1e-3", 1),
-        ("2000u", 1),
-        ("1g", None),
-        ("64K", None),
-        ("64ki", None),
-        ("-1", None),
-        ("x", None),
+        ("64Gi", 64 << 30), ("1G", 10**9), ("1.5Gi", 3 << 29), ("1e3", 1000), ("500m", 1),
+        ("7", 7), ("100M", 10**8), ("0.5", 1), ("", None), ("+.5Gi", 1 << 29), ("1e-3", 1),
+        ("2000u", 1), ("1g", None), ("64K", None), ("64ki", None), ("-1", None), ("x", None),
     ],
-)
+)  # fmt: skip
 def test_quantities(text: str, size: int | None) -> None:
     assert quantity(text) == size
 

@@ -66,18 +66,9 @@ def test_a_systemd_unit(tmp_path: Path) -> None:
     reading = read(tmp_path, UNIT, "store.service", store__env='# a\nSIZE="80GB"\n')
     (command,) = reading.commands
     assert [word.text for word in command.words] == [
-        "/usr/local/bin/mooncake_client",
-        "--port",
-        "50052",
-        "--a",
-        "--global_segment_size=80GB",
-        "--name",
-        "x y",
-        "--host=%H",
-        "--p=100%",
-        "--cost",
-        "$5",
-    ]
+        "/usr/local/bin/mooncake_client", "--port", "50052", "--a", "--global_segment_size=80GB",
+        "--name", "x y", "--host=%H", "--p=100%", "--cost", "$5",
+    ]  # fmt: skip
     assert command.words[7].unresolved == ("%H",)
     assert command.origin.line == 10
     assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
@@ -485,14 +476,11 @@ def test_the_release_that_a_launch_names(tmp_path: Path, text: str, found: dict[
 @each_row(
     "section",
     [
-        "[Service]\nExecStart=/usr/local/bin/mooncake_master",
-        "[Container]\nImage=i",
-        "[program:m]\ncommand=mooncake_master",
-        "FROM i\nCMD mooncake_master",
-        "apiVersion: v1\nkind: Pod",
-        "services:\n  a: {image: i}",
+        "[Service]\nExecStart=/usr/local/bin/mooncake_master", "[Container]\nImage=i",
+        "[program:m]\ncommand=mooncake_master", "FROM i\nCMD mooncake_master",
+        "apiVersion: v1\nkind: Pod", "services:\n  a: {image: i}",
     ],
-)
+)  # fmt: skip
 @each_row("first", ["#!/bin/bash", "set -e", "[ -f x ] || exit", "# starts all"])
 @each_row("name", ["launch.sh", "launch"])
 def test_a_script_that_writes_another_kind_is_a_script(

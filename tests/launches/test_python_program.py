@@ -161,15 +161,11 @@ def test_what_is_not_literal_in_a_call_stays_open(value: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "change",
     [
-        "load_dotenv()",
-        "os.environ.update(values())",
-        "os.environ.setdefault('A', '1')",
-        "os.environ |= values()",
-        "os.environ[name] = '1'",
-        "del os.environ['A']",
+        "load_dotenv()", "os.environ.update(values())", "os.environ.setdefault('A', '1')",
+        "os.environ |= values()", "os.environ[name] = '1'", "del os.environ['A']",
         "os.putenv('A', '1')",
     ],
-)
+)  # fmt: skip
 def test_variables_that_are_not_read_may_hold_the_master(change: str, tmp_path: Path) -> None:
     text = f"import os\nfrom subprocess import run\n{change}\nrun(['mooncake_client'])\n"
     found = read(tmp_path, text, "serve.py")

@@ -58,16 +58,12 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
 @each_row(
     "line",
     [
-        "pkill -f mooncake_master",
-        "ssh host pkill -f mooncake_master",
-        "kubectl exec pod -- pgrep mooncake_client",
-        "docker exec -it box bash",
-        "docker ps --filter name=mooncake_master",
-        "tail -f entrypoint.sh.log mooncake_master",
-        "entrypoint.sh stop",
-        "xargs kill",
+        "pkill -f mooncake_master", "ssh host pkill -f mooncake_master",
+        "kubectl exec pod -- pgrep mooncake_client", "docker exec -it box bash",
+        "docker ps --filter name=mooncake_master", "tail -f entrypoint.sh.log mooncake_master",
+        "entrypoint.sh stop", "xargs kill",
     ],
-)
+)  # fmt: skip
 def test_what_starts_nothing(line: str) -> None:
     reading = read_script(line, "s", {})
     kinds = {process.kind for process in understand(reading.commands, Unknown)}

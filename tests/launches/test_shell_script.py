@@ -28,43 +28,14 @@ def ids(reading: Reading) -> list[str]:
 
 # Settings first, then the words; nothing in them executes anything.
 AS_BASH = [
-    "a b  c",
-    "'a b' \"c d\" e\\ f",
-    "a'b'\"c\"d",
-    "'' \"\" x",
-    '"a\\"b" "a\\\\b" "a\\$b" "a\\b" "a\\\'b"',
-    "a\\\nb",
-    "a \\\n  b",
-    "a\\\n  b",
-    '"a\\\nb"',
-    "'a\\\nb'",
-    "a#b # c",
-    "a '#' \\# \"#\"",
-    "$'a\\tb\\nc\\'d'",
-    "a$ b $",
-    '"$"',
-    '$"text"',
-    "[model_path] a=b --x=y",
-    '--json \'{"a": [1, "b c"]}\'',
-    "\\ # Enable it",
-    "a \\ ",
-    "-x{} {}",
-    "a\tb",
-    '"multi\nline"',
-    "~+x a~b '~'",
-    "\u00e9 \u00a0x\u2003y",
-    "--x=a,b;",
-    "a 2>/dev/null b",
-    "a2</dev/null b",
-    "a 0</dev/null b 2>&1 c",
-    "=x == \\= '='",
-    "\\a\\b\\c",
-    "\\'a\\'",
-    "a'\\'b",
-    "a!b",
-    "%s %%",
-    "'a'\\''b'",
-]
+    "a b  c", "'a b' \"c d\" e\\ f", "a'b'\"c\"d", "'' \"\" x",
+    '"a\\"b" "a\\\\b" "a\\$b" "a\\b" "a\\\'b"', "a\\\nb", "a \\\n  b", "a\\\n  b", '"a\\\nb"',
+    "'a\\\nb'", "a#b # c", "a '#' \\# \"#\"", "$'a\\tb\\nc\\'d'", "a$ b $", '"$"', '$"text"',
+    "[model_path] a=b --x=y", '--json \'{"a": [1, "b c"]}\'', "\\ # Enable it", "a \\ ", "-x{} {}",
+    "a\tb", '"multi\nline"', "~+x a~b '~'", "\u00e9 \u00a0x\u2003y", "--x=a,b;", "a 2>/dev/null b",
+    "a2</dev/null b", "a 0</dev/null b 2>&1 c", "=x == \\= '='", "\\a\\b\\c", "\\'a\\'", "a'\\'b",
+    "a!b", "%s %%", "'a'\\''b'",
+]  # fmt: skip
 AS_BASH_WITH_VARIABLES = [
     ("A='x  y'", '$A "$A" ${A} "${A}z" a$A\'b\''),
     ("A=' x y '", 'a$A"b" $A'),
@@ -127,16 +98,10 @@ def test_what_nobody_sets_is_named() -> None:
     )
     found = [(word.text, word.unresolved) for word in reading.commands[0].words]
     assert found == [
-        ("x", ()),
-        ("$MODEL_PATH", ("MODEL_PATH",)),
-        ("a$(nproc --all)b", ("$(...)",)),
-        ("`id`", ("$(...)",)),
-        ("$1", ("$1",)),
-        ("${A%/}", ("${A%/}",)),
-        ("{1,2}", ("{...}",)),
-        ("<(cat)", ("<(...)",)),
-        ("ok", ()),
-    ]
+        ("x", ()), ("$MODEL_PATH", ("MODEL_PATH",)), ("a$(nproc --all)b", ("$(...)",)),
+        ("`id`", ("$(...)",)), ("$1", ("$1",)), ("${A%/}", ("${A%/}",)), ("{1,2}", ("{...}",)),
+        ("<(cat)", ("<(...)",)), ("ok", ()),
+    ]  # fmt: skip
     device = reading.commands[0].environment["D"]
     assert (device.text, device.unresolved) == ("$DEVICE_LIST", ("DEVICE_LIST",))
 
@@ -603,16 +568,10 @@ def test_a_line_that_comes_again_is_read_in_its_place() -> None:
 @each_row(
     ("opens", "closes"),
     [
-        ("( ", " )"),
-        ("{ ", "; }"),
-        ("if ", "; then x; fi"),
-        ("while x; do ", "; done"),
-        ("y $(", ")"),
-        ("y ${A:-", "}"),
-        ("y $((", "))"),
-        ("y `", "`"),
+        ("( ", " )"), ("{ ", "; }"), ("if ", "; then x; fi"), ("while x; do ", "; done"),
+        ("y $(", ")"), ("y ${A:-", "}"), ("y $((", "))"), ("y `", "`"),
     ],
-)
+)  # fmt: skip
 @each_row("depth", [300, 6000])
 def test_what_is_nested_deeper_than_anybody_writes_is_named(
     opens: str, closes: str, depth: int
