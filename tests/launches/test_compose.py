@@ -101,37 +101,27 @@ def test_settings() -> None:
     reading = read_compose(TEXT, "compose.yaml", {"TAG": "v1"})
     prefill, master = reading.commands
     assert prefill.container is not None
-    assert prefill.container._asdict() == {
-        "engine": "compose",
-        "image": "lmsysorg/sglang:v1",
-        "ipc": "host",
-        "network": "host",
-        "shm_size_bytes": 32 * 2**30,
-        "ulimits": {"memlock": (-1, -1), "stack": (1, 2)},
-        "devices": ("/dev/infiniband",),
-        "resources": {},
-        "pod_resources": (),
-        "gpus": GivenGpus(),
-        "privileged": True,
-        "cap_add": ("IPC_LOCK",),
-        "security_opt": ("seccomp=unconfined",),
-        "mounts": (
+    assert prefill.container == ContainerSettings(
+        engine="compose",
+        image="lmsysorg/sglang:v1",
+        ipc="host",
+        network="host",
+        shm_size_bytes=32 * 2**30,
+        ulimits={"memlock": (-1, -1), "stack": (1, 2)},
+        devices=("/dev/infiniband",),
+        gpus=GivenGpus(),
+        privileged=True,
+        cap_add=("IPC_LOCK",),
+        security_opt=("seccomp=unconfined",),
+        mounts=(
             Mount("/dev/hugepages", "bind", "/dev/hugepages"),
             Mount("/b", "bind", "/a"),
             Mount("/dev/shm", "tmpfs", size_bytes=2**30),
             Mount("/t", "tmpfs"),
         ),
-        "cpuset_cpus": "0-3",
-        "cpuset_mems": None,
-        "memory_bytes": 64 * 2**30,
-        "hugepages_bytes": {},
-        "user": None,
-        "runtime": None,
-        "releases": {},
-        "own_users": False,
-        "device_rules": (),
-        "startup_seconds": None,
-    }
+        cpuset_cpus="0-3",
+        memory_bytes=64 * 2**30,
+    )
     assert master.container == ContainerSettings(engine="compose", image="m")
 
 

@@ -97,37 +97,29 @@ def test_settings() -> None:
         "--mount type=tmpfs,dst=/dev/shm,tmpfs-size=1g --tmpfs /t:size=2m --cpuset-cpus 0-3 "
         "--cpuset-mems=0,1 -m 64g -u 0 --gpus all i x"
     )
-    assert settings._asdict() == {
-        "engine": "docker",
-        "image": "i",
-        "ipc": "host",
-        "network": "host",
-        "shm_size_bytes": 32 * 2**30,
-        "ulimits": {"memlock": (-1, -1), "stack": (9, 9)},
-        "devices": ("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
-        "resources": {},
-        "pod_resources": (),
-        "gpus": GivenGpus(),
-        "privileged": True,
-        "cap_add": ("IPC_LOCK",),
-        "security_opt": ("seccomp=unconfined",),
-        "mounts": (
+    assert settings == ContainerSettings(
+        engine="docker",
+        image="i",
+        ipc="host",
+        network="host",
+        shm_size_bytes=32 * 2**30,
+        ulimits={"memlock": (-1, -1), "stack": (9, 9)},
+        devices=("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
+        gpus=GivenGpus(),
+        privileged=True,
+        cap_add=("IPC_LOCK",),
+        security_opt=("seccomp=unconfined",),
+        mounts=(
             Mount("/dev/hugepages", "bind", "/dev/hugepages"),
             Mount("/m", "volume", "models", read_only=True),
             Mount("/dev/shm", "tmpfs", size_bytes=2**30),
             Mount("/t", "tmpfs", size_bytes=2 * 2**20),
         ),
-        "cpuset_cpus": "0-3",
-        "cpuset_mems": "0,1",
-        "memory_bytes": 64 * 2**30,
-        "hugepages_bytes": {},
-        "user": "0",
-        "runtime": None,
-        "releases": {},
-        "own_users": False,
-        "device_rules": (),
-        "startup_seconds": None,
-    }
+        cpuset_cpus="0-3",
+        cpuset_mems="0,1",
+        memory_bytes=64 * 2**30,
+        user="0",
+    )
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
     assert settings.mount_at("/dev") is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.launches.container import Mount
+from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
 from preflight.processes.container_limits import container_limits
@@ -88,37 +88,27 @@ def test_a_pod() -> None:
         note.id for note in reading.notes
     ] == "env-from-not-read reference-unset image-command init-container".split()
     assert server.container is not None
-    assert server.container._asdict() == {
-        "engine": "kubernetes",
-        "image": "lmsysorg/sglang:v1",
-        "ipc": "host",
-        "network": "host",
-        "shm_size_bytes": 32 * 2**30,
-        "ulimits": {},
-        "devices": (),
-        "resources": {"nvidia.com/gpu": "8", "rdma/hca": "1"},
-        "pod_resources": ("nvidia.com/gpu", "rdma/hca"),
-        "gpus": None,
-        "privileged": True,
-        "cap_add": ("IPC_LOCK",),
-        "security_opt": ("seccomp=unconfined",),
-        "mounts": (
+    assert server.container == ContainerSettings(
+        engine="kubernetes",
+        image="lmsysorg/sglang:v1",
+        ipc="host",
+        network="host",
+        shm_size_bytes=32 * 2**30,
+        resources={"nvidia.com/gpu": "8", "rdma/hca": "1"},
+        pod_resources=("nvidia.com/gpu", "rdma/hca"),
+        privileged=True,
+        cap_add=("IPC_LOCK",),
+        security_opt=("seccomp=unconfined",),
+        mounts=(
             Mount("/dev/shm", "tmpfs", size_bytes=32 * 2**30),
             Mount("/dev/hugepages", "hugepages", "2Mi"),
             Mount("/m", "bind", "/models", read_only=True),
             Mount("/s", "volume", "secret"),
         ),
-        "cpuset_cpus": None,
-        "cpuset_mems": None,
-        "memory_bytes": 128 * 2**30,
-        "hugepages_bytes": {"2Mi": 64 * 2**30},
-        "user": "1000",
-        "runtime": None,
-        "releases": {},
-        "own_users": False,
-        "device_rules": (),
-        "startup_seconds": None,
-    }
+        memory_bytes=128 * 2**30,
+        hugepages_bytes={"2Mi": 64 * 2**30},
+        user="1000",
+    )
     assert master.container is not None
     assert master.container.memory_bytes is None
     assert master.container.user == "1000"
