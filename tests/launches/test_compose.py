@@ -164,13 +164,8 @@ def test_texts_that_are_refused(text: str, says: str) -> None:
 def test_values_stay_as_they_are_written() -> None:
     (document,) = load_documents("a: 0.30\nb: yes\nc: ~\nd: '~'\ne: 0x10\nf: !!int 3", "c.yaml")
     assert {key: node.value for key, node in document.fields.items()} == {
-        "a": "0.30",
-        "b": "yes",
-        "c": None,
-        "d": "~",
-        "e": "0x10",
-        "f": "3",
-    }
+        "a": "0.30", "b": "yes", "c": None, "d": "~", "e": "0x10", "f": "3",
+    }  # fmt: skip
     (document,) = load_documents('{"a": 0.30, "b": 9007199254740993, "c": true, "d": null}', "c")
     assert [node.value for node in document.fields.values()] == [
         "0.30",
@@ -202,13 +197,8 @@ def test_env_files_have_quotes_and_variables() -> None:
     text = "services: {s: {image: i, command: x, env_file: [{path: e, format: FORMAT}]}}"
     read = process(text.replace(", format: FORMAT", ""), {"CALLER": "c"}, e=ENV_FILE).environment
     assert {name: word.text for name, word in read.items()} == {
-        "A": "a c",
-        "B": "b $CALLER",
-        "C": "c",
-        "D": "d#d",
-        "CALLER": "c",
-        "G": "a c/n",
-    }
+        "A": "a c", "B": "b $CALLER", "C": "c", "D": "d#d", "CALLER": "c", "G": "a c/n",
+    }  # fmt: skip
     assert read["G"].origin == Origin("e", 8)
     raw = process(text.replace("FORMAT", "raw"), {"CALLER": "c"}, e='A="a" # b').environment
     assert raw["A"].text == '"a" # b'

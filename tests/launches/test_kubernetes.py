@@ -114,9 +114,11 @@ def test_a_pod() -> None:
     assert master.container.user == "1000"
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
 def test_templates(kind: str) -> None:
-    text = f"kind: {kind}\nmetadata: {{name: p}}\nspec:\n  template:\n" + indent(POD, 4)
+    above = "  template:\n" if kind != "CronJob" else "  jobTemplate:\n    spec:\n      template:\n"
+    depth = 4 if kind != "CronJob" else 8
+    text = f"kind: {kind}\nmetadata: {{name: p}}\nspec:\n{above}{indent(POD, depth)}"
     commands = read_kubernetes(text, "p.yaml", {}).commands
     assert len(commands) == 2
     for command in commands:
@@ -131,11 +133,6 @@ def test_a_user_namespace_of_its_own(users: str, own: bool) -> None:
     limits = container_limits(command)
     assert limits is not None
     assert limits.own_users is own
-
-
-def test_cron_jobs() -> None:
-    text = "kind: CronJob\nspec:\n  jobTemplate:\n    spec:\n      template:\n" + indent(POD, 8)
-    assert len(read_kubernetes(text, "p.yaml", {}).commands) == 2
 
 
 def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
