@@ -53,9 +53,8 @@ def _read(launch: LaunchText) -> Reading:
         elif instruction == "CMD":
             stage = stage._replace(command=_words(text, origin))
         elif instruction == "RUN" and "pip" in text:
-            install = read_words(
-                _words(text, origin), Layers(variables, variables_here), inside=True
-            )
+            around = Layers(variables, variables_here)
+            install = read_words(_words(text, origin), around, inside=True)
             stage = stage._replace(installs=(*stage.installs, Reading(tuple(install.commands))))
         if for_all is not None and name:
             stages[name] = stage

@@ -19,7 +19,7 @@ from preflight.launches.launchers import (
     step_gpus,
 )
 from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
-from preflight.launches.set_limits import entered, of_job, of_ray, wrapper_limits
+from preflight.launches.set_limits import entered, of_job, of_ray, prlimit
 from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unread
 
@@ -207,9 +207,8 @@ def strip_wrappers(
             notes += options_not_read(front)
             if opens_login(words[first:] if launched_here.script is not None else front):
                 clear, changes = True, {}
-            limits += (
-                wrapper_limit._replace(setter=run_as) for wrapper_limit in wrapper_limits(front)
-            )
+            set_here = prlimit(front) if name == "prlimit" else ()
+            limits += (limit._replace(setter=run_as) for limit in set_here)
             behind = words[launched_here.start + 1 :] if launched_here.script is not None else ()
             run_as, opened = _user_behind(run_as, front, behind)
             limits += () if inside else opened
