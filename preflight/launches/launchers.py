@@ -248,20 +248,19 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
         number = slurm_count("SLURM_NTASKS")
     if 0 in (nodes_asked, nodes, each, number):
         return None
-    if number is None:
-        return None if nodes is None else Tasks(each or 1, nodes)
-    if nodes is None:
-        return Tasks(1, number) if number == 1 else None
+    if number is None or nodes is None:
+        one_each = None if nodes is None else Tasks(each or 1, nodes)
+        return Tasks(1, 1) if number == 1 else one_each
     return Tasks(-(-number // nodes), min(nodes, number))
 
 
 def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 if not known, None without the option."""
+    short = tuple(name for name in names if len(name) == 2)
     for name, value in valued(words):
-        if name in names:
-            return _whole(value)
-        if any(len(n) == 2 and name.startswith(n) and name[2:3].isdigit() for n in names):
-            return _whole(name[2:])
+        attached = name.startswith(short) and name[2:3].isdigit()  # -N4
+        if name in names or attached:
+            return _whole(name[2:] if attached else value)
     return None
 
 
