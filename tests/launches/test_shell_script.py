@@ -104,9 +104,6 @@ def test_what_nobody_sets_is_named() -> None:
     ]  # fmt: skip
     device = reading.commands[0].environment["D"]
     assert (device.text, device.unresolved) == ("$DEVICE_LIST", ("DEVICE_LIST",))
-
-
-def test_the_callers_variables_fill_in() -> None:
     assert words("x $MODEL_PATH ${A:-d}", MODEL_PATH="/m", A="e") == [["x", "/m", "e"]]
 
 
@@ -177,10 +174,7 @@ def test_a_broken_continuation_is_read_as_bash_runs_it() -> None:
         ("continuation-broken", 3),
         ("not-a-program", 2),
     ]
-
-
-def test_a_name_with_a_blank_is_no_broken_continuation() -> None:
-    assert ids(read_script("x a\\ b\\ #c\n", "launch.sh", {})) == []
+    assert ids(read_script("x a\\ b\\ #c\n", "launch.sh", {})) == []  # a name with blanks
 
 
 def test_branches_that_nothing_decides_are_all_read() -> None:
@@ -485,9 +479,10 @@ def test_a_variable_in_front_of_a_program_does_not_hide_it() -> None:
 
 
 def test_subshells_keep_their_variables() -> None:
-    reading = read_script("export A=1\n(export A=2 B=3; x)\ny", "launch.sh", {})
+    reading = read_script("export A=1\n(export A=2 B=3; x; eval 'A=4; z')\ny", "launch.sh", {})
     assert variables(reading, 0) == {"A": "2", "B": "3"}
-    assert variables(reading, 1) == {"A": "1"}
+    assert variables(reading, 1) == {"A": "4", "B": "3"}
+    assert variables(reading, 2) == {"A": "1"}
 
 
 def test_bash_c_is_read_inside_with_what_is_exported() -> None:
@@ -533,11 +528,6 @@ def test_values_that_double_are_cut_off() -> None:
     reading = read_script("A=xxxxxxxx\n" + "A=$A$A\n" * 60 + 'x "$A"', "launch.sh", {})
     assert len(reading.commands[0].words[1].text) < 2**21
     assert reading.commands[0].words[1].unresolved == ("A",)
-
-
-def test_eval_in_a_subshell_changes_nothing_outside() -> None:
-    reading = read_script("export A=1\n(eval 'A=2; x'; y)\nz\n", "s", {})
-    assert [variables(reading, index)["A"] for index in range(3)] == ["2", "2", "1"]
 
 
 def test_an_assignment_in_front_of_a_keyword_or_a_builtin_stays_apart() -> None:
