@@ -203,10 +203,8 @@ class _Container:
         program = image_words(image, [word.text for word in words], entrypoint)
         words = [*(Word(text, origin) for text in program.front), *words[: program.kept]]
         if program.hidden:
-            message = (
-                f"container {self.place.container} runs its image's own program, which the "
-                "manifest does not show: name it under command"
-            )
+            message = f"container {self.place.container} runs its image's own program, which the "
+            message += "manifest does not show: name it under command"
             place = words[0].origin if words else Origin(self.name, self.node.line)
             self.notes.append(SourceNote("image-command", message, place))
         settings = _settings(self.pod.spec, self.node)
@@ -303,12 +301,10 @@ class _Container:
     def filled(self, node: Node, what: str, position: int | None = None) -> Word:
         """Fill in $(NAME) as the kubelet does. position: of a variable in ``env``."""
         text, origin = node.text or "", Origin(self.name, node.line)
-        if node.not_text:
-            message = (
-                f"{what} is {brief(text)}, a {node.not_text} to YAML, which Kubernetes refuses "
-                f'(cannot unmarshal {node.not_text} into … of type string): write "{brief(text)}"'
-            )
-            self.note("value-not-text", message, node)
+        if kind := node.not_text:
+            message = f"{what} is {brief(text)}, a {kind} to YAML, which Kubernetes refuses "
+            why = f'(cannot unmarshal {kind} into … of type string): write "{brief(text)}"'
+            self.note("value-not-text", message + why, node)
         unresolved: list[str] = []
         inside: Inside | None = None
 
@@ -480,18 +476,13 @@ def quantity(text: str) -> int | None:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None
-    whole, fraction, suffix = match.groups()
-    number, divisor = int(whole + (fraction or "")), 10 ** len(fraction or "")
-    if not suffix:
-        scale = 1
-    elif suffix in _SMALL:
-        scale, divisor = 1, divisor * 10 ** _SMALL[suffix]
-    elif suffix[0] in "eE" and suffix[1:]:
-        power = int(suffix[1:])
-        scale, divisor = 10 ** max(power, 0), divisor * 10 ** max(-power, 0)
-    else:
+    whole, fraction, suffix = (group or "" for group in match.groups())
+    by_name = suffix[1:] in ("", "i")  # else 1e9
+    power = -_SMALL.get(suffix, 0) if by_name else int(suffix[1:])
+    scale = 10 ** max(power, 0)
+    if by_name and suffix[:1] in _POWERS:
         scale = (1024 if suffix.endswith("i") else 1000) ** _POWERS[suffix[0]]
-    return int(-(-number * scale // divisor))
+    return int(-(-int(whole + fraction) * scale // 10 ** (len(fraction) + max(-power, 0))))
 
 
 def _recognises(launch: LaunchText) -> bool:

@@ -127,12 +127,10 @@ class _Program:
         unread_places, started = list[_Place](), False
         for place in self.places:
             call = place.node
-            full = self.full_name(call.func) if isinstance(call, ast.Call) else ""
-            if (
-                not isinstance(call, ast.Call)
-                or not _STARTS.fullmatch(full)
-                or _ASKS.fullmatch(full)
-            ):
+            if not isinstance(call, ast.Call):
+                continue
+            full = self.full_name(call.func)
+            if not _STARTS.fullmatch(full) or _ASKS.fullmatch(full):
                 continue
             words = self.words(call, full)
             environment = self.environment(place, call) if words else None

@@ -241,13 +241,11 @@ def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
     def read(name: str) -> str | Unknown:
         """Return the text that the launch writes to ``name``, or that ``read_file`` gives."""
         word = written.get(posixpath.normpath(name))
-        if word is None:
-            return read_file(name)
-        if word.unresolved:
-            names = ", ".join(word.unresolved)
-            why = f"{name}, which the launch writes ({word.origin}), depends on {names}"
-            return PartlyKnown(why, word.text)
-        return word.text
+        if word is None or not word.unresolved:
+            return read_file(name) if word is None else word.text
+        names = ", ".join(word.unresolved)
+        why = f"{name}, which the launch writes ({word.origin}), depends on {names}"
+        return PartlyKnown(why, word.text)
 
     return read if written else read_file
 
@@ -267,9 +265,8 @@ def is_output(name: str) -> bool:
 
 def open_name(word: Word, name: str) -> str:
     """Return an unknown part of ``word`` as a person looks for it: by name, or by its command."""
-    if is_output(name):
-        return brief(word.text)
-    return f"the name {name}" if _is_computed(word) and name.isidentifier() else name
+    computed = _is_computed(word) and name.isidentifier()
+    return brief(word.text) if is_output(name) else f"the name {name}" if computed else name
 
 
 def open_names(word: Word) -> str:

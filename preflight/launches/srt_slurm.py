@@ -200,13 +200,9 @@ def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:
 
 def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
     """Return the releases that a job says its container has: ``identity``, or the alias's name."""
-    alias = _RELEASE.fullmatch(image)
-    releases = {engine: alias.group(1)} if alias else {}
-    for product in _PRODUCTS:
-        release = _RELEASE.fullmatch(job.at("identity", "frameworks", product).text or "")
-        if release:
-            releases[product] = release.group(1)
-    return releases
+    products = job.at("identity", "frameworks")
+    named = [(engine, image), *((each, products.at(each).text or "") for each in _PRODUCTS)]
+    return {each: match[1] for each, text in named if (match := _RELEASE.fullmatch(text))}
 
 
 def _filled(value: Node, path: str) -> Word:
@@ -250,14 +246,14 @@ def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
 
 def _store_file(store: Node) -> str:
     """Return the file that the job writes for vLLM; the master's address comes when it runs."""
-    values: dict[str, int | str] = {}
-    for name, value in store.fields.items():
+
+    def plain(value: Node) -> int | str:
         text = value.text or ""
         if value.not_text == "bool":
-            values[name] = text.lower() == "true"
-        else:
-            values[name] = int(text) if value.plain and text.isdecimal() else text
-    return json.dumps(values)
+            return text.lower() == "true"
+        return int(text) if value.plain and text.isdecimal() else text
+
+    return json.dumps({name: plain(value) for name, value in store.fields.items()})
 
 
 def _number(node: Node, least: int = 1) -> int:
