@@ -19,7 +19,6 @@ from preflight.launches.container import (
     docker_size,
     gpu_request,
     image_words,
-    limits,
     named_gpus,
     published,
     refusals,
@@ -42,6 +41,7 @@ from preflight.launches.source import (
     joined,
     noted,
     read_inside,
+    with_published,
 )
 from preflight.launches.variables import environment_words, unread
 
@@ -69,8 +69,11 @@ def read_compose(
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
     readings: list[Reading] = []
-    dot_env = beside(".env")
-    if dot_env is not None:
+
+    def note(id_: str, message: str, line: int | None) -> None:
+        readings.append(noted(id_, message, Origin(name, line)))
+
+    if (dot_env := beside(".env")) is not None:
         read, notes = read_compose_env_file(dot_env, ".env", surroundings)
         surroundings = {**read, **surroundings}
         readings.append(Reading((), notes))
@@ -83,19 +86,18 @@ def read_compose(
         include = document.at("include")
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
-            message = f"include: {brief(shown)}{_PUT_TOGETHER}"
-            readings.append(noted("include-not-read", message, Origin(name, item.line)))
+            note("include-not-read", f"include: {brief(shown)}{_PUT_TOGETHER}", item.line)
         for called, node in document.at("services").fields.items():
-            if notes := tuple(_without_profile(called, node, surroundings, name)):
-                readings.append(Reading((), notes))
-                continue
-            if (extends := node.at("extends")).value is not None:
+            extends = node.at("extends")
+            if why := _without_profile(called, node, surroundings):
+                note("not-started", why, node.line)
+            elif extends.value is not None:
                 base = extends.text or extends.at("service").text or ""
                 message = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
-                readings.append(noted("extends-not-read", message, Origin(name, extends.line)))
-                continue
-            reader = _ServiceReader(name, called, node, surroundings, read_file)
-            readings.append(reader.reading())
+                note("extends-not-read", message, extends.line)
+            else:
+                reader = _ServiceReader(name, called, node, surroundings, read_file)
+                readings.append(reader.reading())
     return joined(readings)
 
 
@@ -113,6 +115,9 @@ class _ServiceReader:
         self.surroundings, self.read_file = surroundings, read_file
         self.notes: list[SourceNote] = []
 
+    def note(self, id_: str, message: str, line: int | None) -> None:
+        self.notes.append(SourceNote(id_, message, Origin(self.name, line)))
+
     def reading(self) -> Reading:
         """Return the commands of the service, with its variables, ports and settings."""
         origin = Origin(self.name, self.node.line)
@@ -120,7 +125,7 @@ class _ServiceReader:
         copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         if copies == 0:
             message = f"service {self.called} is not started: the file asks for 0 of it"
-            return Reading((), (*self.notes, SourceNote("not-started", message, origin)))
+            return noted("not-started", message, origin)
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
         has_entrypoint = self.node.at("entrypoint").value is not None
@@ -132,29 +137,27 @@ class _ServiceReader:
         if program.hidden:
             show = f"which the file does not show: name the program under {key}"
             text = f"service {self.called} runs its image's own {key}, {show}"
-            place = words[0].origin if words else origin
-            self.notes.append(SourceNote("image-command", text, place))
+            self.note("image-command", text, words[0].origin.line if words else origin.line)
         for hook in self.node.at("post_start").items:
             message = f"what post_start of service {self.called} starts is not read"
-            self.notes.append(SourceNote("script-not-read", message, Origin(self.name, hook.line)))
+            self.note("script-not-read", message, hook.line)
         inner = read_words(words, variables, inside=True, beside=self.beside())
         outer = (*words, *variables.values())
         inner = read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
-        if settings is not None:
-            for why in refusals(settings):
-                message = f"{why}; Compose refuses service {self.called}"
-                self.notes.append(SourceNote("container-refused", message, origin))
+        for why in () if settings is None else refusals(settings):
+            self.note(
+                "container-refused", f"{why}; Compose refuses service {self.called}", origin.line
+            )
         place_of, files = Place("service", (self.called,)), inner.files
-        commands = tuple(
-            command._replace(place=place_of, container=settings, copies=copies, files=files)
-            for command in inner.commands
+        inner = inner.each(
+            lambda command: command._replace(
+                place=place_of, container=settings, copies=copies, files=files
+            )
         )
         # Each copy of a service binds them.
         ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
-        if commands:
-            commands = (commands[0]._replace(published=ports), *commands[1:])
-        return Reading(commands, (*self.notes, *inner.notes), published=() if commands else ports)
+        return with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
 
     def published(self, origin: str) -> Iterator[Published]:
         """Yield the ports of the host that the engine binds; none for a service on its network."""
@@ -193,40 +196,32 @@ class _ServiceReader:
         node = self.node.at(key)
         called = f"{key} of service {self.called}"
         if node.text is None:
-            for item in node.items:
+            for item in (each for each in node.items if each.plain):
                 if item.not_text == "number" or (item.text or "").lower() in ("true", "false"):
-                    self.refuse_item(called, item)
+                    refused = f'which Compose refuses (must be a string): write "{item.text}"'
+                    message = f"{called} has the item {item.text}, a {item.not_text} to YAML, "
+                    self.note("value-not-text", f"{message}{refused}", item.line)
             return [self.word(item) for item in node.items if item.text is not None]
         import shlex
 
         whole = self.word(node)
         text = whole.text
-        for match in _OPERATOR.finditer(text):
-            if match.group(1):
-                message = (
-                    f"{called} is not run by a shell: {brief(text[match.start() :])!r} is left "
-                )
-                message += "out here, and docker-compose v1 gives it to the program; "
-                message += "write bash -c '…' around it"
-                self.notes.append(SourceNote("no-shell", message, whole.origin))
-                text = text[: match.start()]
-                break
+        operators = (match for match in _OPERATOR.finditer(text) if match.group(1))
+        if (operator := next(operators, None)) is not None:
+            left_out = brief(text[operator.start() :])
+            message = (
+                f"{called} is not run by a shell: {left_out!r} is left out here, and "
+                "docker-compose v1 gives it to the program; write bash -c '…' around it"
+            )
+            self.note("no-shell", message, whole.origin.line)
+            text = text[: operator.start()]
         try:
             texts = shlex.split(text)
         except ValueError:
-            message = f"{called} has a quote that never closes"
-            self.notes.append(SourceNote("unterminated", message, whole.origin))
+            self.note("unterminated", f"{called} has a quote that never closes", whole.origin.line)
             return []
-        open_names = whole.unresolved
-        return [
-            Word(text, whole.origin, tuple(n for n in open_names if n in text)) for text in texts
-        ]
-
-    def refuse_item(self, called: str, item: Node) -> None:
-        if item.plain:
-            refused = f'which Compose refuses (must be a string): write "{item.text}"'
-            message = f"{called} has the item {item.text}, a {item.not_text} to YAML, {refused}"
-            self.notes.append(SourceNote("value-not-text", message, Origin(self.name, item.line)))
+        names = whole.unresolved
+        return [Word(text, whole.origin, tuple(n for n in names if n in text)) for text in texts]
 
     def environment(self) -> dict[str, Word]:
         """Return the variables of the service: of ``environment``, over those of ``env_file``."""
@@ -246,7 +241,7 @@ class _ServiceReader:
                 continue
             if content is None:
                 text = f"{brief(path.text)!r} is not read: give it with --env-file"
-                self.notes.append(SourceNote("env-file-not-read", text, path.origin))
+                self.note("env-file-not-read", text, path.origin.line)
                 lost = True
                 continue
             # What a value sees: the caller, the service's own environment, the lines above.
@@ -276,13 +271,10 @@ class _ServiceReader:
             if item.text is not None:
                 yield volume(self.word(item).text)
                 continue
-            keys = ("target", "type", "source", "read_only")
-            fields = {name: self.word(item.at(name)).text for name in keys}
-            size = self.word(item.at("tmpfs", "size")).text
-            target, source = fields["target"], fields["source"]
+            paths = (("target",), ("type",), ("source",), ("read_only",), ("tmpfs", "size"))
+            target, kind, source, locked, size = (self.word(item.at(*path)).text for path in paths)
             size_bytes = docker_size(size, f"the size of {target}")
-            locked = fields["read_only"] == "true"
-            yield Mount(target, fields["type"] or "volume", source, locked, size_bytes)
+            yield Mount(target, kind or "volume", source, locked == "true", size_bytes)
         yield from map(tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
@@ -295,11 +287,9 @@ class _ServiceReader:
     def ulimits(self) -> Iterator[tuple[str, Limits]]:
         """Yield the limits of ``ulimits`` by name: one number, or soft and hard."""
         for name, node in self.node.at("ulimits").fields.items():
-            if node.fields:
-                soft, hard = self.word(node.at("soft")).text, self.word(node.at("hard")).text
-                yield name, limits(name, soft, hard)
-            else:
-                yield from ulimits([f"{name}={self.word(node).text}"]).items()
+            pair = [self.word(node.at(key)).text for key in ("soft", "hard")]
+            text = ":".join(pair) if node.fields else self.word(node).text
+            yield from ulimits([f"{name}={text}"]).items()
 
     def devices(self) -> Iterator[str]:
         for item in self.node.at("devices").items:
@@ -359,22 +349,16 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
             yield name, value_text if equals else None, item.line
 
 
-def _without_profile(
-    called: str, service: Node, surroundings: Mapping[str, Word], name: str
-) -> Iterator[SourceNote]:
-    """Yield why ``compose up`` leaves a service out: none of its profiles is asked for."""
+def _without_profile(called: str, service: Node, surroundings: Mapping[str, Word]) -> str:
+    """Say why ``compose up`` leaves a service out: none of its profiles is asked for; or ""."""
     profiles = [item.text for item in service.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
-    if chosen is not None and chosen.unresolved:
-        return
-    if profiles and not {"*", *profiles} & set(wanted):
-        asked = "COMPOSE_PROFILES is not set" if chosen is None else f"not {brief(chosen.text)}"
-        message = (
-            f"service {called} is not started: it belongs to profile {' or '.join(profiles)} alone "
-            f"({asked})"
-        )
-        yield SourceNote("not-started", message, Origin(name, service.line))
+    if not profiles or {"*", *profiles} & {*wanted} or (chosen is not None and chosen.unresolved):
+        return ""
+    asked = "COMPOSE_PROFILES is not set" if chosen is None else f"not {brief(chosen.text)}"
+    of_profile = f"it belongs to profile {' or '.join(profiles)} alone ({asked})"
+    return f"service {called} is not started: {of_profile}"
 
 
 def _recognises(launch: LaunchText) -> bool:

@@ -207,24 +207,19 @@ def docker_size(text: str | None, what: str) -> Size:
     return (int(whole + fraction) << 10 * power) // int("1" + "0" * len(fraction))
 
 
-def limits(name: str, soft: str, hard: str) -> Limits:
-    """Return both limits of a ``ulimit``; Unknown if one is not a number."""
+def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
+    """Return the limits of texts such as ``memlock=-1:-1`` by name; one number is both limits."""
 
-    def limit(text: str) -> int | Unknown:
+    def limit(name: str, text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
             return int(text)
         return Unknown(f"ulimit {name} is {text!r}, which is not a number: write -1 for no limit")
 
-    return limit(soft), limit(hard or soft)
-
-
-def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
-    """Return the limits of texts such as ``memlock=-1:-1`` by name; one number is both limits."""
     limits_by_name: dict[str, Limits] = {}
     for text in texts:
         name, _, values = text.partition("=")
         soft, _, hard = values.partition(":")
-        limits_by_name[name] = limits(name, soft, hard)
+        limits_by_name[name] = limit(name, soft), limit(name, hard or soft)
     return limits_by_name
 
 

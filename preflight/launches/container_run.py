@@ -1,5 +1,6 @@
 """Container runs: where the image stands, what the process gets, and what the host lends it."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -80,25 +81,21 @@ def _options(words: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]],
             return options, index
         index += 1
         if word.text.startswith("--"):
-            name, equals, value = word.text[2:].partition("=")
-            if equals or name in _FLAGS:
-                options.append((name, word._replace(text=value if equals else "true")))
-            elif index < len(words):
-                options.append((name, words[index]))
-                index += 1
-            continue
-        for position, letter in enumerate(word.text[1:], start=2):
-            name = _SHORT.get(letter, letter)
-            if name in _FLAGS:
-                options.append((name, word._replace(text="true")))
+            name, equals, rest = word.text[2:].partition("=")
+            value = rest if equals else "true" if name in _FLAGS else None
+        else:  # -itv /a:/b: flags, and one that takes the rest or the next word
+            names = [_SHORT.get(letter, letter) for letter in word.text[1:]]
+            flags = [*itertools.takewhile(_FLAGS.__contains__, names)]
+            options += [(flag, word._replace(text="true")) for flag in flags]
+            if len(flags) == len(names):
                 continue
-            value = word.text[position:].removeprefix("=")
-            if value:
-                options.append((name, word._replace(text=value)))
-            elif index < len(words):
-                options.append((name, words[index]))
-                index += 1
-            break
+            name = names[len(flags)]
+            value = word.text[len(flags) + 2 :].removeprefix("=") or None
+        if value is not None:
+            options.append((name, word._replace(text=value)))
+        elif index < len(words):
+            options.append((name, words[index]))
+            index += 1
     return options, index
 
 
@@ -114,7 +111,7 @@ def container_run(
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
     variables, lost = _of_env_files(files, outside, notes)
-    for _, word in (option for option in options if option[0] == "env"):
+    for word in (word for option, word in options if option == "env"):
         name, equals, value = word.text.partition("=")
         if equals:
             variables[name] = word._replace(text=value)
@@ -134,14 +131,14 @@ def container_run(
         inner = (*front, *inner[: program.kept])
         if program.hidden:
             text = (
-                f"{brief(words[image].text)} runs its own command, which the launch does not show: "
-                "name the program behind the image"
+                f"{brief(words[image].text)} runs its own command, which the launch does not show"
             )
+            text += ": name the program behind the image"
             behind = words[image + 1].text if image + 1 < len(words) else ""
             if behind.startswith("-"):
                 # Half of what people write so is an option of the engine that came too late.
-                text += f"; {brief(behind)} stands behind the image, so it is the program's, not "
                 engine = words[start].text.rpartition("/")[2]
+                text += f"; {brief(behind)} stands behind the image, so it is the program's, not "
                 text += f"{engine}'s: options stand in front of the image"
             notes.append(SourceNote("image-command", text, origin))
     wrapper = tuple([word.text for word in words[start : image + 1]])

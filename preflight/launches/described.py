@@ -11,7 +11,16 @@ from typing import NamedTuple
 from checks.base.regex import regex
 from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
-from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    brief,
+    noted,
+)
 
 
 class _Unread(NamedTuple):
@@ -124,7 +133,7 @@ def described(
     """Return the commands of a text that a command names or reads; None if it has none."""
     name = words[0].text.rpartition("/")[2] if words else ""
     if (message := _unread(name, [word.text for word in words[1:]])) is not None:
-        return Reading((), (SourceNote("script-not-read", message, words[0].origin),))
+        return noted("script-not-read", message, words[0].origin)
     if name in _PYTHONS:
         return _python(words, environment, beside, stdin)
     if _is_python_file(name):
@@ -142,23 +151,18 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
         entry = _COMPOSE
     if entry is _COMPOSE:
         near = plain
-    if entry is None or not _TELLS.get(name, frozenset()).isdisjoint(texts):
-        return None
-    if entry.verbs and set(entry.verbs).isdisjoint(near):
-        return None
-    if entry is _CONTAINER and (len(plain) < 2 or plain[0] == "pull"):
-        return None
-    if entry is _MANIFEST and not any(map(_FILES.match, texts)):
-        return None
-    if entry in (_MADE, _UNREAD["just"]) and _builds(texts):
-        return None
-    if entry is _EACH and _ENDS.match(" ".join(_program(plain))):
-        return None
-    if name in TYPISTS and not types(texts):
-        return None
     units = [text for text in plain if text not in _UNITS]
-    if name in ("systemctl", "service") and (
-        all(map(_of_host, units)) or ("enable" in near and "--now" not in texts)
+    of_host = all(map(_of_host, units)) or ("enable" in near and "--now" not in texts)
+    if (
+        entry is None
+        or not _TELLS.get(name, frozenset()).isdisjoint(texts)
+        or (entry.verbs and set(entry.verbs).isdisjoint(near))
+        or (entry is _CONTAINER and (len(plain) < 2 or plain[0] == "pull"))
+        or (entry is _MANIFEST and not any(map(_FILES.match, texts)))
+        or (entry in (_MADE, _UNREAD["just"]) and _builds(texts))
+        or (entry is _EACH and _ENDS.match(" ".join(_program(plain))))
+        or (name in TYPISTS and not types(texts))
+        or (name in ("systemctl", "service") and of_host)
     ):
         return None
     return f"{brief(' '.join([name, *texts]))}: what it starts is not read; {entry.give}"
@@ -178,10 +182,8 @@ def _of_host(unit: str) -> bool:
 
 def _builds(texts: Sequence[str]) -> bool:
     """Return whether all targets of a recipe only build: no server runs after them."""
-    behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
-    named = [
-        text for before, text in zip(behind, texts, strict=False) if before not in ("-C", "-f")
-    ]
+    pairs = zip(("", *texts), texts, strict=False)  # -C takes a folder, -f a file
+    named = [text for before, text in pairs if before not in ("-C", "-f")]
     targets = [text for text in named if text[:1] != "-" and "=" not in text]
     return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
@@ -241,11 +243,8 @@ def _python(
         return None
 
     def near(path: str) -> str | None:
-        return (
-            None
-            if script_path and posixpath.normpath(path) == posixpath.normpath(script_path)
-            else beside(path)
-        )
+        itself = script_path and posixpath.normpath(path) == posixpath.normpath(script_path)
+        return None if itself else beside(path)
 
     # Its lines are those of the script around it.
     above = 0 if script_path else min((text.origin.line or 1) - 1, _MOST_ABOVE)

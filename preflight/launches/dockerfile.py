@@ -14,7 +14,7 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Command, Origin, Reading, Word, joined, noted
+from preflight.launches.source import Origin, Reading, Word, joined, noted
 from preflight.launches.variables import Layers
 
 _INSTRUCTION = regex(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
@@ -53,9 +53,8 @@ def _read(launch: LaunchText) -> Reading:
         elif instruction == "CMD":
             stage = stage._replace(command=_words(text, origin))
         elif instruction == "RUN" and "pip" in text:
-            install = read_words(
-                _words(text, origin), Layers(variables, variables_here), inside=True
-            )
+            around = Layers(variables, variables_here)
+            install = read_words(_words(text, origin), around, inside=True)
             stage = stage._replace(installs=(*stage.installs, Reading(tuple(install.commands))))
         if for_all is not None and name:
             stages[name] = stage
@@ -67,8 +66,12 @@ def _read(launch: LaunchText) -> Reading:
     settings = ContainerSettings(image=stage.image)
     left = Layers(variables, stage.variables)
     started = read_words(words, left, inside=True, beside=launch.beside)
-    inside = _inside(started.commands, settings, stage.image)
-    return joined([*readings, started._replace(commands=tuple(inside))])
+    inside = started.each(
+        lambda command: command._replace(
+            container=settings, wrappers=(("docker", "run", stage.image), *command.wrappers)
+        )
+    )
+    return joined([*readings, inside])
 
 
 def _base(text: str) -> tuple[str, str]:
@@ -76,14 +79,6 @@ def _base(text: str) -> tuple[str, str]:
     words = [word for word in text.split() if not word.startswith("--")]
     named = len(words) > 2 and words[1].lower() == "as"
     return words[0] if words else "", words[2].lower() if named else ""
-
-
-def _inside(
-    commands: tuple[Command, ...], settings: ContainerSettings, image: str
-) -> Iterator[Command]:
-    for command in commands:
-        wrapper = ("docker", "run", image)
-        yield command._replace(container=settings, wrappers=(wrapper, *command.wrappers))
 
 
 def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:

@@ -119,16 +119,12 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
         else:
             continue
         # The children of a collection were counted when they ended.
-        counted = kind not in ("SequenceEndEvent", "MappingEndEvent")
-        weight += node.weight if counted else 1
+        weight += 1 if kind in ("SequenceEndEvent", "MappingEndEvent") else node.weight
         if weight > MOST_NODES:
             raise SourceError(f"{name} has more than {MOST_NODES} nodes, its aliases written out")
         if anchor:
             anchors[anchor] = node
-        if stack:
-            stack[-1][1].append(node)
-        else:
-            documents.append(node)
+        (stack[-1][1] if stack else documents).append(node)
     return documents
 
 
@@ -149,7 +145,6 @@ def _collection(begun: Any, children: list[Node], name: str) -> Node:
             raise SourceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
         else:
             fields[text] = value
-    merged: dict[str, Node] = {}
-    for source in reversed(sources):  # the first of them wins
-        merged.update(source.fields)
-    return Node({**merged, **fields}, line, weight)
+    for source in sources:  # the first of them wins
+        fields = {**source.fields, **fields}
+    return Node(fields, line, weight)

@@ -60,9 +60,8 @@ def read_env_file(
                 message = f"{key}={value}: Docker keeps the quotes as part of the value; write "
                 message += f"{key}={value.strip()[1:-1]}"
                 notes.append(SourceNote("env-file-quotes", message, origin))
-        elif key in environment:
-            inherited = environment[key]
-            variables[key] = inherited if isinstance(inherited, Word) else Word(inherited, origin)
+        elif (value_here := environment.get(key)) is not None:
+            variables[key] = Word(value_here, origin) if isinstance(value_here, str) else value_here
     return variables, tuple(notes)
 
 

@@ -27,6 +27,7 @@ from preflight.launches.source import (
     joined,
     noted,
     read_inside,
+    with_published,
 )
 from preflight.launches.variables import unread
 
@@ -48,6 +49,7 @@ _QUANTITY = regex(
 )
 # In a quantity that a template, a shell or a reader of the guide fills in.
 _FILLED_IN = regex(r"[$<{]")
+DataByKind = dict[str, dict["str | None", Mapping[str, Node]]]
 _SMALL = {"n": 9, "u": 6, "m": 3}  # powers of ten
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
@@ -56,13 +58,13 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
     """Return each container's process; ``environment`` gives nothing. Raises SourceError."""
     readings: list[Reading] = []
     objects = list(_objects(load_documents(text, name)))
-    kept = [item for item in objects if item.at("kind").text == "ConfigMap"]
-    maps = {item.at("metadata", "name").text: item.at("data").fields for item in kept}
-    secrets = {
-        item.at("metadata", "name").text: {**_decoded(item), **item.at("stringData").fields}
-        for item in (item for item in objects if item.at("kind").text == "Secret")
-    }
-    data_by_kind = {"configMap": maps, "secret": secrets}
+    data_by_kind: DataByKind = {"configMap": {}, "secret": {}}
+    for item in objects:
+        if item.at("kind").text == "ConfigMap":
+            data_by_kind["configMap"][item.at("metadata", "name").text] = item.at("data").fields
+        elif item.at("kind").text == "Secret":
+            data = {**_decoded(item), **item.at("stringData").fields}
+            data_by_kind["secret"][item.at("metadata", "name").text] = data
     left, apart = _MOST_CONTAINERS, 0
     for item in objects:
         kind = item.at("kind").text or ""
@@ -87,10 +89,8 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                     raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
                 container_name = container.at("name").text or ""
                 place = Place("pod", (f"{kind}/{called}", *pod.role), container_name)
-                files = _mounted_files(pod.spec, container, maps, secrets, name)
-                readings.append(
-                    _Container(container, place, name, pod, data_by_kind, files).reading()
-                )
+                reader = _Container(container, place, name, pod, data_by_kind)
+                readings.append(reader.reading())
             notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
             readings.append(Reading((), notes))
         at = Origin(name, item.line)
@@ -122,32 +122,20 @@ def _decoded(secret: Node) -> dict[str, Node]:
 
 
 def _mounted_files(
-    pod: Node,
-    container: Node,
-    maps: Mapping[str | None, Mapping[str, Node]],
-    secrets: Mapping[str | None, Mapping[str, Node]],
-    name: str,
+    pod: Node, container: Node, data_by_kind: DataByKind, name: str
 ) -> dict[str, Word]:
     """Return path -> content of the ConfigMaps and Secrets that a container mounts."""
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
+        chosen = volumes.setdefault(volume.at("name").text, [])
         for source in (volume, *volume.at("projected", "sources").items):
-            for key, data_by_kind in (("configMap", maps), ("secret", secrets)):
-                reference = source.at(key)
-                data = data_by_kind.get(
-                    reference.at("name").text or reference.at("secretName").text, {}
-                )
-                paths = {
-                    item.at("key").text: item.at("path").text
-                    for item in reference.at("items").items
-                }
-                items = data.items() if reference.fields else ()
-                chosen = [
-                    (paths.get(key) or key, node)
-                    for key, node in items
-                    if not paths or key in paths
-                ]
-                volumes.setdefault(volume.at("name").text, []).extend(chosen)
+            for reference, by_name in ((source.at(key), d) for key, d in data_by_kind.items()):
+                called = reference.at("name").text or reference.at("secretName").text
+                data = by_name.get(called, {}) if reference.fields else {}
+                items = reference.at("items").items
+                paths = {item.at("key").text: item.at("path").text for item in items}
+                left = (each for each in data.items() if not paths or each[0] in paths)
+                chosen += [(paths.get(key) or key, value) for key, value in left]
     files: dict[str, Word] = {}
     for mount in container.at("volumeMounts").items:
         target, inner = mount.at("mountPath").text or "", mount.at("subPath").text
@@ -169,8 +157,8 @@ def _objects(documents: list[Node]) -> Iterator[Node]:
 def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
     for container in pod.at("initContainers").items:
         if container.at("restartPolicy").text != "Always":
-            referenced_data = container.at("name").text or ""
-            message = f"init container {referenced_data} ends before the others start: not read"
+            called = container.at("name").text or ""
+            message = f"init container {called} ends before the others start: not read"
             yield SourceNote("init-container", message, Origin(name, container.line))
 
 
@@ -178,20 +166,12 @@ class _Container:
     """One container of a pod, read for what it runs."""
 
     def __init__(
-        self,
-        node: Node,
-        place: Place,
-        name: str,
-        pod: Pod,
-        data_by_kind: Mapping[str, Mapping[str | None, Mapping[str, Node]]],
-        files: Mapping[str, Word],
+        self, node: Node, place: Place, name: str, pod: Pod, data_by_kind: DataByKind
     ) -> None:
         """Begin a container; ``data_by_kind``: data of ConfigMaps and Secrets by name."""
         self.node, self.place, self.name, self.pod = node, place, name, pod
-        self.data_by_kind = (
-            data_by_kind  # what the manifest's own ConfigMaps and Secrets hold, by name
-        )
-        self.files = files
+        self.data_by_kind = data_by_kind
+        self.files = _mounted_files(pod.spec, node, data_by_kind, name)
         # Whether variables may be set that the manifest does not show.
         self.open = pod.open
         self.variables: dict[str, Word] = {}
@@ -205,10 +185,8 @@ class _Container:
         """Return the commands of the container, with its variables, files and settings."""
         origin = Origin(self.name, self.node.line)
         for name, text in self.pod.operator_sets.items():
-            inside = Inside("operator", name)
-            self.variables[name] = Word(f"$({name})", origin, (name,), inside=inside)
-            if text is not None:
-                self.variables[name] = Word(text, origin)
+            open_word = Word(f"$({name})", origin, (name,), inside=Inside("operator", name))
+            self.variables[name] = open_word if text is None else Word(text, origin)
         complete = self.read_sources()
         self.read_variables()
         if not complete:
@@ -221,41 +199,32 @@ class _Container:
             if item.text is not None
         ]
         words = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in words]
-        has_entrypoint, image = (
-            bool(self.node.at("command").items),
-            self.node.at("image").text or "",
-        )
-        program = image_words(image, [word.text for word in words], has_entrypoint)
+        image, entrypoint = self.node.at("image").text or "", bool(self.node.at("command").items)
+        program = image_words(image, [word.text for word in words], entrypoint)
         words = [*(Word(text, origin) for text in program.front), *words[: program.kept]]
         if program.hidden:
-            message = (
-                f"container {self.place.container} runs its image's own program, which the "
-                "manifest does not show: name it under command"
-            )
+            message = f"container {self.place.container} runs its image's own program, which the "
+            message += "manifest does not show: name it under command"
             place = words[0].origin if words else Origin(self.name, self.node.line)
             self.notes.append(SourceNote("image-command", message, place))
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         outer = (*words, *self.variables.values())
-        within = Inside("pod", self.place.container)
-        inner = read_inside(inner, within, outer)
+        inner = read_inside(inner, Inside("pod", self.place.container), outer)
         if (hook := self.node.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"
             self.note("script-not-read", message, hook)
-        ports = tuple(self.published())
-        commands = tuple(
-            command._replace(
+        files = {**self.files, **inner.files}
+        commands = inner.each(
+            lambda command: command._replace(
                 place=self.place,
                 container=settings,
                 copies=self.pod.copies * command.copies,
-                files={**self.files, **inner.files},
+                files=files,
             )
-            for command in inner.commands
-        )
-        if commands:
-            commands = (commands[0]._replace(published=ports), *commands[1:])
-        notes = (*self.notes, *inner.notes)
-        return Reading(commands, notes, published=() if commands else ports)
+        ).commands
+        reading = Reading(commands, (*self.notes, *inner.notes))
+        return with_published(reading, tuple(self.published()))
 
     def as_a_shell_has_it(self, text: str) -> str:
         """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
@@ -276,11 +245,11 @@ class _Container:
             text, origin = item.at("hostPort").text, str(Origin(self.name, item.line))
             address = item.at("hostIP").text or ""
             if text is not None and text != "0":
-                port = int(text) if text.isdecimal() and len(text) < 7 else None
-                number = Unknown(f"hostPort {text!r} is not a number") if port is None else port
-                data_by_kind = "" if address in ("0.0.0.0", "::") else address
+                known = text.isdecimal() and len(text) < 7
+                port = int(text) if known else Unknown(f"hostPort {text!r} is not a number")
+                address = "" if address in ("0.0.0.0", "::") else address
                 owner = f"container {self.place.container} of {pod} ({origin})"
-                yield Published(number, data_by_kind, owner, origin, pod)
+                yield Published(port, address, owner, origin, pod)
 
     def beside(self, name: str) -> str | None:
         """Return the text of a file that lies in the container, as far as the manifest says."""
@@ -288,10 +257,7 @@ class _Container:
         return None if word is None else word.text
 
     def read_sources(self) -> bool:
-        """Take the variables of ``envFrom``; return whether the manifest has all of them.
-
-        Returns whether the manifest holds all of them; what it does not hold is noted.
-        """
+        """Take the variables of ``envFrom``; return whether the manifest has all of them."""
         complete = True
         for source in self.node.at("envFrom").items:
             data = self.referenced_data(source, "Ref")
@@ -300,17 +266,16 @@ class _Container:
                 message = "envFrom: the variables of a ConfigMap or Secret are unknown here"
                 self.note("env-from-not-read", message, source)
                 continue
-            prefix = source.at("prefix").text or ""
             for key, node in data.items():
-                where = Origin(self.name, node.line)
-                self.variables[prefix + key] = Word(node.text or "", where)
+                word = Word(node.text or "", Origin(self.name, node.line))
+                self.variables[(source.at("prefix").text or "") + key] = word
         return complete
 
     def referenced_data(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
         """Return the data that ``configMapRef`` and its like name; None if it is not here."""
-        for kind, data_by_kind in self.data_by_kind.items():
+        for kind, by_name in self.data_by_kind.items():
             if f"{kind}{suffix}" in source.fields:
-                return data_by_kind.get(source.at(f"{kind}{suffix}", "name").text)
+                return by_name.get(source.at(f"{kind}{suffix}", "name").text)
         return None
 
     def read_variables(self) -> None:
@@ -325,12 +290,10 @@ class _Container:
             if source.fields:
                 data = self.referenced_data(source, "KeyRef") or {}
                 keys = [node.at("key").text or "" for node in source.fields.values()]
-                known = data.get(keys[0])
-                inside = Inside("cluster", key)
-                word = Word(f"$({key})", Origin(self.name, item.line), (key,), inside=inside)
-                if known is not None and known.text is not None:
-                    word = Word(known.text, Origin(self.name, known.line))
-                self.variables[key] = word
+                known = data.get(keys[0], Node(None))
+                at, inside = Origin(self.name, known.line or item.line), Inside("cluster", key)
+                word = Word(f"$({key})", at, (key,), inside=inside)
+                self.variables[key] = word if known.text is None else Word(known.text, at)
             else:
                 node = value if value.line else value._replace(line=item.line)
                 self.variables[key] = self.filled(node, f"the variable {key}", position)
@@ -338,12 +301,10 @@ class _Container:
     def filled(self, node: Node, what: str, position: int | None = None) -> Word:
         """Fill in $(NAME) as the kubelet does. position: of a variable in ``env``."""
         text, origin = node.text or "", Origin(self.name, node.line)
-        if node.not_text:
-            message = (
-                f"{what} is {brief(text)}, a {node.not_text} to YAML, which Kubernetes refuses "
-                f'(cannot unmarshal {node.not_text} into … of type string): write "{brief(text)}"'
-            )
-            self.note("value-not-text", message, node)
+        if kind := node.not_text:
+            message = f"{what} is {brief(text)}, a {kind} to YAML, which Kubernetes refuses "
+            why = f'(cannot unmarshal {kind} into … of type string): write "{brief(text)}"'
+            self.note("value-not-text", message + why, node)
         unresolved: list[str] = []
         inside: Inside | None = None
 
@@ -380,11 +341,9 @@ class _Container:
 def _asked(pod: Node) -> tuple[str, ...]:
     """Return the names of all device plugin resources that a pod's containers ask for."""
     containers = (*pod.at("initContainers").items, *pod.at("containers").items)
-    limits = (container.at("resources", "limits").fields for container in containers)
-    referenced_data = (
-        key for each in limits for key, node in each.items() if node.text not in (None, "0")
-    )
-    return tuple(dict.fromkeys(key for key in referenced_data if "/" in key))
+    limits = (container.at("resources", "limits").fields.items() for container in containers)
+    keys = (key for each in limits for key, node in each if node.text not in (None, "0"))
+    return tuple(dict.fromkeys(key for key in keys if "/" in key))
 
 
 def _settings(pod: Node, container: Node) -> ContainerSettings:
@@ -400,10 +359,8 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
     profiles = []
     for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
         profile = security.at(key) if security.at(key).fields else shared.at(key)
-        if profile_type := profile.at("localhostProfile").text or profile.at("type").text:
-            profiles.append(
-                f"{name}={'unconfined' if profile_type == 'Unconfined' else profile_type}"
-            )
+        if value := profile.at("localhostProfile").text or profile.at("type").text:
+            profiles.append(f"{name}={'unconfined' if value == 'Unconfined' else value}")
     return ContainerSettings(
         engine="kubernetes",
         image=container.at("image").text or "",
@@ -446,13 +403,11 @@ def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
     """
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
-        quantities = (*limits.items(), *requests.items())
-        problems = [
-            (why, node.line) for key, node in quantities if (why := _misspelt(key, node.text))
-        ]
+        pairs = [*limits.items(), *requests.items()]
+        reasons = [(_misspelt(key, node.text), node.line) for key, node in pairs]
         for key, node in requests.items():
-            if why := _unlike(key, node.text, limits.get(key, Node(None))):
-                problems.append((why, node.line))
+            reasons.append((_unlike(key, node.text, limits.get(key, Node(None))), node.line))
+        problems = [(why, line) for why, line in reasons if why]
         asked = {**requests, **limits}
         pages = [node.line for key, node in asked.items() if key.startswith("hugepages-")]
         if pages and "cpu" not in asked and "memory" not in asked:
@@ -521,18 +476,13 @@ def quantity(text: str) -> int | None:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None
-    whole, fraction, suffix = match.groups()
-    number, divisor = int(whole + (fraction or "")), 10 ** len(fraction or "")
-    if not suffix:
-        scale = 1
-    elif suffix in _SMALL:
-        scale, divisor = 1, divisor * 10 ** _SMALL[suffix]
-    elif suffix[0] in "eE" and suffix[1:]:
-        power = int(suffix[1:])
-        scale, divisor = 10 ** max(power, 0), divisor * 10 ** max(-power, 0)
-    else:
+    whole, fraction, suffix = (group or "" for group in match.groups())
+    by_name = suffix[1:] in ("", "i")  # else 1e9
+    power = -_SMALL.get(suffix, 0) if by_name else int(suffix[1:])
+    scale = 10 ** max(power, 0)
+    if by_name and suffix[:1] in _POWERS:
         scale = (1024 if suffix.endswith("i") else 1000) ** _POWERS[suffix[0]]
-    return int(-(-number * scale // divisor))
+    return int(-(-int(whole + fraction) * scale // 10 ** (len(fraction) + max(-power, 0))))
 
 
 def _recognises(launch: LaunchText) -> bool:

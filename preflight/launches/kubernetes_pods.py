@@ -106,11 +106,8 @@ def not_read(item: Node) -> Iterator[str]:
         yield f"how many workers a role of {kind} {called} has is not read: give its pods"
     if not kind.startswith("Dynamo"):
         return
-    components = [
-        *item.at("spec", "services").fields.values(),
-        *item.at("spec", "components").items,
-    ]
-    for component in (*components, item.at("spec")):
+    spec = item.at("spec")
+    for component in (*spec.at("services").fields.values(), *spec.at("components").items, spec):
         failovers = (component.at("failover"), component.at("experimental", "failover"))
         if any(each.value is not None and each.at("enabled").text != "false" for each in failovers):
             yield f"the standby engines of a failover in {kind} {called} are not read"
@@ -118,7 +115,7 @@ def not_read(item: Node) -> Iterator[str]:
             yield f"the frontendSidecar of {kind} {called} is not read"
         if "multinode" in component.fields and "dynamo.sglang" not in " ".join(_texts(component)):
             yield f"how the nodes of {kind} {called} share an engine is not read: give its pods"
-    if item.at("spec", "experimental", "componentGroups").items:
+    if spec.at("experimental", "componentGroups").items:
         yield f"how often the componentGroups of {kind} {called} run is not read"
 
 
@@ -127,10 +124,10 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
-    yield Pod(leader if leader.fields else worker, (), _group_variables(_LWS, size, "0"))
+    first = _of_group(leader if leader.fields else worker, "leader", _LWS, size)
+    yield first._replace(role=(), open=False)
     if size != "1":
-        variables = _group_variables(_LWS, size, _index_of_worker(size))
-        yield Pod(worker, ("worker",), variables, copies=_others(size))
+        yield _of_group(worker, "worker", _LWS, size)._replace(open=False)
 
 
 def _number(node: Node, default: int = 1) -> int:
@@ -139,20 +136,16 @@ def _number(node: Node, default: int = 1) -> int:
     return int(text) if text.isdecimal() and len(text) < 7 else default
 
 
-def _index_of_worker(size: str) -> str | None:
-    """Return the index of a worker in its group; None if several stand beside the leader."""
-    return "1" if size == "2" else None
+def _of_group(spec: Node, which: str, names: tuple[str, ...], size: str) -> Pod:
+    """Return the leader of a group, or its workers, with the variables that tell which it is.
 
-
-def _others(size: str) -> int:
-    """Return how many workers stand beside the leader of a group."""
-    return max(1, int(size) - 1) if size.isdecimal() and len(size) < 7 else 1
-
-
-def _group_variables(
-    names: tuple[str, str, str], size: str | None, index: str | None
-) -> dict[str, str | None]:
-    return dict(zip(names, (None, size, index), strict=True))
+    A worker knows its index if it is the only one beside the leader.
+    """
+    others = _number(Node(size)) - 1
+    index = "0" if which == "leader" else "1" if size == "2" else None
+    variables = dict(zip(names, (None, size, index), strict=True))
+    copies = 1 if which == "leader" else max(1, others)
+    return Pod(spec, (which,), variables, open=True, copies=copies)
 
 
 def _of_groups(item: Node, name: str) -> list[Node]:
@@ -185,8 +178,7 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     if nodes < 2 or not _ENGINE.search(" ".join(_texts(main))):
         yield pod._replace(copies=pod.copies * nodes)
         return
-    workers = ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1))
-    for which, rank, copies in (("leader", "0", pod.copies), workers):
+    for which, rank in (("leader", "0"), ("worker", "$(LWS_WORKER_INDEX)")):
         flags = f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
         flagged_args = [*args, *(Node(word, main.line) for word in flags.split())]
         if not direct:  # the text of a shell
@@ -194,12 +186,14 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
                 item._replace(value=_ENGINE.sub(rf"\g<0> {flags}", item.text or "", count=1))
                 for item in args
             ]
-        first = Node({**main.fields, "args": Node(flagged_args, main.line)}, main.line)
-        spec = {**pod.spec.fields, "containers": Node([first, *others], main.line)}
-        index = "0" if which == "leader" else _index_of_worker(str(nodes))
-        variables = {**pod.operator_sets, **_group_variables(_LWS, str(nodes), index)}
-        role = (*pod.role, which)
-        yield Pod(Node(spec, pod.spec.line), role, variables, open=True, copies=copies)
+        first = _with(main, args=Node(flagged_args, main.line))
+        spec = _with(pod.spec, containers=Node([first, *others], main.line))
+        made = _of_group(spec, which, _LWS, str(nodes))
+        yield made._replace(
+            role=(*pod.role, which),
+            operator_sets={**pod.operator_sets, **made.operator_sets},
+            copies=pod.copies * made.copies,
+        )
 
 
 def _texts(node: Node) -> Iterator[str]:
@@ -217,10 +211,7 @@ def _component(node: Node, pod: Pod) -> Pod:
     frontend runs ``python3 -m dynamo.frontend``.
     """
     containers = pod.spec.at("containers").items or [Node({})]
-    main = next(
-        (container for container in containers if container.at("name").text == "main"),
-        containers[0],
-    )
+    main = next((each for each in containers if each.at("name").text == "main"), containers[0])
     others = [container for container in containers if container is not main]
     fields = dict(main.fields)
     if (secret := node.at("envFromSecret").text) is not None:
@@ -247,10 +238,8 @@ def _component(node: Node, pod: Pod) -> Pod:
         spec["volumes"] = Node([*pod.spec.at("volumes").items, volume])
         fields["volumeMounts"].items.append(mount)
     if node.at("resources").fields and not main.at("resources").fields:
-        named = {
-            key: _container_resources(node_resources)
-            for key, node_resources in node.at("resources").fields.items()
-        }
+        asked = node.at("resources").fields.items()
+        named = {key: _container_resources(each) for key, each in asked}
         fields["resources"] = Node(named, node.line)
     spec["containers"] = Node([Node(fields, main.line), *others], node.line)
     return pod._replace(spec=Node(spec, pod.spec.line))
@@ -266,14 +255,15 @@ def _container_resources(resources: Node) -> Node:
 
 def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
     """Return a pod whose containers have some more variables in front of their own."""
-    containers = [
-        Node(
-            {**item.fields, "env": Node([*variables, *item.at("env").items], item.line)}, item.line
-        )
-        for item in pod.spec.at("containers").items
-    ]
-    spec = {**pod.spec.fields, "containers": Node(containers, pod.spec.line)}
-    return pod._replace(spec=Node(spec, pod.spec.line))
+    containers = []
+    for item in pod.spec.at("containers").items:
+        env = Node([*variables, *item.at("env").items], item.line)
+        containers.append(_with(item, env=env))
+    return pod._replace(spec=_with(pod.spec, containers=Node(containers, pod.spec.line)))
+
+
+def _with(base: Node, **fields: Node) -> Node:
+    return Node({**base.fields, **fields}, base.line)
 
 
 def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
@@ -282,15 +272,14 @@ def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
     if node.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = node.at("mainContainer")
         containers = Node([main, *node.at("containers").items], main.line)
-        yield Pod(Node({**node.fields, "containers": containers}, node.line), role, open=True)
+        yield Pod(_with(node, containers=containers), role, open=True)
     elif node.at("leaderWorkerTemplate").fields:  # a role of a DisaggregatedSet
         for pod in _leader_worker_set(node.at("leaderWorkerTemplate")):
             yield pod._replace(role=(*role, *pod.role))
     elif node.at("runner").at("image").text is not None:  # OME's runtimes
         runner = node.at("runner")
         containers = Node([runner, *node.at("containers").items], runner.line)
-        spec = Node({**node.fields, "containers": containers}, node.line)
-        yield Pod(spec, role, _OME, open=True)
+        yield Pod(_with(node, containers=containers), role, _OME, open=True)
     elif node.at("containers").items:
         yield Pod(node, role, open=True)
     elif pattern.fields:
@@ -332,10 +321,7 @@ def _group(
         whole = template
         for key in keys:
             whole = merged(whole, group.at(key))
-        index = "0" if which == "leader" else _index_of_worker(size)
-        variables = _group_variables(names, size, index)
-        copies = 1 if which == "leader" else _others(size)
-        yield Pod(whole.at("spec"), (*role, which), variables, open=True, copies=copies)
+        yield _of_group(whole.at("spec"), which, names, size)._replace(role=(*role, which))
 
 
 def merged(base: Node, patch: Node, key: str = "") -> Node:
@@ -370,13 +356,10 @@ def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[N
     named = [node for node in patch if "$patch" not in node.fields]
     if any(node.at("$patch").text == "replace" for node in patch):
         return named
-    changed = [
-        (merged(base[names.index(name)], node) if name in names else node, name)
-        for node in named
-        for name in (node.at(merge_key).text,)
-    ]
-    touched = {name for _, name in changed} | deleted
-    left = [(node, name) for node, name in zip(base, names, strict=True) if name not in touched]
+    before = dict(zip(names, base, strict=True))
+    by_name = {each.at(merge_key).text: each for each in named}
+    changed = [(merged(before.get(name, Node(None)), each), name) for name, each in by_name.items()]
+    left = [(node, name) for name, node in before.items() if name not in {*by_name, *deleted}]
     nodes: list[Node] = []
     while left and changed:
         other = changed[0][1]

@@ -139,10 +139,8 @@ def read_kind(launch: LaunchText) -> Reading:
         give = f"give {program} --config {quote(name)}"
         raise SourceError(f"{launch.path} is read by a server: {give}")
     if launch.documents and "values" in name:
-        raise SourceError(
-            f"{launch.path} looks like the values of a Helm chart: give what helm template CHART "
-            f"-f {quote(name)} prints"
-        )
+        give = f"give what helm template CHART -f {quote(name)} prints"
+        raise SourceError(f"{launch.path} looks like the values of a Helm chart: {give}")
     *names, script = (kind.name for kind in kinds)
     raise SourceError(
         f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"

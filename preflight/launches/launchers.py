@@ -51,7 +51,9 @@ _TOLD = {
     "enroot": "what the container brings along",
     "singularity": "what the container brings along",
 }
+_EXEC_ENGINES = ("docker", "nerdctl", "podman")
 _ELSEWHERE = {
+    **dict.fromkeys(_EXEC_ENGINES, "the environment of the container"),
     "kubectl": "the environment of the pod",
     "oc": "the environment of the pod",
     "ray": "the environment of the cluster",
@@ -66,8 +68,7 @@ SEVERAL_PROGRAMS = frozenset("mpiexec mpirun prun srun".split())
 _FAN_OUT = frozenset("clush parallel parallel-ssh pdsh xargs".split())
 # Type into the shells of panes: not read.
 TYPISTS = frozenset(("screen", "tmux"))
-_EXEC_ENGINES = ("docker", "nerdctl", "podman")
-LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_EXEC_ENGINES)
+LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys()
 # A script that is given a program: the entrypoint of an image, or one's own wrapper.
 _ENTRYPOINT = regex(r"\.sh$|entrypoint")
 _MODULE = regex(r"(sglang|sglang_router|mooncake|vllm|lmcache)\.[\w.]+|dynamo\.\w+")
@@ -168,18 +169,14 @@ def launched(
         is_script = is_script or (name in ("su", "runuser") and before in ("-c", "--command"))
         if program in _TALKS:
             return None
-        is_program = begins(program) and bool(following or reads) and program not in _BUILTINS
-        is_program = is_program or (
-            program.startswith("python") and _ARGUMENT.match(following) is not None
-        )
-        is_program = is_program or _NAMED.fullmatch(program) is not None or program in _FAN_OUT
-        is_program = is_program or (
-            name in _RUN_FILES and text.endswith(".py") and "add" not in before
-        )
         if (
             module
             or is_script
-            or is_program
+            or (begins(program) and (following or reads) and program not in _BUILTINS)
+            or (program.startswith("python") and _ARGUMENT.match(following))
+            or _NAMED.fullmatch(program)
+            or program in _FAN_OUT
+            or (name in _RUN_FILES and text.endswith(".py") and "add" not in before)
             or (program in ("sglang", "vllm") and following == "serve")
         ):
             break
@@ -187,10 +184,9 @@ def launched(
     else:
         if not (reads and name in ("su", "runuser")):
             return None
-    elsewhere = name in _ELSEWHERE or name in _EXEC_ENGINES
     written = words[start] if is_script else None
     settings, note = _settings(words[first:start]), _note(words[first], name)
-    return Launched(start, written, module, elsewhere, settings, note)
+    return Launched(start, written, module, name in _ELSEWHERE, settings, note)
 
 
 def _joined(words: Sequence[Word]) -> Word:
@@ -214,7 +210,7 @@ def starts_server(words: Sequence[Word]) -> bool:
 def starts_anew(wrapper: Sequence[str]) -> bool:
     """Return whether a wrapper's program is no child of the caller: its limits differ."""
     name = wrapper[0].rpartition("/")[2]
-    return name in _ELSEWHERE or (name in _EXEC_ENGINES and "exec" in wrapper)
+    return name in _ELSEWHERE and (name not in _EXEC_ENGINES or "exec" in wrapper)
 
 
 def enters_container(wrapper: Sequence[str]) -> bool:
@@ -252,20 +248,19 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
         number = slurm_count("SLURM_NTASKS")
     if 0 in (nodes_asked, nodes, each, number):
         return None
-    if number is None:
-        return None if nodes is None else Tasks(each or 1, nodes)
-    if nodes is None:
-        return Tasks(1, number) if number == 1 else None
+    if number is None or nodes is None:
+        one_each = None if nodes is None else Tasks(each or 1, nodes)
+        return Tasks(1, 1) if number == 1 else one_each
     return Tasks(-(-number // nodes), min(nodes, number))
 
 
 def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 if not known, None without the option."""
+    short = tuple(name for name in names if len(name) == 2)
     for name, value in valued(words):
-        if name in names:
-            return _whole(value)
-        if any(len(n) == 2 and name.startswith(n) and name[2:3].isdigit() for n in names):
-            return _whole(name[2:])
+        attached = name.startswith(short) and name[2:3].isdigit()  # -N4
+        if name in names or attached:
+            return _whole(name[2:] if attached else value)
     return None
 
 
@@ -361,10 +356,8 @@ def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
 def _of_ray(word: Word) -> list[tuple[str, Word]]:
     """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
     try:
-        variables = json.loads(word.text).get("env_vars", {})
-    except (ValueError, RecursionError, AttributeError):
-        return []
-    if not isinstance(variables, dict):
+        variables = dict(json.loads(word.text).get("env_vars", {}))
+    except (ValueError, TypeError, RecursionError, AttributeError):
         return []
     return [(name, word._replace(text=str(value))) for name, value in variables.items()]
 
@@ -373,20 +366,13 @@ def _note(word: Word, name: str) -> SourceNote | None:
     """Say which effect of a launcher a launch does not show; None if none."""
     if name in _HERE:
         return None
+    id_, why = "launcher", "it is not read, nor what it sets for the program"
     if name in _TOLD:
-        message = (
-            f"{name} stands in front: read as if it started one process here, in this environment; "
-            f"not known here: {_TOLD[name]}"
-        )
-        return SourceNote("launcher", message, word.origin)
-    if name in _ELSEWHERE or name in _EXEC_ENGINES:
-        where = _ELSEWHERE.get(name, "the environment of the container")
-        message = (
-            f"{name} stands in front: {where} is not known here, and none is assumed; put the "
-            "settings that matter in front of the program, as env NAME=value program"
-        )
-        return SourceNote("launcher", message, word.origin)
-    message = (
-        f"{brief(word.text)} stands in front: it is not read, nor what it sets for the program"
-    )
-    return SourceNote("script-not-read", message, word.origin)
+        why = "read as if it started one process here, in this environment; not known here: "
+        why += _TOLD[name]
+    elif name in _ELSEWHERE:
+        why = f"{_ELSEWHERE[name]} is not known here, and none is assumed; put the settings that "
+        why += "matter in front of the program, as env NAME=value program"
+    else:
+        id_, name = "script-not-read", brief(word.text)
+    return SourceNote(id_, f"{name} stands in front: {why}", word.origin)

@@ -127,12 +127,10 @@ class _Program:
         unread_places, started = list[_Place](), False
         for place in self.places:
             call = place.node
-            full = self.full_name(call.func) if isinstance(call, ast.Call) else ""
-            if (
-                not isinstance(call, ast.Call)
-                or not _STARTS.fullmatch(full)
-                or _ASKS.fullmatch(full)
-            ):
+            if not isinstance(call, ast.Call):
+                continue
+            full = self.full_name(call.func)
+            if not _STARTS.fullmatch(full) or _ASKS.fullmatch(full):
                 continue
             words = self.words(call, full)
             environment = self.environment(place, call) if words else None
@@ -141,9 +139,7 @@ class _Program:
                 continue
             doubts, started = self.doubts(place), True
             reading = read_words(words, environment, beside=self.beside)
-            commands = (
-                command._replace(doubts=(*doubts, *command.doubts)) for command in reading.commands
-            )
+            commands = (each._replace(doubts=(*doubts, *each.doubts)) for each in reading.commands)
             yield reading._replace(commands=tuple(commands))
         unread_places += [where for where, name, _ in self.settings if started and not name]
         for each in unread_places:

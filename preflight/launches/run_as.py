@@ -60,9 +60,7 @@ def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
     caps = {*shown.partition("--ambient-caps ")[2].partition(" ")[0].split(",")}
     caps = caps if name == "setpriv" else set()
     gained = tuple(each for each in CAPABILITIES if {f"+{each.lower()}", "+all"} & caps)
-    user: str | Unknown = changer.usual
-    if word is not None:
-        user = _user(word)
+    user = changer.usual if word is None else _user(word)
     return RunAs(user, gained, f"{name} ({words[0].origin})" if user != "" or gained else "")
 
 
@@ -111,11 +109,9 @@ def options_not_read(words: Sequence[Word]) -> Iterator[SourceNote]:
     """Yield a note on options whose effect is not followed."""
     text = " ".join(word.text for word in words)
     if _ODD_OPTIONS.match(text):
-        message = (
-            f"{brief(text)}: what its options keep or take is not read; put the settings behind "
-        )
-        message += "it, as env NAME=value program"
-        yield SourceNote("script-not-read", message, words[0].origin)
+        why = "what its options keep or take is not read; put the settings behind it, as env "
+        why = f"{brief(text)}: {why}NAME=value program"
+        yield SourceNote("script-not-read", why, words[0].origin)
 
 
 def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:

@@ -150,12 +150,6 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
     return SetLimit(name, first, bound(hard) if colon else first, str(word.origin), raises)
 
 
-def wrapper_limits(words: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield the limits that a wrapper sets for its program."""
-    if words[0].text.rpartition("/")[2] == "prlimit":
-        yield from prlimit(words)
-
-
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
     """Return a note that a property of a unit sets a limit, or None."""
     taken = key == "AmbientCapabilities" and "~" in value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable
 
@@ -12,6 +13,11 @@ from checks.base.regex import regex
 _LONGEST_FORMULA = 400
 _SET = regex(r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))", re.ASCII)
 _SET_BEFORE = regex(r"(\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
+# ``++A``, ``A++`` or ``A += sum``: what alone may set a variable.
+_SETS = regex(
+    r"\s*(?:(\+\+|--)\s*)?([A-Za-z_]\w*)\s*(?:(\+\+|--)\s*|([-+*/%]?)=(?!=)(.*))?",
+    re.ASCII | re.DOTALL,
+)
 _NUMBER = regex(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
 _KNOWN = regex(r"(?:[\w\s+\-*/%()<>=&|]|!=)*", re.ASCII)
 _TERNARY = regex(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
@@ -21,8 +27,23 @@ Value = Callable[[str], "str | None"]
 Assign = Callable[[str, int], None]
 
 
-class _NotKnownError(Exception):
-    """What stands there follows from a name that nobody sets, or is no sum that is read here."""
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # C rounds towards zero
+
+
+_RESULTS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _quotient,
+    ast.Mod: lambda a, b: a - _quotient(a, b) * b,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
@@ -37,7 +58,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
     try:
         for part in formula.split(",") if formula.strip() else ():
             result = _part(part, value, assign)
-    except (_NotKnownError, RecursionError):
+    except (ArithmeticError, SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     return result
 
@@ -49,98 +70,65 @@ def names_set(formula: str) -> dict[str, bool]:
 
 
 def _part(text: str, value: Value, assign: Assign | None) -> int:
-    """Return the result of one part of a formula, and carry out its assignment."""
-    text = text.strip()
-    before, behind = _SET_BEFORE.fullmatch(text), _SET.match(text)
-    if before is None and (behind is None or behind[2]):
+    """Work out a part of a formula, with its assignment. Raises ArithmeticError if not read."""
+    match = _SETS.fullmatch(text)
+    if match is None or not names_set(text):
         if names_set(text):
-            raise _NotKnownError
+            raise ArithmeticError
         return _sum(text, value)
-    if assign is None:
-        raise _NotKnownError
-    if before is not None:
-        name, result = before[2], _number(before[2], value) + (1 if before[1] == "++" else -1)
-        assign(name, result)
-        return result
-    assert behind is not None
-    name, operator, rest = behind[1], behind[3], text[behind.end() :]
-    if operator in ("++", "--"):
-        if rest.strip():
-            raise _NotKnownError
-        number = _number(name, value)
-        assign(name, number + (1 if operator == "++" else -1))
-        return number
-    if operator[0] not in "=+-*/%":
-        raise _NotKnownError
-    result = _part(rest, value, assign)
-    if operator != "=":
-        result = _sum(f"({_number(name, value)}){operator[0]}({result})", value)
+    before, name, behind, by, rest = match.groups()
+    if assign is None or (before and (behind or rest is not None)):
+        raise ArithmeticError
+    if rest is None:
+        old = _number(name, value)
+        result = old + (1 if "+" in (before or behind) else -1)
+    else:
+        result = old = _part(rest, value, assign)
+        if by:
+            result = old = _sum(f"({_number(name, value)}){by}({result})", value)
     assign(name, result)
-    return result
+    return old if behind else result
 
 
 def _sum(text: str, value: Value) -> int:
-    """Return the value of an arithmetic expression without assignments. Raises _NotKnownError."""
+    """Work out a formula without assignments."""
     ternary = _TERNARY.fullmatch(text)
     if ternary is not None:
         condition, yes, no = ternary.groups()
         return _sum(yes if _sum(condition, value) else no, value)
     if not _KNOWN.fullmatch(text):
-        raise _NotKnownError
-    try:
-        tree = ast.parse(f"({text.replace('&&', ' and ').replace('||', ' or ')})", mode="eval").body
-    except (SyntaxError, ValueError, MemoryError):
-        raise _NotKnownError from None
-    return _worked_out(tree, value)
+        raise ArithmeticError
+    text = text.replace("&&", " and ").replace("||", " or ").strip()
+    return _worked_out(ast.parse(f"({text})", mode="eval").body, value)
 
 
 def _number(name: str, value: Value) -> int:
     text = value(name)
     if text is None or not _NUMBER.fullmatch(text.strip() or "0"):
-        raise _NotKnownError
+        raise ArithmeticError
     return int(text.strip() or "0")
 
 
 def _worked_out(node: ast.expr, value: Value) -> int:
-    """Return the result of a tree, as C has it. Raises _NotKnownError."""
+    """Return the result of a tree, as C has it."""
     match node:
-        case ast.Constant(int() as number) if not isinstance(number, bool):
-            return _whole(number)
+        case ast.Constant(int() as result) if not isinstance(result, bool):
+            pass
         case ast.Name(name):
             return _number(name, value)
-        case ast.BoolOp(ast.And() | ast.Or() as operator, operands):
-            stops = isinstance(operator, ast.Or)
-            for operand in operands:
-                if bool(_worked_out(operand, value)) == stops:
-                    return int(stops)
-            return int(not stops)
+        case ast.BoolOp(joint, operands):
+            stops = isinstance(joint, ast.Or)
+            stopped = any(bool(_worked_out(each, value)) == stops for each in operands)
+            return int(stopped == stops)
         case ast.UnaryOp(ast.USub(), operand):
             return -_worked_out(operand, value)
-        case ast.Compare(left, [operator], [right]):
+        case ast.Compare(left, [joint], [right]) | ast.BinOp(left, joint, right) if (
+            type(joint) in _RESULTS
+        ):
             a, b = _worked_out(left, value), _worked_out(right, value)
-            compared: dict[type, int] = {ast.Lt: a < b, ast.LtE: a <= b, ast.Gt: a > b}
-            more: dict[type, int] = {ast.GtE: a >= b, ast.Eq: a == b, ast.NotEq: a != b}
-            return int(_known({**compared, **more}, operator))
-        case ast.BinOp(left, ast.Div() | ast.Mod() as operator, right):
-            a, b = _worked_out(left, value), _worked_out(right, value)
-            if not b:
-                raise _NotKnownError
-            # C rounds towards zero, Python downwards.
-            quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-            return quotient if isinstance(operator, ast.Div) else a - quotient * b
-        case ast.BinOp(left, operator, right):
-            a, b = _worked_out(left, value), _worked_out(right, value)
-            return _whole(_known({ast.Add: a + b, ast.Sub: a - b, ast.Mult: a * b}, operator))
-    raise _NotKnownError
-
-
-def _known(results: dict[type, int], operator: ast.AST) -> int:
-    if type(operator) not in results:
-        raise _NotKnownError
-    return results[type(operator)]
-
-
-def _whole(number: int) -> int:
-    if not -(2**63) <= number < 2**63:
-        raise _NotKnownError
-    return number
+            result = int(_RESULTS[type(joint)](a, b))
+        case _:
+            raise ArithmeticError
+    if not -(2**63) <= result < 2**63:
+        raise ArithmeticError
+    return result

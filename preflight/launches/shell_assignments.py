@@ -54,6 +54,7 @@ class ShellAssignments(ShellBlocks):
             self.not_read(text, node)
             return
         before, word_before = state.array(name), state.variables.get(name)
+        whole = () if word_before is None else (word_before,)
         keyed = state.values.get(("odd", name)) is not None
         if nodes is not None:
             words: list[Word] = []
@@ -71,7 +72,6 @@ class ShellAssignments(ShellBlocks):
             if keyed:
                 state.lose(name, origin, array=True)
                 return
-            whole = () if word_before is None else (word_before,)
             old = (whole if before is None else before) if adds else ()
             fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(words)))
             state.assign_array(name, (*old, *words) if fits else tuple(words))
@@ -85,16 +85,14 @@ class ShellAssignments(ShellBlocks):
         if index is None and before is None:
             state.assign(name, self.added(name, word) if adds else word, exported)
             return
-        elements = list(
-            before if before is not None else () if word_before is None else (word_before,)
-        )
+        elements = [*(whole if before is None else before)]
         place = 0 if index is None else number(state, index, origin)
+        unread = keyed or any(each.several for each in elements)
         if (
-            keyed
+            unread
             or place is None
             or not -len(elements) <= place <= len(elements)
             or (adds and place < len(elements))
-            or any(each.several for each in elements)
         ):
             state.lose(name, origin, array=True)
             return
@@ -170,20 +168,16 @@ class ShellAssignments(ShellBlocks):
 
     def unset(self, arguments: Sequence[str], origin: Origin) -> None:
         """Carry out ``unset A B``, ``unset -f NAME`` and ``unset A[1]``."""
-        for name in arguments:
+        for name in (each for each in arguments if not each.startswith("-")):
             array, bracket, _ = name.partition("[")
-            if name.startswith("-"):
-                continue
             if "-f" in arguments or self.state.variables.get(name) is None:
                 self.functions.pop(name, None)
-            if "-f" in arguments:
-                continue
-            if bracket:
+            if bracket and "-f" not in arguments:
                 self.state.lose(array, origin, array=True)
-                continue
-            self.state.assign(name, None, exported=False)
-            self.state.assign_array(name, None)
-            self.state.change(("odd", name), None)
+            elif "-f" not in arguments:
+                self.state.assign(name, None, exported=False)
+                self.state.assign_array(name, None)
+                self.state.change(("odd", name), None)
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
         """Return the environment of a process behind the assignments ``settings``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 from preflight.launches.shell_arithmetic import names_set
 from preflight.launches.shell_conditions import FALSE, OPEN, TRUE, Truth, either
@@ -21,6 +21,7 @@ MOST_TURNS = 2000
 _WAITS = frozenset(
     "curl date echo false grep nc nvidia-smi pgrep printf ps sleep true wget".split()
 )
+_NOT_COUNTED = "how many times it runs is not known"
 
 
 class ShellBlocks(ShellFlow):
@@ -119,9 +120,8 @@ class ShellBlocks(ShellFlow):
         skipped: branches that are read too if no arm decides. asks: the first condition is still
         to be looked at. unset: it asks of a variable that nothing sets.
         """
-        outcomes: list[Changes | None] = []
-        for body in skipped if asks else ():
-            outcomes.append(self.branch(note, partial(self.run, text, body)))
+        bodies = skipped if asks else ()
+        outcomes = [self.branch(note, partial(self.run, text, body)) for body in bodies]
         for condition, body in arms:
             truth = OPEN
             if condition is not None and asks:
@@ -163,9 +163,9 @@ class ShellBlocks(ShellFlow):
                 # Who asks so expects another word: every other arm may be the one.
                 note = self.open_note(f"case {text.text(head)}", origin, several=True)
                 self.goes_on(mark, count, note)
-                for other in (each for each in items if each != item):
-                    body = other.children[behind(other, ")") :]
-                    outcomes.append(self.branch(note, partial(self.run, text, body)))
+                others = [i.children[behind(i, ")") :] for i in items if i != item]
+                run = partial(self.run, text)
+                outcomes += [self.branch(note, partial(run, body)) for body in others]
                 break
             if note is None:
                 note = self.open_note(f"case {text.text(head)}", origin, several=True)
@@ -183,18 +183,15 @@ class ShellBlocks(ShellFlow):
 
     def arm(self, text: ShellText, item: Node, word: Word, origin: Origin) -> Truth:
         """Return whether a word matches one of the patterns of a ``case`` arm."""
-        truth = FALSE
         patterns: list[list[Node]] = [[]]
         for child in item.children[: behind(item, ")")]:
             if child.type == "|":
                 patterns.append([])
             elif child.is_named:
                 patterns[-1].append(child)
-        for nodes in patterns:
-            for written in text.words(nodes):
-                matched = self.conditions.matches(word, written.pieces, origin)
-                truth = either(truth, matched.undoubted())
-        return truth
+        written = (each.pieces for nodes in patterns for each in text.words(nodes))
+        matched = (self.conditions.matches(word, pieces, origin).undoubted() for pieces in written)
+        return reduce(either, matched, FALSE)
 
     def on_while_statement(self, text: ShellText, node: Node) -> Truth:
         """Go through ``while`` or ``until``: once if nothing tells how many turns it makes."""
@@ -210,10 +207,8 @@ class ShellBlocks(ShellFlow):
             if truth.value is None:
                 note = self.asked(text, condition, truth)._replace(id="loop-not-counted")
                 if "read" in written.split()[:2]:
-                    message = (
-                        f"while {brief(written)}: how many times it runs is not known; read once"
-                    )
-                    note = self.notes[-1] = note._replace(text=message)
+                    note = note._replace(text=f"while {brief(written)}: {_NOT_COUNTED}; read once")
+                    self.notes[-1] = note
                 self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
                 return OPEN
             if not self.next_turn(text, body):
@@ -263,22 +258,17 @@ class ShellBlocks(ShellFlow):
         if node.children[0].type != "for":
             return self.not_read(text, node, "select is not read")
         values = node.children_by_field_name("value")
-        words: list[Word] = []
-        known = True
-        if values or any(child.type == "in" for child in node.children):
-            for written in text.words(values):
-                words += expand(self.state, written, origin)
-        else:
+        known = listed = bool(values) or any(child.type == "in" for child in node.children)
+        words = [word for each in text.words(values) for word in expand(self.state, each, origin)]
+        if not listed:
             known = self.state.parameters is not None
             words = list(self.state.parameters or ())
         doubts = {doubt.id for word in words for doubt in word.doubts}
         if not known or "loop-not-counted" in doubts or any(word.several for word in words):
             head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
-            unknown = f"how many times it runs is not known; read once, with {name} unknown"
-            message = f"for {brief(head)}: {unknown}"
-            note = SourceNote("loop-not-counted", message, origin)
+            message = f"for {brief(head)}: {_NOT_COUNTED}; read once, with {name} unknown"
             self.state.lose(name, origin)
-            self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+            self.once(text, body, message, origin)
             self.state.assign(name, Word(f"${name}", origin, (f"${name}",)))
             return OPEN
         for word in words:
@@ -308,9 +298,13 @@ class ShellBlocks(ShellFlow):
                 break
             known = number(self.state, step or "0", origin, assigns=True) is not None
         if not known:
-            message = f"for (({brief(head[1])})): how many times it runs is not known; read once"
             for name, element in names_set(f"{first}, {condition}, {step}").items():
                 self.state.lose(name, origin, element)
-            note = SourceNote("loop-not-counted", message, origin)
-            self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+            message = f"for (({brief(head[1])})): {_NOT_COUNTED}; read once"
+            self.once(text, body, message, origin)
         return TRUE
+
+    def once(self, text: ShellText, body: Node, message: str, origin: Origin) -> None:
+        """Go through a loop's body once, in doubt."""
+        note = SourceNote("loop-not-counted", message, origin)
+        self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)

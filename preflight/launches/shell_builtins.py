@@ -105,11 +105,9 @@ class ShellBuiltins(ShellAssignments):
         elif program == "read":
             return self.read_names(text, words, settings, piped)
         elif program in ("mapfile", "readarray", "getopts"):
-            for name in arguments[1:] if program == "getopts" else arguments or ["MAPFILE"]:
-                if _NAME.fullmatch(name):
-                    state.lose(name, origin, array=program != "getopts")
-            if program == "getopts":
-                state.lose("OPTARG", origin)
+            names = [*arguments[1:], "OPTARG"] if program == "getopts" else arguments or ["MAPFILE"]
+            for name in filter(_NAME.fullmatch, names):
+                state.lose(name, origin, array=program != "getopts")
         elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
             message = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
             self.note("script-not-read", message, origin)
@@ -195,20 +193,22 @@ class ShellBuiltins(ShellAssignments):
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
             return OPEN
-        if any(word.unresolved for word in words):
-            if script.startswith(("$(", "`")):
-                hooks = bool(_HOOK.match(script))
-                self.not_known(f"eval of what {brief(script)} writes", origin, hooks)
-                return PROGRAM
-            if any(word.text.startswith("$") for word in words[:1]):
-                why = f"eval {brief(script)}: what it runs is not known"
-                self.note("script-not-read", why, origin)
-                self.may_set(origin)
-                return PROGRAM
+        is_open = any(word.unresolved for word in words)
+        if is_open and script.startswith(("$(", "`")):
+            hooks = bool(_HOOK.match(script))
+            self.not_known(f"eval of what {brief(script)} writes", origin, hooks)
+            return PROGRAM
+        if is_open and words[0].text.startswith("$"):
+            self.note("script-not-read", f"eval {brief(script)}: what it runs is not known", origin)
+            self.may_set(origin)
+            return PROGRAM
         if not self.state.budget.spend(nested_cost(script, self.depth + 1)):
             return OPEN
-        inner = self.parsed(script, text.source, origin.line)
-        self.active.append("eval")
+        return self.within("eval", self.parsed(script, text.source, origin.line))
+
+    def within(self, what: str, inner: ShellText) -> Truth:
+        """Go through a text that this shell itself reads."""
+        self.active.append(what)
         ended = self.whole(inner)
         self.active.pop()
         return ended
@@ -220,16 +220,12 @@ class ShellBuiltins(ShellAssignments):
         text = self.near(name) if known and not name.endswith(_PERSONAL) else None
         deep = len(self.active) >= DEEPEST_SCRIPT
         if text is None or deep or not self.state.budget.spend(len(text)):
-            common = name.endswith(_SOURCED)
-            self.not_known(name, origin, common, "; name its settings here")
+            self.not_known(name, origin, name.endswith(_SOURCED), "; name its settings here")
             return PROGRAM
         before = self.state.parameters
         if len(words) > 1:
             self.state.give_parameters(tuple(words[1:]))
-        self.active.append("source")
-        inner = self.parsed(text, name, 1)
-        ended = self.whole(inner)
-        self.active.pop()
+        ended = self.within("source", self.parsed(text, name, 1))
         if len(words) > 1:
             self.state.give_parameters(before)
         if self.stop == "return":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,14 +14,7 @@ from preflight.launches.shell_text import Node, Pieces, ShellText
 from preflight.launches.source import Origin, SourceNote, Word
 
 _NEVER_SET = regex(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])(?::?-)?\}?")
-_NUMERIC = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
+_NUMERIC = {f"-{name}": getattr(operator, name) for name in "eq ne lt le gt ge".split()}
 _BINARY = frozenset(("=", "==", "!=", "<", ">", "=~", "-nt", "-ot", "-ef", *_NUMERIC))
 _UNARY = frozenset(
     "-a -b -c -d -e -f -g -h -k -L -N -O -p -r -s -S -t -u -w -x -G -n -z -v".split()
@@ -28,7 +22,7 @@ _UNARY = frozenset(
 _THERE = frozenset("-e -f -r -s".split())
 _INTEGER = regex(r"[+-]?[0-9]{1,18}", re.ASCII)
 _COMPOUND = frozenset("binary_expression unary_expression parenthesized_expression".split())
-_BRACKETS = frozenset(("(", ")", "!", "&&", "||", "[", "]", "[[", "]]"))
+_OPERATORS = frozenset("( ) ! && || [ ] [[ ]] -o".split()) | _BINARY | _UNARY
 # Of a regular expression POSIX and Python read these alike: letters, simple sets, + and *, ends.
 _EXPRESSION = regex(r"\^?(?:(?:[\w/:@%=,~ -]|\[\^?[\w./:-]+\])[+*]?)*\$?", re.ASCII)
 _LONGEST_SEARCHED = 128
@@ -120,25 +114,20 @@ class Conditions:
 
     def _whole(self, items: list[_Item], double: bool, origin: Origin) -> Truth:
         """Return the truth of all items of a condition; open if it does not parse."""
-        if len(items) > _MOST_ITEMS:
-            return OPEN
+        reader = _Reader(self, items, double, origin)
         try:
-            reader = _Reader(self, items, double, origin)
-            truth = reader.disjunction()
+            truth = reader.disjunction() if len(items) <= _MOST_ITEMS else OPEN
         except IndexError:
             return OPEN
         return truth if not reader.items else OPEN
 
-    def unary(self, operator: str, word: Word) -> Truth:
+    def unary(self, asked: str, word: Word) -> Truth:
         """Return the truth of ``-z WORD``, ``-f WORD`` and the like."""
-        if operator in ("-z", "-n"):
+        if asked in ("-z", "-n"):
             truth = self.empty(word)
-            return truth if operator == "-z" else truth.negated()
-        if word.unresolved:
-            return Truth(None, doubts=word.doubts)
-        if operator in _THERE and self.lies(word.text):
-            return Truth(True, doubts=word.doubts)
-        return OPEN
+            return truth if asked == "-z" else truth.negated()
+        lies = not word.unresolved and asked in _THERE and self.lies(word.text)
+        return Truth(lies or None, doubts=word.doubts if lies or word.unresolved else ())
 
     def empty(self, word: Word) -> Truth:
         """Return whether a text is empty; an argument of the script counts softly as empty."""
@@ -157,23 +146,20 @@ class Conditions:
         asks = word.unresolved[0] if alone and word.unresolved[0].isidentifier() else ""
         return Truth(None, doubts=word.doubts, asks=asks)
 
-    def binary(self, left: Word, operator: str, right: Word) -> Truth:
+    def binary(self, left: Word, between: str, right: Word) -> Truth:
         """Return the truth of two words with an operator between them."""
         doubts = (*left.doubts, *right.doubts)
-        if operator in _NUMERIC:
-            numbers = [self.integer(word) for word in (left, right)]
-            (a, soft), (b, also) = numbers
-            if a is None or b is None:
-                return Truth(None, doubts=doubts)
-            return Truth(_NUMERIC[operator](a, b), soft or also, doubts)
-        if operator in ("=", "==", "!="):
+        if between in _NUMERIC:
+            (a, soft), (b, also) = self.integer(left), self.integer(right)
+            if a is not None and b is not None:
+                return Truth(_NUMERIC[between](a, b), soft or also, doubts)
+        elif between in ("=", "==", "!="):
             for tested, empty_word in ((left, right), (right, left)):
                 if not empty_word.unresolved and not empty_word.text:
                     truth = self.empty(tested)
-                    return truth.negated() if operator == "!=" else truth
-            if left.unresolved or right.unresolved:
-                return Truth(None, doubts=doubts)
-            return Truth((left.text == right.text) != (operator == "!="), doubts=doubts)
+                    return truth.negated() if between == "!=" else truth
+            if not left.unresolved and not right.unresolved:
+                return Truth((left.text == right.text) != (between == "!="), doubts=doubts)
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
@@ -218,28 +204,28 @@ class _Reader:
     ) -> None:
         self.conditions, self.items = conditions, items
         self.double, self.origin = double, origin
-        self.either, self.both = ("||", "&&") if double else ("-o", "-a")
 
     def operator(self, place: int = 0) -> str:
         """Return the operator at a place; in ``[ ]`` any word may be one."""
         if place >= len(self.items):
             return ""
         item = self.items[place]
-        known = self.double or item.word is None
-        return item.operator if known or item.word is None else item.word.text
+        return item.operator if self.double or item.word is None else item.word.text
 
     def disjunction(self) -> Truth:
-        truth = self.conjunction()
-        while self.operator() == self.either:
-            self.items = self.items[1:]
-            truth = either(truth, self.conjunction())
-        return truth
+        return self.chain(either, "||" if self.double else "-o", self.conjunction)
 
     def conjunction(self) -> Truth:
-        truth = self.single()
-        while self.operator() == self.both:
+        return self.chain(both, "&&" if self.double else "-a", self.single)
+
+    def chain(
+        self, joined: Callable[[Truth, Truth], Truth], between: str, read: Callable[[], Truth]
+    ) -> Truth:
+        """Read conditions that the same operator joins."""
+        truth = read()
+        while self.operator() == between:
             self.items = self.items[1:]
-            truth = both(truth, self.single())
+            truth = joined(truth, read())
         return truth
 
     def single(self) -> Truth:
@@ -301,16 +287,13 @@ def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
             stack += reversed(node.children)
             continue
         written = text.text(node)
-        operator = not node.is_named or node.type == "test_operator"
-        if (operator and (written in _BRACKETS or written in _BINARY or written in _UNARY)) or (
-            operator and written == "-o"
-        ):
+        if (not node.is_named or node.type == "test_operator") and written in _OPERATORS:
             items.append(written)
             end = -1
-        elif end == node.start_byte and isinstance(items[-1], list):
+            continue
+        if end == node.start_byte and isinstance(items[-1], list):
             items[-1].append(node)
-            end = node.end_byte
         else:
             items.append([node])
-            end = node.end_byte
+        end = node.end_byte
     return items

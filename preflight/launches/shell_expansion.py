@@ -199,18 +199,15 @@ class _Expansion:
         if ends is None:  # a variable that is not known says where words end
             self.keep(text, ("IFS",))
             return
-        if not ends:
-            self.keep(text)
-            return
         place = 0
-        for end in _ends_of_fields(ends).finditer(text):
+        for end in _ends_of_fields(ends).finditer(text) if ends else ():
             if end.start() > place:
                 self.keep(text[place : end.start()])
             # A blank ends a word that there is, anything else may end an empty one.
             self.open = self.open or bool(end.group().strip(BLANKS))
             self.close()
             place = end.end()
-        if place < len(text):
+        if place < len(text) or not ends:
             self.keep(text[place:])
 
     def add(self, pieces: Pieces, inner: bool) -> None:
@@ -237,10 +234,8 @@ class _Expansion:
                 else:
                     self.keep(str(result))
             elif piece.kind == "output":
-                dollar = piece.text.startswith("$(")
-                text = (
-                    piece.text[2:-1] if dollar else re.sub(r"\\([$`\\])", r"\1", piece.text[1:-1])
-                )
+                text = re.sub(r"\\([$`\\])", r"\1", piece.text[1:-1])  # of `...`
+                text = piece.text[2:-1] if piece.text.startswith("$(") else text
                 word = self.state.output(text, self.origin)
                 if word is None or word.unresolved:
                     self.keep(piece.text, (piece.name,))
@@ -269,12 +264,10 @@ class _Expansion:
             if place is not None:  # elements that nothing tells, told apart
                 text = f"${{{piece.name}[{place}]}}"
                 return text, (text,)
-        simple = (
-            piece.place in (None, "@", "*")
-            and not piece.mark
-            and piece.operator[-1:] in ("", *"-=?+")
-        )
-        return piece.text, (piece.name if simple and piece.name.isidentifier() else _short(piece),)
+        simple = piece.place in (None, "@", "*") and piece.operator[-1:] in ("", *"-=?+")
+        if simple and not piece.mark and piece.name.isidentifier():
+            return piece.text, (piece.name,)
+        return piece.text, (piece.text if len(piece.text) <= 40 else f"{piece.text[:37]}...",)
 
     # Parameters
 
@@ -425,9 +418,8 @@ class _Expansion:
             raise _NotKnownError
         compiled = pattern(self.state, piece.operand or (), self.origin)
         by = value(self.state, piece.by or (), self.origin) if piece.by else Word("", self.origin)
-        if not isinstance(compiled, re.Pattern) or by.unresolved:
-            raise _NotKnownError
-        if operator[0] == "/" and "&" in by.text:  # bash 5.2 puts what matched in its place
+        matched = operator[0] == "/" and "&" in by.text  # bash 5.2 puts what matched in its place
+        if not isinstance(compiled, re.Pattern) or by.unresolved or matched:
             raise _NotKnownError
         change = _replaced if operator[0] == "/" else _without
         return lambda text: change(text, operator, compiled, by.text)
@@ -471,10 +463,6 @@ class _Expansion:
             if not self.texts and word.origin.source == self.origin.source and piece.name != "@":
                 self.element = word.origin
             self.put(piece, word)
-
-
-def _short(piece: Piece) -> str:
-    return piece.text if len(piece.text) <= 40 else f"{piece.text[:37]}..."
 
 
 def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:

@@ -93,9 +93,8 @@ class ShellFlow(ABC):
         self.killed: set[str] = set()  # of those, the $! that kill was given, for sure
         self.nested = 0
         self.conditions = Conditions(state, self.lies)
-        self.output_parts: list[str] | None = (
-            None  # what is written to standard output; None: not known
-        )
+        # What is written to standard output; None: not known.
+        self.output_parts: list[str] | None = None
         self.piped: Word | None = None  # what the command in front of a | writes
         state.output = self.output
 
@@ -177,12 +176,11 @@ class ShellFlow(ABC):
                 continue
             behind = nodes[index + 1] if index + 1 < len(nodes) else None
             before = nodes[index - 1] if index else None
-            if (behind is not None and breaks(node, behind)) or (
-                before is not None and breaks(before, node)
-            ):
+            aside = behind is not None and behind.type == "&"
+            broken = behind is not None and breaks(node, behind)
+            if broken or (before is not None and breaks(before, node)):
                 ended = self.not_read(text, node)
             else:
-                aside = behind is not None and behind.type == "&"
                 ended = self.and_or(text, node, aside or text.runs_aside(node))
         return ended
 
@@ -255,11 +253,8 @@ class ShellFlow(ABC):
             elif index + 1 < len(parts):
                 unknown = Word("", origin, ("what the command in front of the | writes",))
                 self.piped = None if downloads else unknown
-        self.output_parts = (
-            None
-            if captured is None or self.output_parts is None
-            else [*captured, *self.output_parts]
-        )
+        known = captured is not None and self.output_parts is not None
+        self.output_parts = [*(captured or ()), *(self.output_parts or ())] if known else None
         self.piped = outer
         return ended.negated() if negated else ended
 
@@ -317,8 +312,8 @@ class ShellFlow(ABC):
             loop = loop.parent
         if self.stop != "break" or node is None or loop is None:
             return False
-        behind = text.bytes[node.end_byte : loop.end_byte]
-        return STARTED.search(behind.decode(errors="replace")) is None
+        behind = text.bytes[node.end_byte : loop.end_byte].decode(errors="replace")
+        return STARTED.search(behind) is None
 
     def goes_on(
         self,
@@ -331,14 +326,11 @@ class ShellFlow(ABC):
         doubts = gives_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
-        if doubts or any(map(_is_of_launch, self.commands[count:])):
+        later = self.commands[count:]
+        if doubts or any(map(_is_of_launch, later)):
             note = asked if isinstance(asked, SourceNote) else asked()
             self.doubts = (*self.doubts, note) if doubts else self.doubts
-            doubted = (
-                command._replace(doubts=(*command.doubts, note))
-                for command in self.commands[count:]
-            )
-            self.commands[count:] = doubted
+            self.commands[count:] = (c._replace(doubts=(*c.doubts, note)) for c in later)
 
     def started(self) -> bool:
         """Tell whether anything was started yet that a launch is about."""
@@ -412,10 +404,8 @@ class ShellFlow(ABC):
             # What it is made of may be what is not set: ``mode=$MODE``.
             roots = itself if word is None else word.unresolved
             names += [root for root in roots if _NAME_OR_NUMBER.fullmatch(root)]
-        unset = ", ".join(dict.fromkeys(names))
-        why = f"{unset} is not set" if names else "it is known only when the script runs"
-        if ran and not names:
-            why = "that program is not run here"
+        why = "that program is not run here" if ran else "it is known only when the script runs"
+        why = f"{', '.join(dict.fromkeys(names))} is not set" if names else why
         read = "read each way" if several else "read both ways, with what it starts"
         note = SourceNote("condition", f"nothing decides {brief(shown)}: {why}; {read}", origin)
         self.notes.append(note)

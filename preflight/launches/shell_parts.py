@@ -71,16 +71,14 @@ def parts_of(text: ShellText, node: Node, operator: str = "") -> list[Part]:
     body: Node | None = None
     for child in node.children:
         if child.type in _REDIRECTIONS:
-            redirections, more = _redirections(text, child)
-            outer += redirections
-            behind += more
+            here, more = _redirections(text, child)
+            outer, behind = [*outer, *here], [*behind, *more]
         elif child.type != "comment":
             body = child
     inner = [Part(operator, None)] if body is None else parts_of(text, body, operator)
     last = inner[-1]
-    inner[-1] = last._replace(redirections=(*last.redirections, *outer))
-    if body is None:
-        inner[-1] = inner[-1]._replace(node=node)
+    redirections = (*last.redirections, *outer)
+    inner[-1] = last._replace(node=node if body is None else last.node, redirections=redirections)
     return [*inner, *behind]
 
 

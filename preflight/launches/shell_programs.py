@@ -274,9 +274,8 @@ class ShellPrograms(ShellBuiltins):
 
     def content(self, place: Word) -> Word:
         """Return the text of a file as a word; empty and unresolved if it is not known."""
-        text = (
-            "" if place.text == "/dev/null" else None if place.unresolved else self.near(place.text)
-        )
+        text = None if place.unresolved else self.near(place.text)
+        text = "" if place.text == "/dev/null" else text
         if text is None or not self.state.budget.spend(len(text)):
             return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
         return Word(text, Origin(place.text, 1))
@@ -302,17 +301,11 @@ class ShellPrograms(ShellBuiltins):
         if container is None or command.container is not None:
             return command
         settings, environment = container
-        set_here = {
-            name: word
-            for name, word in command.environment.items()
-            if not may_be_absent(word, name)
-        }
+        pairs = command.environment.items()
+        variables = {**environment, **{n: w for n, w in pairs if not may_be_absent(w, n)}}
         limits = tuple(limit for limit in command.limits if limit.origin != command.run_as.origin)
         return command._replace(
-            container=settings,
-            environment={**environment, **set_here},
-            limits=limits,
-            run_as=RunAs(),
+            container=settings, environment=variables, limits=limits, run_as=RunAs()
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
@@ -379,14 +372,16 @@ class ShellPrograms(ShellBuiltins):
         self.state.output = kept
         unread = {note.origin for note in inner.notes if note.id == "script-not-read"}
         for command in inner.commands:
-            program = brief(" ".join(word.text for word in command.words[:2]))
+            message, program = "", brief(" ".join(word.text for word in command.words[:2]))
             if starts_server(command.words):
-                program = brief(command.words[0].text)
-                message = f"$(...) starts {program}: it is not read; give that command alone"
-                self.note("script-not-read", message, origin)
+                message = (
+                    f"starts {brief(command.words[0].text)}: it is not read; give that command"
+                )
+                message += " alone"
             elif command.origin in unread and program.endswith(".sh"):
-                message = f"$(...) runs {program}: it is not read; name it on its own to read it"
-                self.note("script-not-read", message, origin)
+                message = f"runs {program}: it is not read; name it on its own to read it"
+            if message:
+                self.note("script-not-read", f"$(...) {message}", origin)
         doubted = any(note.id in _DOUBTS for note in inner.notes)
         if inner.output_parts is None or inner.commands or ended.value is None or doubted:
             return None
@@ -397,9 +392,8 @@ class ShellPrograms(ShellBuiltins):
     ) -> None:
         """Keep the standard output of a command."""
         program = words[0].text if words else ""
-        if self.output_parts is None or not words or writes:
-            return
-        if program in self.functions or program in _SILENT:
+        silent = not words or writes or program in self.functions or program in _SILENT
+        if self.output_parts is None or silent:
             return
         if any(word.unresolved or word.doubts for word in words):
             self.output_parts = None
@@ -407,10 +401,7 @@ class ShellPrograms(ShellBuiltins):
         arguments = [word.text for word in words[1:]]
         folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
-            full = ("-", "/")
-            arguments = [
-                path if path.startswith(full) else f"{folder}/{path}" for path in arguments
-            ]
+            arguments = [a if a.startswith(("-", "/")) else f"{folder}/{a}" for a in arguments]
         output = written_out(program, arguments)
         if program == "pwd":
             output = None if folder is None else folder + "\n"
@@ -436,10 +427,8 @@ class ShellPrograms(ShellBuiltins):
         if program == "tee":
             writes = [word.text for word in plain]
             appends = any(word.text in ("-a", "--append") for word in words)
-        elif program == "sed":
-            edits = any(word.text.startswith(("-i", "--in-place")) for word in words)
-            if edits:
-                writes = [*writes, *(word.text for word in plain[1:] if word.text in self.files)]
+        elif program == "sed" and any(w.text.startswith(("-i", "--in-place")) for w in words):
+            writes = [*writes, *(word.text for word in plain[1:] if word.text in self.files)]
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
             content = value(self.state, body, origin)

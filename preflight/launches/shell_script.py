@@ -37,6 +37,7 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     read_inside,
+    with_published,
 )
 from preflight.launches.variables import Variables, environment_words
 from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
@@ -90,10 +91,8 @@ def in_environment(
     def part(match: re.Match[str]) -> str:
         """Return the value of one open part here, or the part as it is written."""
         name, braced, default, command = match.groups()
-        if command:
-            text = host_words(command)
-        else:
-            text = getattr(around.get(name or braced or ""), "text", default)
+        text = getattr(around.get(name or braced or ""), "text", default)
+        text = host_words(command) if command else text
         return match.group() if text is None else text
 
     def here(word: Word) -> Word:
@@ -114,7 +113,7 @@ def in_environment(
             words=tuple(map(here, command.words)), environment={**around, **own_variables}
         )
 
-    return reading._replace(commands=tuple(map(of_command, reading.commands)))
+    return reading.each(of_command)
 
 
 def read_words(
@@ -137,18 +136,16 @@ def read_words(
     stripped = strip_wrappers(words, environment, inside, stdin is not None)
     reading = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, stdin)
     if stripped.limits or stripped.run_as.origin:
-        commands_under = tuple(
+        reading = reading.each(
             # What stands in front of a container is its engine's.
-            command
-            if command.container is not None and stripped.container is None
-            else command.under(stripped.run_as, stripped.limits)
-            for command in reading.commands
+            lambda command: (
+                command
+                if command.container is not None and stripped.container is None
+                else command.under(stripped.run_as, stripped.limits)
+            )
         )
-        reading = reading._replace(commands=commands_under)
     if stripped.published and reading.commands:
-        first, *rest = reading.commands
-        first = first._replace(published=stripped.published)
-        reading = reading._replace(commands=(first, *rest))
+        reading = with_published(reading, stripped.published)
     beside_each, hosts = 1, 1
     for each in filter(None, (tasks(front, stripped.environment) for front in stripped.wrappers)):
         beside_each, hosts = beside_each * each.beside, hosts * each.hosts
@@ -167,75 +164,72 @@ def _read_stripped(
     stdin: Word | None,
 ) -> Reading:
     """Return the commands of words without wrappers: of a shell's text, a script, or a program."""
-    notes = list(stripped.notes)
+    notes = stripped.notes
+
+    def only(id_: str, text: str, origin: Origin) -> Reading:
+        return Reading((), (*notes, SourceNote(id_, text, origin)))
+
+    def of_shell(script: Word, name: str, arguments: Sequence[Word]) -> Reading:
+        """Read the text of a shell, or with a name the script of a file."""
+        state = ShellState(Variables(stripped.environment), budget, name)
+        state.give_parameters(tuple(arguments))
+        reader = _Script(script.origin.source, state, depth + 1, beside)
+        reader.doubts, reader.piped = script.doubts, None if name else stdin
+        reader.read(script.text, script.origin.line)
+        return reader.reading()
+
+    def started(inner: Reading, *front: tuple[str, ...], apart: bool = False) -> Reading:
+        """Put the wrappers in front of a shell's commands; apart: a container has its files."""
+        inner_own = inner.each(
+            lambda command: command._replace(
+                wrappers=(*stripped.wrappers, *front, *command.wrappers),
+                container=command.container or stripped.container,
+                files=inner.files if apart else command.files,
+            )
+        )
+        files = {} if apart else inner.files
+        return Reading(inner_own.commands, (*notes, *inner.notes), files, own_lines=True)
+
     if stripped.reads and stdin is not None:
         if stdin.unresolved and not stdin.text:
             text = f"the script is {stdin.unresolved[0]}, which is not read: name it to read it"
-            return Reading((), (*notes, SourceNote("script-not-read", text, words[0].origin)))
+            return only("script-not-read", text, words[0].origin)
         stripped, stdin = stripped._replace(script=stdin), None
     if stripped.script is not None:
         if depth >= DEEPEST_SCRIPT:
             text = f"more than {DEEPEST_SCRIPT} shells within each other: the innermost is not read"
-            return Reading((), (*notes, SourceNote("script-not-read", text, words[0].origin)))
-        origin = stripped.script.origin
-        state = ShellState(Variables(stripped.environment), budget)
-        state.give_parameters(stripped.arguments)
+            return only("script-not-read", text, words[0].origin)
         budget.spend(nested_cost(stripped.script.text, depth))
-        reader = _Script(origin.source, state, depth + 1, beside)
-        reader.doubts, reader.piped = stripped.script.doubts, stdin
-        reader.read(stripped.script.text, origin.line)
-        inner = reader.reading()
-        apart = stripped.container is not None  # its files are its container's
+        inner = of_shell(stripped.script, "", stripped.arguments)
         if (where := _inside(stripped, words[0].origin)) is not None:
             outer = (stripped.script, *stripped.environment.values())
             inner = read_inside(inner, where, outer)
-        commands = tuple(
-            command._replace(
-                wrappers=(*stripped.wrappers, *command.wrappers),
-                container=command.container or stripped.container,
-                files=inner.files if apart else command.files,
-            )
-            for command in inner.commands
-        )
-        files = {} if apart else inner.files
-        return Reading(commands, (*notes, *inner.notes), files, own_lines=True)
+        return started(inner, apart=stripped.container is not None)
     if not stripped.words or (program := stripped.words[0].text) in BUILTINS or not program:
-        return Reading((), tuple(notes))
+        return Reading((), notes)
     origin = stripped.words[0].origin
     if program.startswith("-"):
         text = f"{program} stands where a program should: the shell finds none of that name"
-        return Reading((), (*notes, SourceNote("not-a-program", text, origin)))
+        return only("not-a-program", text, origin)
     if is_described(stripped.words):
         near = _metered(beside, budget)
-        started = described(stripped.words, stripped.environment, near, stdin)
-        if started is not None:
-            front, started_here = stripped.wrappers, started.commands
-            commands = tuple(x._replace(wrappers=(*front, *x.wrappers)) for x in started_here)
-            return Reading(commands, (*notes, *started.notes), started.files)
+        inner_or_none = described(stripped.words, stripped.environment, near, stdin)
+        if inner_or_none is not None:
+            inner = inner_or_none.each(
+                lambda command: command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
+            )
+            return Reading(inner.commands, (*notes, *inner.notes), inner.files)
     script = _script_words(stripped.words)
     script_text = beside(script[0].text) if script and not script[0].unresolved else None
     if script_text is not None and depth < DEEPEST_SCRIPT and budget.spend(len(script_text)):
-        state = ShellState(Variables(stripped.environment), budget, script[0].text)
-        state.give_parameters(script[1:])
-        reader = _Script(state.name, state, depth + 1, beside)
-        reader.read(script_text, 1)
-        inner = reader.reading()
-        wrapper = (*stripped.wrappers, (program, script[0].text))
-        commands = tuple(
-            command._replace(
-                wrappers=(*wrapper, *command.wrappers),
-                container=command.container or stripped.container,
-            )
-            for command in inner.commands
-        )
-        return Reading(commands, (*notes, *inner.notes), inner.files, own_lines=True)
+        path = script[0].text
+        inner = of_shell(Word(script_text, Origin(path, 1)), path, script[1:])
+        return started(inner, (program, path))
     if script:
         text = "the script that this shell runs is not read: name it on its own to read it"
-        notes.append(SourceNote("script-not-read", text, origin))
-    command = Command(
-        stripped.words, stripped.environment, stripped.wrappers, words[0].origin, stripped.container
-    )
-    return Reading((command,), tuple(notes))
+        notes = (*notes, SourceNote("script-not-read", text, origin))
+    process = (stripped.words, stripped.environment, stripped.wrappers, words[0].origin)
+    return Reading((Command(*process, stripped.container),), notes)
 
 
 def _inside(stripped: Stripped, origin: Origin) -> Inside | None:

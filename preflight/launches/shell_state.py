@@ -165,12 +165,8 @@ class ShellState:
 
     def limits(self) -> tuple[SetLimit, ...]:
         """Return the limits that the script has set so far, in their order."""
-        return tuple(
-            limit
-            for (kind, _), value in self.values.items()
-            if kind == "limit"
-            for limit in value  # type: ignore[attr-defined]
-        )
+        each = [value for (kind, _), value in self.values.items() if kind == "limit"]
+        return tuple(limit for limits in each for limit in limits)  # type: ignore[attr-defined]
 
     def set_limit(self, limit: SetLimit) -> None:
         before: tuple[SetLimit, ...] = self.values.get(("limit", limit.name)) or ()  # type: ignore[assignment]
@@ -206,10 +202,9 @@ class ShellState:
         folder = self.folder()
         if folder is None:
             return (path,)
-        if path.startswith("/"):
-            inside = path.removeprefix(f"{folder}/")
-            return (path,) if inside == path else (path, inside)
-        return path, posixpath.normpath(f"{folder}/{path}")
+        inside = path.removeprefix(f"{folder}/")
+        other = inside if path.startswith("/") else posixpath.normpath(f"{folder}/{path}")
+        return tuple(dict.fromkeys((path, other)))
 
     def enter(self, words: Sequence[Word]) -> None:
         """Set PWD and OLDPWD as cd does; behind pushd and popd the folder is not known."""

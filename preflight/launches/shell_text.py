@@ -34,6 +34,11 @@ _FILL_IN = regex("\ue000[^\ue001]*\ue001")
 _BROKEN = re.compile(rb"(?<!\\)\\[ \t]+(?:#[^\n]*)?(?:\n|\Z)")
 _DEEP = regex(r"(?:(?:\$?\(|[{`]|\b(?:if|while|until|case)\b)[ \t\n]*){300}")
 _ASIDE = regex(r"(<<-?[ \t]*(['\"]?)[A-Za-z_]\w*\2[^\n&|;]*?)[ \t]&[ \t]*$", re.M)
+_BLANK = (
+    "a blank behind the backslash: bash ends the command on this line, passes what follows the "
+    "backslash to the program, and runs the next line as a command of its own; end the line with "
+    "the backslash"
+)
 _BLANK_WORD = "\ue002".encode()
 _QUOTED = frozenset(
     "string string_content raw_string ansi_c_string comment heredoc_body heredoc_content".split()
@@ -158,12 +163,7 @@ class ShellText:
             node = self.root.descendant_for_byte_range(match.start(), match.start() + 1)
             if node is not None and node.type not in _QUOTED:
                 places.append(match.start())
-                message = (
-                    "a blank behind the backslash: bash ends the command on this line, passes "
-                    "what follows the backslash to the program, and runs the next line as a "
-                    "command of its own; end the line with the backslash"
-                )
-                self.note("continuation-broken", message, self.bytes.count(b"\n", 0, match.start()))
+                self.note("continuation-broken", _BLANK, self.bytes.count(b"\n", 0, match.start()))
         for place in reversed(places):  # the grammar passes over that word
             self.bytes = self.bytes[:place] + _BLANK_WORD + self.bytes[place + 2 :]
         if places:
@@ -192,10 +192,9 @@ class ShellText:
         """Return words: nodes between which no blank stands are one word."""
         if not nodes:
             return []
-        words = self._words.get(nodes[0].id)
-        if words is None:
-            words = self._words[nodes[0].id] = list(self._grouped(nodes))
-        return words
+        if nodes[0].id not in self._words:
+            self._words[nodes[0].id] = list(self._grouped(nodes))
+        return self._words[nodes[0].id]
 
     def _grouped(self, nodes: list[Node]) -> Iterator[WrittenWord]:
         """Yield the words that nodes make: a blank between two nodes ends a word."""
@@ -267,19 +266,15 @@ class ShellText:
             inner: list[Piece] = []
             self._inner(node, node.start_byte + 1, node.end_byte - 1, True, inner)
             # An empty "${A[@]}" is no word; any other empty quotes are one.
-            listed = (
-                inner and inner[0].kind == "parameter" and "@" in (inner[0].name, inner[0].place)
-            )
-            if not listed:
-                pieces.append(_EMPTY)
-            pieces += inner
+            first = inner[0] if inner else _EMPTY
+            listed = first.kind == "parameter" and "@" in (first.name, first.place)
+            pieces += inner if listed else [_EMPTY, *inner]
         elif kind == "raw_string":  # within double quotes, single ones stand
             text = self.text(node)
             pieces.append(Piece("text", text if quoted else text[1:-1], True))
         elif kind == "ansi_c_string" and not _OTHER_ANSI.search(self.text(node)):
             text = _ANSI_ESCAPE.sub(
-                lambda match: chr(int(match[1], 16)) if match[1] else _ANSI[match.group()],
-                self.text(node)[2:-1],
+                lambda m: chr(int(m[1], 16)) if m[1] else _ANSI[m.group()], self.text(node)[2:-1]
             )
             pieces.append(Piece("text", text, True))
         elif kind in _EXPANSIONS:
@@ -288,14 +283,15 @@ class ShellText:
             if start:  # the grammar counts blanks in front as part of it
                 self._literal(text[:start], quoted, pieces, "string_content")
                 text = text[start:]
-            if kind == "expansion":
-                pieces.append(self._expansion(node, text, quoted))
-            elif kind == "simple_expansion":
-                pieces.append(Piece("parameter", text, quoted, text[1:]))
-            elif kind == "command_substitution":
-                pieces.append(Piece("output", text, quoted, "$(...)"))
-            else:
-                pieces.append(Piece("arithmetic", text, quoted, "$((...))"))
+            pieces.append(
+                self._expansion(node, text, quoted)
+                if kind == "expansion"
+                else Piece("parameter", text, quoted, text[1:])
+                if kind == "simple_expansion"
+                else Piece("output", text, quoted, "$(...)")
+                if kind == "command_substitution"
+                else Piece("arithmetic", text, quoted, "$((...))")
+            )
         elif kind == "process_substitution":
             text = self.text(node)
             pieces.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
@@ -336,24 +332,21 @@ class ShellText:
                 rule = _HEREDOC if kind == "heredoc_content" else _DOUBLE
                 text = rule.sub(lambda match: match[1] or "", text)
             pieces.append(Piece("text", _shown(text), True))
-        elif "\ue000" in text:
-            place = 0
-            for match in _FILL_IN.finditer(text):
+        elif "\ue000" in text or "\\" in text:
+            fills_in, place = "\ue000" in text, 0
+            for match in (_FILL_IN if fills_in else _BARE).finditer(text):
                 self._literal(text[place : match.start()], False, pieces, kind)
                 shown = _shown(match.group())
-                pieces.append(Piece("unread", shown, True, shown))
-                place = match.end()
-            self._literal(text[place:], False, pieces, kind)
-        elif "\\" in text:
-            place = 0
-            for match in _BARE.finditer(text):
-                if match.start() > place:
-                    pieces.append(Piece("text", _shown(text[place : match.start()])))
-                if match[1]:
+                if fills_in:
+                    pieces.append(Piece("unread", shown, True, shown))
+                elif match[1]:
                     pieces.append(Piece("text", match[1], True))
                 place = match.end()
-            if place < len(text):
-                pieces.append(Piece("text", _shown(text[place:])))
+            rest = text[place:]
+            if rest != text:
+                self._literal(rest, False, pieces, kind)
+            else:
+                pieces.append(Piece("text", _shown(text)))
         elif text:
             pieces.append(Piece("text", _shown(text)))
 

@@ -161,6 +161,10 @@ class Reading(NamedTuple):
     published: tuple[Published, ...] = ()
     own_lines: bool = False
 
+    def each(self, change: Callable[[Command], Command]) -> Reading:
+        """Return this reading with every command changed."""
+        return self._replace(commands=tuple(map(change, self.commands)))
+
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return a sentence on each part that is not started, such as a profile's service."""
@@ -177,46 +181,49 @@ def noted(id_: str, text: str, origin: Origin) -> Reading:
 
 def with_last(reading: Reading, waited: bool) -> Reading:
     """Return a reading whose last process is waited for, or not, as the unit around it says."""
-    *others, last = reading.commands or (None,)
-    if last is None:
-        return reading
-    return reading._replace(commands=(*others, last._replace(waited=waited)))
+    last = (command._replace(waited=waited) for command in reading.commands[-1:])
+    return reading._replace(commands=(*reading.commands[:-1], *last))
+
+
+def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
+    """Return a reading whose first process, or itself without one, has the host's ports."""
+    if not reading.commands:
+        return reading._replace(published=ports)
+    first, *others = reading.commands
+    return reading._replace(commands=(first._replace(published=ports), *others))
 
 
 def told_apart(reading: Reading) -> Reading:
     """Name the service or role of each command whose line several commands share."""
-    places: dict[Origin, set[Place | None]] = {}
-    for command in reading.commands:
-        places.setdefault(command.origin, set()).add(command.place)
-    if all(len(each) == 1 for each in places.values()):
-        return reading
-    commands = tuple(
-        command._replace(origin=command.origin._replace(of=" ".join(command.place.name)))
-        if command.place is not None and len(places[command.origin]) > 1
-        else command
-        for command in reading.commands
-    )
-    return reading._replace(commands=commands)
+    origins = Counter(origin for origin, _ in {(c.origin, c.place) for c in reading.commands})
+
+    def named(command: Command) -> Command:
+        if command.place is None or origins[command.origin] < 2:
+            return command
+        return command._replace(origin=command.origin._replace(of=" ".join(command.place.name)))
+
+    return reading.each(named)
 
 
 def named_by_program(reading: Reading) -> Reading:
     """Return the commands with origins such as ``sglang.launch_server 2``."""
     seen: Counter[str] = Counter()
-    commands = []
-    for command in reading.commands:
+
+    def named(command: Command) -> Command:
         texts = [word.text.rpartition("/")[2] for word in command.words]
         program = texts[texts.index("-m") + 1] if "-m" in texts[:-1] else "".join(texts[:1])
         seen[program] += 1
         name = program if seen[program] == 1 else f"{program} {seen[program]}"
-        commands.append(command._replace(origin=Origin(name)))
-    return reading._replace(commands=tuple(commands))
+        return command._replace(origin=Origin(name))
+
+    return reading.each(named)
 
 
 def joined(readings: Iterable[Reading]) -> Reading:
     """Return several readings as one."""
     together = list(readings)
-    commands: list[Command] = [command for reading in together for command in reading.commands]
-    notes = [note for reading in together for note in reading.notes]
+    commands = tuple(command for reading in together for command in reading.commands)
+    notes = dict.fromkeys(note for reading in together for note in reading.notes)
     files: dict[str, Word] = {}
     for path, word in (item for reading in together for item in reading.files.items()):
         other = files.get(path)
@@ -224,7 +231,7 @@ def joined(readings: Iterable[Reading]) -> Reading:
             word = word._replace(unresolved=("which container reads it",))
         files[path] = word
     ports = tuple(port for reading in together for port in reading.published)
-    return Reading(tuple(commands), tuple(dict.fromkeys(notes)), files, ports)
+    return Reading(commands, tuple(notes), files, ports)
 
 
 def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
@@ -234,13 +241,11 @@ def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
     def read(name: str) -> str | Unknown:
         """Return the text that the launch writes to ``name``, or that ``read_file`` gives."""
         word = written.get(posixpath.normpath(name))
-        if word is None:
-            return read_file(name)
-        if word.unresolved:
-            names = ", ".join(word.unresolved)
-            why = f"{name}, which the launch writes ({word.origin}), depends on {names}"
-            return PartlyKnown(why, word.text)
-        return word.text
+        if word is None or not word.unresolved:
+            return read_file(name) if word is None else word.text
+        names = ", ".join(word.unresolved)
+        why = f"{name}, which the launch writes ({word.origin}), depends on {names}"
+        return PartlyKnown(why, word.text)
 
     return read if written else read_file
 
@@ -260,9 +265,8 @@ def is_output(name: str) -> bool:
 
 def open_name(word: Word, name: str) -> str:
     """Return an unknown part of ``word`` as a person looks for it: by name, or by its command."""
-    if is_output(name):
-        return brief(word.text)
-    return f"the name {name}" if _is_computed(word) and name.isidentifier() else name
+    computed = _is_computed(word) and name.isidentifier()
+    return brief(word.text) if is_output(name) else f"the name {name}" if computed else name
 
 
 def open_names(word: Word) -> str:
@@ -306,7 +310,6 @@ _PLACEHOLDER = regex(
     r"\[[A-Za-z][\w ./-]*\]|<[A-Za-z][^<>|]*>|\{\{[^{}]*\}\}|(?<![^/:=@])(?:"
     r"[xX]{3,}(?=[/:]|$)|x{1,3}(?:\.x{1,3}){3}|(?:your|YOUR|Your)[-_][\w.-]+)|^/?path/to/[^:,\s]*"
 )
-_WHOLE = regex(r"\[|<")
 
 
 def placeholder_in(text: str) -> str:
@@ -316,8 +319,7 @@ def placeholder_in(text: str) -> str:
         return ""
     around = f"{text[: match.start()]}{text[match.end() :]}"
     address = re.fullmatch(r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around)
-    alone = not _WHOLE.match(match.group()) or address
-    return match.group() if alone else ""
+    return match.group() if address or match.group()[0] not in "[<" else ""
 
 
 def _is_computed(word: Word) -> bool:
@@ -344,32 +346,30 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
     for variable in variables:
         kind, what = variable.inside or ("", "")
         places.setdefault((kind, "" if kind in _OF_POD else what), []).append(variable.name)
-    sentences = []
-    for (place, what), names in places.items():
+
+    def given(place: str, what: str, names: Iterable[str]) -> str:
         sentence, each, between = _GIVEN[place]
-        written = between.join(each.format(name) for name in dict.fromkeys(names))
-        sentences.append(sentence.format(set=written, what=what))
-    return "; ".join(sentences)
+        return sentence.format(set=between.join(map(each.format, dict.fromkeys(names))), what=what)
+
+    return "; ".join(given(*place, names) for place, names in places.items())
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
     """Mark a container shell's open variables as known inside, except those of ``outer``."""
     lost = {name for word in outer for name in word.unresolved}
 
-    def marked(word: Word) -> Word:
-        is_own = word.unresolved and word.inside is None and not lost.issuperset(word.unresolved)
-        return word._replace(inside=inside) if is_own else word
+    def is_own(word: Word) -> bool:
+        open_here = word.unresolved and word.inside is None
+        return bool(open_here) and not lost.issuperset(word.unresolved)
 
-    def of_command(command: Command) -> Command:
-        """Mark the words and variables of one command."""
-        left = [(name, word) for name, word in command.environment.items() if word.unresolved]
-        changed = {
-            name: marked_word for name, word in left if (marked_word := marked(word)) is not word
-        }
-        environment = {**command.environment, **changed} if changed else command.environment
-        return command._replace(words=tuple(map(marked, command.words)), environment=environment)
+    def marked(command: Command) -> Command:
+        variables = command.environment
+        inner = {n: w._replace(inside=inside) for n, w in variables.items() if is_own(w)}
+        environment = {**variables, **inner} if inner else variables
+        all_words = (w._replace(inside=inside) if is_own(w) else w for w in command.words)
+        return command._replace(words=tuple(all_words), environment=environment)
 
-    return reading._replace(commands=tuple(map(of_command, reading.commands)))
+    return reading.each(marked)
 
 
 def brief(text: str) -> str:

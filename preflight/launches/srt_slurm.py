@@ -74,18 +74,21 @@ def _read(launch: LaunchText) -> Reading:
     """Return the commands of the jobs: workers, store, and the services beside them."""
     if _has_variants(launch):
         raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
-    variables, notes = with_env_files(launch)
+    variables, env_notes = with_env_files(launch)
+    notes = [*env_notes]
     commands: list[Command] = []
     for called, job in _jobs(launch):
+        of_job = len(commands)  # where the commands of this job begin
         if (script := job.at("setup_script")).text:
             message = f"{brief(script.text)} runs in front of each worker of job {called}: not read"
-            note = SourceNote("script-not-read", message, Origin(launch.path, script.line))
-            notes = (*notes, note)
+            notes.append(SourceNote("script-not-read", message, Origin(launch.path, script.line)))
         backend, image = job.at("backend"), job.at("model", "container").text or ""
         engine = backend.at("type").text or "sglang"
         dynamo = job.at("frontend", "type").text in (None, "dynamo")
         program = _PROGRAMS.get((engine, dynamo))
-        configs = backend.at(f"{engine}_config")
+        configs, resources = backend.at(f"{engine}_config"), job.at("resources")
+        store = backend.at("mooncake_kv_store")
+        store_origin = Origin(launch.path, store.line)
         before = 0  # workers of prefill on each of their nodes
         for kind, short in _WORKERS.items():
             node = configs.at(kind)
@@ -97,35 +100,31 @@ def _read(launch: LaunchText) -> Reading:
                 for fields in (backend.at(f"{kind}_environment"), job.at("environment"))
                 for name, value in fields.fields.items()
             }
-            resources = job.at("resources")
+            origin = Origin(launch.path, node.line)
             workers = _number(resources.at(f"{short}_workers"))
             shares = resources.at(f"{short}_nodes").text == "0"  # decode, on the nodes of prefill
             nodes = _number(resources.at("prefill_nodes" if shares else f"{short}_nodes"))
             words = [*_words(program, node, job, launch.path)]
             if ("sglang" in program or "vllm" in program) and nodes > workers:
-                origin = Origin(launch.path, resources.line)
-                words += [Word("--nnodes", origin), Word(str(nodes // workers), origin)]
+                words += _flag("--nnodes", nodes // workers, Origin(launch.path, resources.line))
             files = {}
-            store = backend.at("mooncake_kv_store")
             if "sglang" in program:
                 worker_variables |= dict(_store_variables(store, launch.path))
                 if kind != "aggregated" and "disaggregation-mode" not in _names(node):
-                    origin = Origin(launch.path, node.line)
-                    words += [Word("--disaggregation-mode", origin), Word(kind, origin)]
+                    words += _flag("--disaggregation-mode", kind, origin)
             for key, apart in store.fields.items():
                 if "standalone" in key and apart.fields:
                     message = f"what {key} of job {called} starts is not read: give its processes"
-                    note = SourceNote("resource-not-read", message, Origin(launch.path, apart.line))
-                    notes = (*notes, note)
+                    at = Origin(launch.path, apart.line)
+                    notes.append(SourceNote("resource-not-read", message, at))
             if "vllm" in program and store.fields:
-                origin = Origin(launch.path, store.line)
-                worker_variables["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, origin)
-                files[_STORE_FILE] = Word(_store_file(store.at("store_config")), origin)
+                worker_variables["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, store_origin)
+                files[_STORE_FILE] = Word(_store_file(store.at("store_config")), store_origin)
             worker = Command(
                 tuple(words),
                 Layers(variables, worker_variables),
                 (),
-                Origin(launch.path, node.line),
+                origin,
                 ContainerSettings(
                     # Enroot's containers have the host's network, /dev and /dev/shm, and no filter
                     # of system calls that matters here (enroot conf/mounts/10-system.fstab).
@@ -144,32 +143,24 @@ def _read(launch: LaunchText) -> Reading:
                 ports: list[Word] = []
                 if "sglang" in program:
                     place = number + before * shares
-                    ports += _flag("--port", _HTTP_PORT + _HTTP_STRIDE * place, worker.origin)
+                    ports += _flag("--port", _HTTP_PORT + _HTTP_STRIDE * place, origin)
                     if kind == "prefill":
                         flag = "--disaggregation-bootstrap-port"
-                        ports += _flag(flag, _BOOTSTRAP_PORT + place, worker.origin)
+                        ports += _flag(flag, _BOOTSTRAP_PORT + place, origin)
                 # In front of the job's own, which win.
                 started = (*worker.words[:3], *ports, *worker.words[3:])
                 copies = len(range(number, workers, beside))
                 commands.append(worker._replace(words=started, copies=copies))
             before = beside if kind == "prefill" else before
-        store = backend.at("mooncake_kv_store")
-        first = next(
-            (command for command in commands if command.place and command.place.name[0] == called),
-            None,
-        )
+        first = next(iter(commands[of_job:]), None)
         if first is not None and first.container is not None and store.value is not None:
-            origin = Origin(launch.path, store.line)
-            more = [Word(item.text or "", origin) for item in store.at("master_extra_args").items]
-            starts = (*(Word(word, origin) for word in _MASTER), *more)
+            more = [item.text or "" for item in store.at("master_extra_args").items]
+            starts = tuple(Word(word, store_origin) for word in (*_MASTER, *more))
             own_image = store.at("container").text or image
             around = first.container._replace(image=own_image, releases=_releases(job, "", image))
-            commands.append(Command(starts, variables, (), origin, around, place=first.place))
-        workers_of = [
-            command for command in commands if command.place and command.place.name[0] == called
-        ]
-        if workers_of:
-            commands += _beside(called, job, workers_of, variables, launch.path)
+            commands.append(Command(starts, variables, (), store_origin, around, place=first.place))
+        if first is not None:
+            commands += [*_beside(called, job, commands[of_job:], variables, launch.path)]
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
 
 
@@ -203,19 +194,15 @@ def _beside(
         yield started(answers, last.place if behind else first.place, behind or 1)
 
 
-def _flag(name: str, value: int, origin: Origin) -> tuple[Word, Word]:
+def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:
     return Word(name, origin), Word(str(value), origin)
 
 
 def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
     """Return the releases that a job says its container has: ``identity``, or the alias's name."""
-    alias = _RELEASE.fullmatch(image)
-    releases = {engine: alias.group(1)} if alias else {}
-    for product in _PRODUCTS:
-        release = _RELEASE.fullmatch(job.at("identity", "frameworks", product).text or "")
-        if release:
-            releases[product] = release.group(1)
-    return releases
+    products = job.at("identity", "frameworks")
+    named = [(engine, image), *((each, products.at(each).text or "") for each in _PRODUCTS)]
+    return {each: match[1] for each, text in named if (match := _RELEASE.fullmatch(text))}
 
 
 def _filled(value: Node, path: str) -> Word:
@@ -259,14 +246,14 @@ def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
 
 def _store_file(store: Node) -> str:
     """Return the file that the job writes for vLLM; the master's address comes when it runs."""
-    values: dict[str, int | str] = {}
-    for name, value in store.fields.items():
+
+    def plain(value: Node) -> int | str:
         text = value.text or ""
         if value.not_text == "bool":
-            values[name] = text.lower() == "true"
-        else:
-            values[name] = int(text) if value.plain and text.isdecimal() else text
-    return json.dumps(values)
+            return text.lower() == "true"
+        return int(text) if value.plain and text.isdecimal() else text
+
+    return json.dumps({name: plain(value) for name, value in store.fields.items()})
 
 
 def _number(node: Node, least: int = 1) -> int:
@@ -291,14 +278,11 @@ def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
         mounted = name in ("model", "model-path") and (value.text or "").rstrip("/") == "/model"
         value = model if mounted and model.text is not None else value
         at = Origin(path, value.line)
-        if value.value is None:
-            continue
-        if value.text in ("true", "false") and value.plain:
-            if value.text == "true":
-                yield Word(f"--{name}", at)
+        switch = value.plain and value.text in ("true", "false")
+        if value.value is None or (switch and value.text == "false"):
             continue
         yield Word(f"--{name}", at)
-        for item in value.items or [value]:
+        for item in () if switch else value.items or [value]:
             text = item.text or ""
             yield Word(text.removeprefix("hf:") if item is model else text, at)
 

@@ -14,7 +14,16 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceError, Word, joined, noted, with_last
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    SourceError,
+    Word,
+    joined,
+    noted,
+    with_last,
+)
 from preflight.launches.variables import Layers, unread
 
 _SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)
@@ -62,12 +71,10 @@ def _read(launch: LaunchText) -> Reading:
                 why = f"{path} cannot be read here: its variables are unknown"
                 readings.append(noted("env-file-not-read", why, origin))
                 not_read = origin
-            else:
-                lines = (line.strip() for line in text.splitlines())
-                kept = (line for line in lines if "=" in line and line[:1] not in "#;")
-                for line in kept:
-                    name, _, value_text = line.partition("=")
-                    of_files[name.strip()] = Word(_of_file(value_text.strip()), Origin(path))
+            lines = (line.strip() for line in (text or "").splitlines())
+            for line in (line for line in lines if "=" in line and line[:1] not in "#;"):
+                name, _, value_text = line.partition("=")
+                of_files[name.strip()] = Word(_of_file(value_text.strip()), Origin(path))
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value, key == "ExecStartPre"))
@@ -92,11 +99,11 @@ def _read(launch: LaunchText) -> Reading:
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 whose = RunAs("root", (), str(origin))
-            commands = tuple(
-                command.under(whose, tuple(limits)) if command.container is None else command
-                for command in reading.commands
-            )
-            readings.append(reading._replace(commands=commands))
+
+            def of_unit(command: Command, whose: RunAs = whose) -> Command:
+                return command if command.container else command.under(whose, tuple(limits))
+
+            readings.append(reading.each(of_unit))
     return joined(readings)
 
 
@@ -110,14 +117,12 @@ def _with_specifiers(words: list[Word], reading: Reading) -> Reading:
 
     if not names:
         return reading
-    commands = tuple(
-        command._replace(
+    return reading.each(
+        lambda command: command._replace(
             words=tuple(map(opened, command.words)),
             environment={name: opened(word) for name, word in command.environment.items()},
         )
-        for command in reading.commands
     )
-    return reading._replace(commands=commands)
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
@@ -193,11 +198,9 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
         prefixes = texts[0][: len(texts[0]) - len(program)]
         words = [program, *texts[2 if "@" in prefixes else 1 :]]
         if ":" in prefixes:
-            plain = [Word(_unquoted(text).replace("%%", "%"), origin) for text in words]
-            yield prefixes, plain
+            yield prefixes, [Word(_unquoted(text).replace("%%", "%"), origin) for text in words]
         else:
-            filled = [word for text in words for word in _words(text, origin, environment)]
-            yield prefixes, filled
+            yield prefixes, [w for text in words for w in _words(text, origin, environment)]
 
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
@@ -236,11 +239,8 @@ def _filled(text: str, origin: Origin, environment: Layers) -> Word:
 
 
 def _recognises(launch: LaunchText) -> bool:
-    if not launch.begins_with_section:
-        return False
-    if _QUADLET.search(launch.text) is not None:
-        return True
-    return _SECTION.search(launch.text) is not None and "ExecStart" in launch.text
+    is_unit = _SECTION.search(launch.text) is not None and "ExecStart" in launch.text
+    return launch.begins_with_section and (is_unit or _QUADLET.search(launch.text) is not None)
 
 
 KIND = LaunchKind("a systemd unit, which has [Service]", _recognises, _read)

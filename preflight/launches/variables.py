@@ -133,6 +133,9 @@ class Variables:
             exported = before[1] if before is not None else marked
         self.now += 1
         self._changed[name] = state = (word, exported)
+        self._remember(name, state)
+
+    def _remember(self, name: str, state: State) -> None:
         times, states = self._history.setdefault(name, ([], []))
         times.append(self.now)
         states.append(state)
@@ -158,9 +161,7 @@ class Variables:
             kept: State = (word, word is not None)
         else:
             self._changed[name] = kept = state
-        times, states = self._history.setdefault(name, ([], []))
-        times.append(self.now)
-        states.append(kept)
+        self._remember(name, kept)
 
     def names(self) -> Iterator[str]:
         """Return every name that ever stood for something here."""

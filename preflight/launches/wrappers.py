@@ -19,8 +19,8 @@ from preflight.launches.launchers import (
     step_gpus,
 )
 from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
-from preflight.launches.set_limits import entered, of_job, of_ray, wrapper_limits
-from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
+from preflight.launches.set_limits import entered, of_job, of_ray, prlimit
+from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unread
 
 
@@ -133,24 +133,38 @@ def strip_wrappers(
     limits: list[SetLimit] = []
     run_as = RunAs()
     start, clear = 0, False
+
+    def note(id_: str, text: str, origin: Origin, advice: str = "") -> None:
+        notes.append(SourceNote(id_, text, origin, advice))
+
+    def variables() -> Mapping[str, Word]:
+        return Layers(environment, changes, clear) if changes or clear else environment
+
+    def stripped(
+        left: Sequence[Word] = (),
+        script: Word | None = None,
+        arguments: Sequence[Word] = (),
+        reads: bool = False,
+    ) -> Stripped:
+        """Return the words that are left, with all wrappers so far."""
+        behind = (script, None, tuple(arguments), tuple(limits), run_as, (), reads)
+        return Stripped(tuple(left), variables(), tuple(wrappers), tuple(notes), *behind)
+
     while start < len(words):
         name = words[start].text.rpartition("/")[2]
         if name == "env" and _SPLITS.match("".join(word.text for word in words[start + 1 :][:1])):
             why = "env -S: what it starts is not read; write its words apart"
-            notes.append(SourceNote("script-not-read", why, words[start].origin))
+            note("script-not-read", why, words[start].origin)
             break
         first = start
         call = shell_call(words, start) if name in SHELLS else None
         if call is not None and (call.commands or (call.reads and reads)):
             wrappers.append(tuple(word.text for word in words[start : call.place]))
-            left = Layers(environment, changes, clear)
             script = words[call.place] if call.commands else None
-            arguments = tuple(words[call.place + 2 * call.commands :])
-            before = (tuple(wrappers), tuple(notes), script, None, arguments)
-            return Stripped((), left, *before, tuple(limits), run_as, reads=script is None)
+            arguments = words[call.place + 2 * call.commands :]
+            return stripped(script=script, arguments=arguments, reads=script is None)
         if not inside and name in ENGINES and (run := run_position(words, start)):
-            outside = Layers(environment, changes, clear)
-            inner = container_run(words, start, run, outside, notes)
+            inner = container_run(words, start, run, variables(), notes)
             rest = strip_wrappers(inner.words, inner.environment, inside=True, reads=reads)
             return rest._replace(
                 wrappers=(*wrappers, inner.wrapper, *rest.wrappers),
@@ -159,7 +173,12 @@ def strip_wrappers(
                 published=inner.published,
             )
         if _stands_in_front(words, start):
-            notes.append(_not_set(words[start]))
+            why = (
+                f"{brief(words[start].text)} stands in front of the program and is not set: taken "
+                "as nothing; give it as the caller has it, NAME=... in front of this command, or "
+                "--env-file"
+            )
+            note("wrapper-not-set", why, words[start].origin)
             wrappers.append((words[start].text,))
             start += 1
             continue
@@ -172,35 +191,31 @@ def strip_wrappers(
                 clear, changes = True, dict(unread({}, words[first].origin))
             front = words[first : launched_here.start]
             changes = {**changes, **dict(launched_here.settings)}
-            variables_now = Layers(environment, changes, clear)
             options = any(_OF_VARIABLES.fullmatch(word.text) for word in front[1:])
-            if name in _IMAGE_RUNNERS and (options or next(matching(variables_now, _INTO), None)):
+            if name in _IMAGE_RUNNERS and (options or next(matching(variables(), _INTO), None)):
                 why = f"{name}: what its options make of the environment is not read; "
                 why += "put the settings in front of the program, as env NAME=value program"
-                notes.append(SourceNote("source-not-read", why, words[first].origin))
-                changes = {**changes, **unread(variables_now, words[first].origin)}
+                note("source-not-read", why, words[first].origin)
+                changes = {**changes, **unread(variables(), words[first].origin)}
             notes += [launched_here.note] if launched_here.note else []
             if name == "srun":
-                if IN_JOB not in Layers(environment, changes, clear):
+                if IN_JOB not in variables():
                     limits.append(of_job(words[first].origin))
-                changes |= step_gpus(front, Layers(environment, changes, clear))
+                changes |= step_gpus(front, variables())
             elif name == "ray":
                 limits += of_ray(words[first].origin)
             notes += options_not_read(front)
             if opens_login(words[first:] if launched_here.script is not None else front):
                 clear, changes = True, {}
-            limits += (
-                wrapper_limit._replace(setter=run_as) for wrapper_limit in wrapper_limits(front)
-            )
+            set_here = prlimit(front) if name == "prlimit" else ()
+            limits += (limit._replace(setter=run_as) for limit in set_here)
             behind = words[launched_here.start + 1 :] if launched_here.script is not None else ()
             run_as, opened = _user_behind(run_as, front, behind)
             limits += () if inside else opened
             wrappers.append(tuple(word.text for word in front))
             start = launched_here.start
             if launched_here.script is not None:
-                left = Layers(environment, changes, clear)
-                so_far = (tuple(wrappers), tuple(notes), launched_here.script, None, ())
-                return Stripped((), left, *so_far, tuple(limits), run_as)
+                return stripped(script=launched_here.script)
             if launched_here.module:
                 python = words[start]._replace(text="python3", unresolved=())
                 words = (*words[:start], python, *words[start:])
@@ -217,28 +232,31 @@ def strip_wrappers(
         notes += options_not_read(words[first:start])
         kept = _kept_by_sudo(words[first:start]) if name == "sudo" else None
         if kept is not None:
-            variables_now = Layers(environment, changes, clear)
-            clear, changes = (
-                True,
-                {each: variables_now[each] for each in kept if each in variables_now},
-            )
+            before = variables()
+            clear, changes = True, {each: before[each] for each in kept if each in before}
         while start < len(words) and ASSIGNMENT.match(words[start].text):
             variable, _, value = words[start].text.partition("=")
             changes[variable] = words[start]._replace(text=value)
             start += 1
         if start > begin and not wrapper.assignments:
-            notes.append(_misplaced(name, words[begin]))
+            shown = brief(words[begin].text)
+            why = (
+                f"{name} takes {shown} for the program and fails (execution of `{shown}': No such "
+                "file or directory): nothing starts; read here as meant"
+            )
+            advice = f"put the assignments in front of {name}, or env between the two"
+            note("assignment-after-wrapper", why, words[begin].origin, advice)
         if name == "sudo" and kept is not None and any(each in environment for each in _SETTINGS):
-            notes.append(_sudo(words[first]))
+            why = (
+                "sudo drops the caller's variables, unless sudoers keeps them: they are read here "
+                "as dropped; write sudo -E, or sudo NAME=value"
+            )
+            note("sudo-environment", why, words[first].origin)
         wrappers.append(tuple(word.text for word in words[first:start]))
         run_as, opened = _user_behind(run_as, words[first:start], ())
         limits += () if inside else opened
-    inherited = Layers(environment, changes, clear) if changes or clear else environment
-    parts_so_far = (tuple(wrappers), tuple(notes), None, None, ())
     shell = reads and start == len(words) and bool(wrappers) and _is_shell(wrappers[-1])
-    return Stripped(
-        tuple(words[start:]), inherited, *parts_so_far, tuple(limits), run_as, reads=shell
-    )
+    return stripped(words[start:], reads=shell)
 
 
 def _is_shell(wrapper: Sequence[str]) -> bool:
@@ -271,14 +289,6 @@ def _stands_in_front(words: Sequence[Word], start: int) -> bool:
     return name in _APART or name.startswith(_PROGRAMS)
 
 
-def _not_set(word: Word) -> SourceNote:
-    text = (
-        f"{brief(word.text)} stands in front of the program and is not set: taken as nothing; give "
-        "it as the caller has it, NAME=... in front of this command, or --env-file"
-    )
-    return SourceNote("wrapper-not-set", text, word.origin)
-
-
 def _behind_options(words: Sequence[Word], start: int, wrapper: _Wrapper) -> int:
     """Return the index behind a wrapper's own options."""
     long = frozenset(wrapper.long.split())
@@ -303,15 +313,12 @@ def _env_options(
 ) -> tuple[bool, dict[str, Word | None]]:
     """Apply the options of ``env`` (-i, -u) to the changes of the environment so far."""
     texts = [word.text for word in words[first + 1 : end]]
-    for index, text in enumerate(texts):
+    for text, following in zip(texts, [*texts[1:], ""], strict=False):
+        unset = re.fullmatch(r"(?:--unset=|-u)(.+)|-u|--unset", text)
         if text in ("-", "-i", "--ignore-environment"):
             clear, changes = True, {}
-        elif text in ("-u", "--unset") and index + 1 < len(texts):
-            changes[texts[index + 1]] = None
-        elif text.startswith("--unset="):
-            changes[text.partition("=")[2]] = None
-        elif text.startswith("-u"):
-            changes[text[2:]] = None
+        elif unset is not None:
+            changes[unset[1] or following] = None
     return clear, changes
 
 
@@ -325,24 +332,6 @@ def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
     option = "--preserve-env="
     listed = [text.removeprefix(option).split(",") for text in texts if text.startswith(option)]
     return (*_SUDO_KEEPS, *(name for names in listed for name in names))
-
-
-def _sudo(word: Word) -> SourceNote:
-    text = (
-        "sudo drops the caller's variables, unless sudoers keeps them: they are read here as "
-        "dropped; write sudo -E, or sudo NAME=value"
-    )
-    return SourceNote("sudo-environment", text, word.origin)
-
-
-def _misplaced(wrapper: str, word: Word) -> SourceNote:
-    """Say that a wrapper takes an assignment for the program, so that nothing starts."""
-    text = (
-        f"{wrapper} takes {brief(word.text)} for the program and fails (execution of "
-        f"`{brief(word.text)}': No such file or directory): nothing starts; read here as meant"
-    )
-    advice = f"put the assignments in front of {wrapper}, or env between the two"
-    return SourceNote("assignment-after-wrapper", text, word.origin, advice)
 
 
 class ShellCall(NamedTuple):

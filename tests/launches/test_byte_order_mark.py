@@ -29,13 +29,10 @@ def notes(path: Path, text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("line", "id_"),
     [
-        ("export A=1", "byte-order-mark"),
-        ("A=1", "byte-order-mark"),
-        ("", "byte-order-mark"),
-        ("#!/bin/bash", "byte-order-mark"),
-        ("# A launch", "byte-order-mark"),
+        ("export A=1", "byte-order-mark"), ("A=1", "byte-order-mark"), ("", "byte-order-mark"),
+        ("#!/bin/bash", "byte-order-mark"), ("# A launch", "byte-order-mark"),
     ],
-)
+)  # fmt: skip
 def test_the_notice_says_what_bash_says_of_a_lost_line(tmp_path: Path, line: str, id_: str) -> None:
     """bash itself complains with the sentence that is quoted, and goes on."""
     found = notes(tmp_path / "run.sh", f"{MARK}{line}\n{SERVER}\n")

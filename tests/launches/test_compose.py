@@ -101,52 +101,38 @@ def test_settings() -> None:
     reading = read_compose(TEXT, "compose.yaml", {"TAG": "v1"})
     prefill, master = reading.commands
     assert prefill.container is not None
-    assert prefill.container._asdict() == {
-        "engine": "compose",
-        "image": "lmsysorg/sglang:v1",
-        "ipc": "host",
-        "network": "host",
-        "shm_size_bytes": 32 * 2**30,
-        "ulimits": {"memlock": (-1, -1), "stack": (1, 2)},
-        "devices": ("/dev/infiniband",),
-        "resources": {},
-        "pod_resources": (),
-        "gpus": GivenGpus(),
-        "privileged": True,
-        "cap_add": ("IPC_LOCK",),
-        "security_opt": ("seccomp=unconfined",),
-        "mounts": (
+    assert prefill.container == ContainerSettings(
+        engine="compose",
+        image="lmsysorg/sglang:v1",
+        ipc="host",
+        network="host",
+        shm_size_bytes=32 * 2**30,
+        ulimits={"memlock": (-1, -1), "stack": (1, 2)},
+        devices=("/dev/infiniband",),
+        gpus=GivenGpus(),
+        privileged=True,
+        cap_add=("IPC_LOCK",),
+        security_opt=("seccomp=unconfined",),
+        mounts=(
             Mount("/dev/hugepages", "bind", "/dev/hugepages"),
             Mount("/b", "bind", "/a"),
             Mount("/dev/shm", "tmpfs", size_bytes=2**30),
             Mount("/t", "tmpfs"),
         ),
-        "cpuset_cpus": "0-3",
-        "cpuset_mems": None,
-        "memory_bytes": 64 * 2**30,
-        "hugepages_bytes": {},
-        "user": None,
-        "runtime": None,
-        "releases": {},
-        "own_users": False,
-        "device_rules": (),
-        "startup_seconds": None,
-    }
+        cpuset_cpus="0-3",
+        memory_bytes=64 * 2**30,
+    )
     assert master.container == ContainerSettings(engine="compose", image="m")
 
 
 @pytest.mark.parametrize(
     ("text", "expected", "unresolved"),
     [
-        ("$A ${A} $$A a$", "1 1 $A a$", ()),
-        ("${A:-x} ${B:-x} ${E:-x} ${E-x}", "1 x x ", ()),
-        ("${A:+p}${B:+p}${E:+p}${E+p}", "pp", ()),
-        ("${B:-${C:-${A}}}", "1", ()),
-        ("$B ${B:?why}", "$B ${B:?why}", ("B",)),
-        ("${B:-x", "${B:-x", ("B",)),
-        ("${", "${", ()),
+        ("$A ${A} $$A a$", "1 1 $A a$", ()), ("${A:-x} ${B:-x} ${E:-x} ${E-x}", "1 x x ", ()),
+        ("${A:+p}${B:+p}${E:+p}${E+p}", "pp", ()), ("${B:-${C:-${A}}}", "1", ()),
+        ("$B ${B:?why}", "$B ${B:?why}", ("B",)), ("${B:-x", "${B:-x", ("B",)), ("${", "${", ()),
     ],
-)
+)  # fmt: skip
 def test_interpolation(text: str, expected: str, unresolved: tuple[str, ...]) -> None:
     word = interpolate(text, environment_words({"A": "1", "E": ""}), Origin("c"))
     assert (word.text, word.unresolved) == (expected, unresolved)
@@ -160,23 +146,16 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
 @each_row(
     ("text", "says"),
     [
-        (BOMB, "aliases"),
-        ("a: 1\na: 2", "c.yaml:2 has the key 'a' twice"),
-        ('{"a": 1, "a": 2}', "key 'a' twice"),
-        ("a: [1", "not YAML"),
-        ('{"a": ', "not JSON"),
-        ("[" * 5000 + "]" * 5000, "deep|nesting"),
-        ("[" * 5000, "deep|nesting"),
-        ("- " * 5000, "deep"),
-        ("{a: " * 5000, "deep|nesting"),
-        ("a: *b", "nothing defines|undefined alias"),
-        ("a: \x01", "YAML"),
-        ("[a]: 1\nx: {[b]: c}", "c.yaml"),
-        ("x" * (2**20 + 1), "1 MiB"),
+        (BOMB, "aliases"), ("a: 1\na: 2", "c.yaml:2 has the key 'a' twice"),
+        ('{"a": 1, "a": 2}', "key 'a' twice"), ("a: [1", "not YAML"), ('{"a": ', "not JSON"),
+        ("[" * 5000 + "]" * 5000, "deep|nesting"), ("[" * 5000, "deep|nesting"),
+        ("- " * 5000, "deep"), ("{a: " * 5000, "deep|nesting"),
+        ("a: *b", "nothing defines|undefined alias"), ("a: \x01", "YAML"),
+        ("[a]: 1\nx: {[b]: c}", "c.yaml"), ("x" * (2**20 + 1), "1 MiB"),
         ("a: &a [*a]", "YAML|nothing defines"),
         ("!!python/object/apply:os.system [id]: 1", "not text"),
     ],
-)
+)  # fmt: skip
 def test_texts_that_are_refused(text: str, says: str) -> None:
     with pytest.raises(SourceError, match=says):
         load_documents(text, "c.yaml")
@@ -185,13 +164,8 @@ def test_texts_that_are_refused(text: str, says: str) -> None:
 def test_values_stay_as_they_are_written() -> None:
     (document,) = load_documents("a: 0.30\nb: yes\nc: ~\nd: '~'\ne: 0x10\nf: !!int 3", "c.yaml")
     assert {key: node.value for key, node in document.fields.items()} == {
-        "a": "0.30",
-        "b": "yes",
-        "c": None,
-        "d": "~",
-        "e": "0x10",
-        "f": "3",
-    }
+        "a": "0.30", "b": "yes", "c": None, "d": "~", "e": "0x10", "f": "3",
+    }  # fmt: skip
     (document,) = load_documents('{"a": 0.30, "b": 9007199254740993, "c": true, "d": null}', "c")
     assert [node.value for node in document.fields.values()] == [
         "0.30",
@@ -223,13 +197,8 @@ def test_env_files_have_quotes_and_variables() -> None:
     text = "services: {s: {image: i, command: x, env_file: [{path: e, format: FORMAT}]}}"
     read = process(text.replace(", format: FORMAT", ""), {"CALLER": "c"}, e=ENV_FILE).environment
     assert {name: word.text for name, word in read.items()} == {
-        "A": "a c",
-        "B": "b $CALLER",
-        "C": "c",
-        "D": "d#d",
-        "CALLER": "c",
-        "G": "a c/n",
-    }
+        "A": "a c", "B": "b $CALLER", "C": "c", "D": "d#d", "CALLER": "c", "G": "a c/n",
+    }  # fmt: skip
     assert read["G"].origin == Origin("e", 8)
     raw = process(text.replace("FORMAT", "raw"), {"CALLER": "c"}, e='A="a" # b').environment
     assert raw["A"].text == '"a" # b'

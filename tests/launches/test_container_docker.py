@@ -157,14 +157,11 @@ def test_what_docker_takes(words: str, created: Created) -> None:
     assert list(settings.devices) == [device["PathOnHost"] for device in host["Devices"] or []]
     assert [(m.target, m.kind, m.source, m.read_only, m.size_bytes) for m in settings.mounts] == [
         (
-            mount["Target"],
-            mount["Type"],
-            mount.get("Source", ""),
-            mount.get("ReadOnly", False),
+            mount["Target"], mount["Type"], mount.get("Source", ""), mount.get("ReadOnly", False),
             mount.get("TmpfsOptions", {}).get("SizeBytes"),
         )
         for mount in host.get("Mounts") or []
-    ]
+    ]  # fmt: skip
     assert notes == []
 
 
@@ -172,16 +169,11 @@ def test_what_docker_takes(words: str, created: Created) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "--shm-size 64Gi i x",
-        "-m 1ib i x",
-        "--memory=big i x",
-        "--ulimit memlock=unlimited i x",
-        "--ulimit memlock=10:5 i x",
-        "--ulimit memlock=-1:5 i x",
-        "--ulimit lock=5 i x",
+        "--shm-size 64Gi i x", "-m 1ib i x", "--memory=big i x", "--ulimit memlock=unlimited i x",
+        "--ulimit memlock=10:5 i x", "--ulimit memlock=-1:5 i x", "--ulimit lock=5 i x",
         "--ulimit memlock=1g i x",
     ],
-)
+)  # fmt: skip
 def test_what_docker_refuses(words: str, created: Created) -> None:
     assert created(words) is None
     _, _, notes = ours(words)

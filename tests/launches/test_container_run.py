@@ -23,18 +23,13 @@ def run(text: str, **environment: str) -> Reading:
 @each_row(
     "options",
     [
-        "",
-        "-it --rm",
-        "-itd --gpus=all --name s",
-        "--gpus all --ipc host --network=host",
-        "--ulimit memlock=-1 --ulimit=stack=67108864",
-        "-v/a:/b -v /c:/d -p 30000:30000 -w /x",
-        "-eA=1 -e B=2 --env C=3 --env=D=4",
-        "-dite A=1 --privileged --privileged=true",
+        "", "-it --rm", "-itd --gpus=all --name s", "--gpus all --ipc host --network=host",
+        "--ulimit memlock=-1 --ulimit=stack=67108864", "-v/a:/b -v /c:/d -p 30000:30000 -w /x",
+        "-eA=1 -e B=2 --env C=3 --env=D=4", "-dite A=1 --privileged --privileged=true",
         "--cap-add IPC_LOCK --device /dev/infiniband --cpuset-mems 0",
         "--shm-size 32g --security-opt seccomp=unconfined --read-only --init --",
     ],
-)
+)  # fmt: skip
 @each_row("engine", ["docker run", "podman run", "nerdctl -n k8s run", "docker container run"])
 def test_the_image_is_found(engine: str, options: str) -> None:
     (command,) = run(f"{engine} {options} lmsysorg/sglang:latest python3 -m a --rm -e x").commands
@@ -102,37 +97,29 @@ def test_settings() -> None:
         "--mount type=tmpfs,dst=/dev/shm,tmpfs-size=1g --tmpfs /t:size=2m --cpuset-cpus 0-3 "
         "--cpuset-mems=0,1 -m 64g -u 0 --gpus all i x"
     )
-    assert settings._asdict() == {
-        "engine": "docker",
-        "image": "i",
-        "ipc": "host",
-        "network": "host",
-        "shm_size_bytes": 32 * 2**30,
-        "ulimits": {"memlock": (-1, -1), "stack": (9, 9)},
-        "devices": ("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
-        "resources": {},
-        "pod_resources": (),
-        "gpus": GivenGpus(),
-        "privileged": True,
-        "cap_add": ("IPC_LOCK",),
-        "security_opt": ("seccomp=unconfined",),
-        "mounts": (
+    assert settings == ContainerSettings(
+        engine="docker",
+        image="i",
+        ipc="host",
+        network="host",
+        shm_size_bytes=32 * 2**30,
+        ulimits={"memlock": (-1, -1), "stack": (9, 9)},
+        devices=("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
+        gpus=GivenGpus(),
+        privileged=True,
+        cap_add=("IPC_LOCK",),
+        security_opt=("seccomp=unconfined",),
+        mounts=(
             Mount("/dev/hugepages", "bind", "/dev/hugepages"),
             Mount("/m", "volume", "models", read_only=True),
             Mount("/dev/shm", "tmpfs", size_bytes=2**30),
             Mount("/t", "tmpfs", size_bytes=2 * 2**20),
         ),
-        "cpuset_cpus": "0-3",
-        "cpuset_mems": "0,1",
-        "memory_bytes": 64 * 2**30,
-        "hugepages_bytes": {},
-        "user": "0",
-        "runtime": None,
-        "releases": {},
-        "own_users": False,
-        "device_rules": (),
-        "startup_seconds": None,
-    }
+        cpuset_cpus="0-3",
+        cpuset_mems="0,1",
+        memory_bytes=64 * 2**30,
+        user="0",
+    )
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
     assert settings.mount_at("/dev") is None
 
@@ -150,14 +137,10 @@ def test_what_nobody_sets_is_unknown_and_what_is_not_said_is_none() -> None:
 @pytest.mark.parametrize(
     ("options", "has"),
     [
-        ("", False),
-        ("--cap-add SYS_NICE", False),
-        ("--cap-add cap_ipc_lock", True),
-        ("--cap-add ALL", True),
-        ("--privileged", True),
-        ("--privileged=false", False),
+        ("", False), ("--cap-add SYS_NICE", False), ("--cap-add cap_ipc_lock", True),
+        ("--cap-add ALL", True), ("--privileged", True), ("--privileged=false", False),
     ],
-)
+)  # fmt: skip
 def test_capabilities(options: str, has: bool) -> None:
     settings = settings_of(f"docker run {options} i x")
     given = {name.upper().removeprefix("CAP_") for name in settings.cap_add}
@@ -179,15 +162,10 @@ def test_only_what_runs_in_a_container_has_settings() -> None:
 @each_row(
     ("text", "size"),
     [
-        ("32g", 32 << 30),
-        ("64m", 64 << 20),
-        ("1.5gb", 3 << 29),
-        ("128GiB", 128 << 30),
-        ("7", 7),
-        ("1b", 1),
-        ("", None),
+        ("32g", 32 << 30), ("64m", 64 << 20), ("1.5gb", 3 << 29), ("128GiB", 128 << 30), ("7", 7),
+        ("1b", 1), ("", None),
     ],
-)
+)  # fmt: skip
 def test_sizes(text: str, size: int | None) -> None:
     assert docker_size(text, "--memory") == size
 

@@ -19,9 +19,7 @@ WAITS = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); curl -s localhost:1; sleep 1
 
 
 @pytest.mark.slow
-def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(
-    tmp_path: Path,
-) -> None:
+def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(tmp_path: Path) -> None:
     """Nothing was read behind them before: 2,000 turns were all that was followed."""
     path = tmp_path / "launch.sh"
     path.write_text(f"{WAITS * 2}for i in 1 2 3; do mooncake_client --port=$i & done\n")

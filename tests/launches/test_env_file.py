@@ -18,22 +18,14 @@ from tests.tables import each_row
 @each_row(
     ("text", "expected"),
     [
-        ("A=1\nB=2", {"A": "1", "B": "2"}),
-        ("A=1\r\nB=2\r\n", {"A": "1", "B": "2"}),
-        ("# A=1\n  # B=2\nC=3", {"C": "3"}),
-        ("A=1 # no comment", {"A": "1 # no comment"}),
-        ("A=x=y", {"A": "x=y"}),
-        ("A=", {"A": ""}),
-        ("  A=1 ", {"A": "1 "}),
-        ("A='x y'", {"A": "'x y'"}),
-        ("A=$HOME", {"A": "$HOME"}),
-        ("A=1\nA=2", {"A": "2"}),
-        ("CALLER\nNOBODY", {"CALLER": "c"}),
-        ("\ufeffA=1", {"A": "1"}),
-        ("export A=1\n=x\nB=2", {"B": "2"}),
-        ("", {}),
+        ("A=1\nB=2", {"A": "1", "B": "2"}), ("A=1\r\nB=2\r\n", {"A": "1", "B": "2"}),
+        ("# A=1\n  # B=2\nC=3", {"C": "3"}), ("A=1 # no comment", {"A": "1 # no comment"}),
+        ("A=x=y", {"A": "x=y"}), ("A=", {"A": ""}), ("  A=1 ", {"A": "1 "}),
+        ("A='x y'", {"A": "'x y'"}), ("A=$HOME", {"A": "$HOME"}), ("A=1\nA=2", {"A": "2"}),
+        ("CALLER\nNOBODY", {"CALLER": "c"}), ("\ufeffA=1", {"A": "1"}),
+        ("export A=1\n=x\nB=2", {"B": "2"}), ("", {}),
     ],
-)
+)  # fmt: skip
 def test_lines(text: str, expected: dict[str, str]) -> None:
     variables, _ = read_env_file(text, "prod.env", {"CALLER": "c"})
     assert {name: word.text for name, word in variables.items()} == expected
@@ -72,41 +64,22 @@ _LINES = "# a comment\nMOONCAKE_MASTER=10.0.0.5:50051\n\nMOONCAKE_PROTOCOL=rdma\
 @each_row(
     "file",
     [
-        _LINES,
-        _LINES.replace("# a comment\n", ""),
-        "A=\"40gb\"\nB='x'\n",
-        'A="a b"\n',
-        "A=a b\n",
-        "export A=1\n",
-        "A=$HOME\nB=`id`\n",
-        "A=a#b\n",
-        "A=1 # why\n",
-        "  # indented\nA=1\n",
-        "A=*\n",
-        "A=a\\nb\n",
-        "",
+        _LINES, _LINES.replace("# a comment\n", ""), "A=\"40gb\"\nB='x'\n", 'A="a b"\n', "A=a b\n",
+        "export A=1\n", "A=$HOME\nB=`id`\n", "A=a#b\n", "A=1 # why\n", "  # indented\nA=1\n",
+        "A=*\n", "A=a\\nb\n", "",
     ],
-)
+)  # fmt: skip
 @each_row(
     "command",
     [
-        "grep -v '^#' .env | xargs",
-        "cat .env | grep -v '#' | xargs -0",
-        "cat .env|xargs",
-        "xargs < .env",
-        "< .env xargs",
-        "cat .env",
-        "sed '/^#/d' .env | xargs",
-        "sed 's/#.*//g' .env | xargs",
-        "egrep -v '^#' .env | xargs -d '\\n'",
-        "grep -vE '^#|^$' .env | tr '\\n' ' '",
-        "grep -v '^#' .env | cut -d= -f1",
-        "cut -d= -f1 .env",
-        "cat .env | sort",
-        "grep -v '^#' .env | xargs; touch ran",
+        "grep -v '^#' .env | xargs", "cat .env | grep -v '#' | xargs -0", "cat .env|xargs",
+        "xargs < .env", "< .env xargs", "cat .env", "sed '/^#/d' .env | xargs",
+        "sed 's/#.*//g' .env | xargs", "egrep -v '^#' .env | xargs -d '\\n'",
+        "grep -vE '^#|^$' .env | tr '\\n' ' '", "grep -v '^#' .env | cut -d= -f1",
+        "cut -d= -f1 .env", "cat .env | sort", "grep -v '^#' .env | xargs; touch ran",
         "grep -v '^#' .env | xargs > out",
     ],
-)
+)  # fmt: skip
 def test_the_lines_of_an_env_file_are_what_bash_exports(
     command: str, file: str, tmp_path: Path
 ) -> None:

@@ -14,15 +14,11 @@ from preflight.launches.shell_script import read_script
 @pytest.mark.parametrize(
     ("written", "word"),
     [
-        ("$(hostname)", "node-1.site"),
-        ("$(hostname -s)", "node-1"),
-        ("$(nproc)", "6"),
-        ("$(nvidia-smi -L | wc -l)", "2"),
-        ("$(nvidia-smi --list-gpus 2>/dev/null | wc -l)", "2"),
-        ("$((2 * $(nproc)))", "12"),
-        ("$(hostname -I)", "$(hostname -I)"),
+        ("$(hostname)", "node-1.site"), ("$(hostname -s)", "node-1"), ("$(nproc)", "6"),
+        ("$(nvidia-smi -L | wc -l)", "2"), ("$(nvidia-smi --list-gpus 2>/dev/null | wc -l)", "2"),
+        ("$((2 * $(nproc)))", "12"), ("$(hostname -I)", "$(hostname -I)"),
     ],
-)
+)  # fmt: skip
 def test_the_few_substitutions_that_everybody_writes(
     tmp_path: Path, written: str, word: str
 ) -> None:

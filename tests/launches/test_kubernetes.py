@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.launches.container import Mount
+from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
 from preflight.processes.container_limits import container_limits
@@ -84,52 +84,41 @@ def test_a_pod() -> None:
     assert server.environment["HOST"].unresolved == ("IP",)
     assert server.environment["A"].origin == Origin("pod.yaml", 23)
     assert [word.text for word in master.words] == ["mooncake_master", "--port=1"]
-    assert [note.id for note in reading.notes] == [
-        "env-from-not-read",
-        "reference-unset",
-        "image-command",
-        "init-container",
-    ]
+    assert [
+        note.id for note in reading.notes
+    ] == "env-from-not-read reference-unset image-command init-container".split()
     assert server.container is not None
-    assert server.container._asdict() == {
-        "engine": "kubernetes",
-        "image": "lmsysorg/sglang:v1",
-        "ipc": "host",
-        "network": "host",
-        "shm_size_bytes": 32 * 2**30,
-        "ulimits": {},
-        "devices": (),
-        "resources": {"nvidia.com/gpu": "8", "rdma/hca": "1"},
-        "pod_resources": ("nvidia.com/gpu", "rdma/hca"),
-        "gpus": None,
-        "privileged": True,
-        "cap_add": ("IPC_LOCK",),
-        "security_opt": ("seccomp=unconfined",),
-        "mounts": (
+    assert server.container == ContainerSettings(
+        engine="kubernetes",
+        image="lmsysorg/sglang:v1",
+        ipc="host",
+        network="host",
+        shm_size_bytes=32 * 2**30,
+        resources={"nvidia.com/gpu": "8", "rdma/hca": "1"},
+        pod_resources=("nvidia.com/gpu", "rdma/hca"),
+        privileged=True,
+        cap_add=("IPC_LOCK",),
+        security_opt=("seccomp=unconfined",),
+        mounts=(
             Mount("/dev/shm", "tmpfs", size_bytes=32 * 2**30),
             Mount("/dev/hugepages", "hugepages", "2Mi"),
             Mount("/m", "bind", "/models", read_only=True),
             Mount("/s", "volume", "secret"),
         ),
-        "cpuset_cpus": None,
-        "cpuset_mems": None,
-        "memory_bytes": 128 * 2**30,
-        "hugepages_bytes": {"2Mi": 64 * 2**30},
-        "user": "1000",
-        "runtime": None,
-        "releases": {},
-        "own_users": False,
-        "device_rules": (),
-        "startup_seconds": None,
-    }
+        memory_bytes=128 * 2**30,
+        hugepages_bytes={"2Mi": 64 * 2**30},
+        user="1000",
+    )
     assert master.container is not None
     assert master.container.memory_bytes is None
     assert master.container.user == "1000"
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
 def test_templates(kind: str) -> None:
-    text = f"kind: {kind}\nmetadata: {{name: p}}\nspec:\n  template:\n" + indent(POD, 4)
+    above = "  template:\n" if kind != "CronJob" else "  jobTemplate:\n    spec:\n      template:\n"
+    depth = 4 if kind != "CronJob" else 8
+    text = f"kind: {kind}\nmetadata: {{name: p}}\nspec:\n{above}{indent(POD, depth)}"
     commands = read_kubernetes(text, "p.yaml", {}).commands
     assert len(commands) == 2
     for command in commands:
@@ -144,11 +133,6 @@ def test_a_user_namespace_of_its_own(users: str, own: bool) -> None:
     limits = container_limits(command)
     assert limits is not None
     assert limits.own_users is own
-
-
-def test_cron_jobs() -> None:
-    text = "kind: CronJob\nspec:\n  jobTemplate:\n    spec:\n      template:\n" + indent(POD, 8)
-    assert len(read_kubernetes(text, "p.yaml", {}).commands) == 2
 
 
 def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
@@ -231,25 +215,11 @@ def test_several_documents_and_lists() -> None:
 @each_row(
     ("text", "size"),
     [
-        ("64Gi", 64 << 30),
-        ("1G", 10**9),
-        ("1.5Gi", 3 << 29),
-        ("1e3", 1000),
-        ("500m", 1),
-        ("7", 7),
-        ("100M", 10**8),
-        ("0.5", 1),
-        ("", None),
-        ("+.5Gi", 1 << 29),
-        ("1e-3", 1),
-        ("2000u", 1),
-        ("1g", None),
-        ("64K", None),
-        ("64ki", None),
-        ("-1", None),
-        ("x", None),
+        ("64Gi", 64 << 30), ("1G", 10**9), ("1.5Gi", 3 << 29), ("1e3", 1000), ("500m", 1),
+        ("7", 7), ("100M", 10**8), ("0.5", 1), ("", None), ("+.5Gi", 1 << 29), ("1e-3", 1),
+        ("2000u", 1), ("1g", None), ("64K", None), ("64ki", None), ("-1", None), ("x", None),
     ],
-)
+)  # fmt: skip
 def test_quantities(text: str, size: int | None) -> None:
     assert quantity(text) == size
 

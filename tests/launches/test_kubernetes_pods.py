@@ -131,23 +131,16 @@ LEADER_WORKER_SET = (
 )
 
 
-def test_the_only_worker_of_a_group_is_the_second_pod() -> None:
-    _, worker = read(LEADER_WORKER_SET % 2).commands
-    assert [word.text for word in worker.words[:3]] == ["x", "2", "1"]
-
-
-def test_what_a_groups_operator_sets_is_not_to_be_named_by_hand() -> None:
-    """The operator's own values replace what the container's env names (lws pod_utils.go)."""
-    leader, _ = read(LEADER_WORKER_SET % 2).commands
-    assert unresolved(leader.words[3]).advice.startswith("run this check in the pod")
-
-
 def test_a_leader_worker_set_sets_its_own_variables() -> None:
     """The size is known, and the leader's index; without a template of its own it is a worker's."""
     reading = read(LEADER_WORKER_SET % 4)
     leader, worker = reading.commands
     assert [word.text for word in leader.words] == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
     assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)
+    # The operator's own values replace what the container's env names (lws pod_utils.go).
+    assert unresolved(leader.words[3]).advice.startswith("run this check in the pod")
+    _, only_worker = read(LEADER_WORKER_SET % 2).commands
+    assert [word.text for word in only_worker.words[:3]] == ["x", "2", "1"]
     assert worker.place is not None
     assert worker.place.name[1] == "worker"
 
@@ -437,19 +430,6 @@ def test_the_shared_memory_of_a_component(said: str, size_bytes: int | None) -> 
     assert sorted(found, key=str) == sorted([None, size_bytes], key=str)
 
 
-@pytest.mark.parametrize(
-    ("spec", "copies"),
-    [
-        ("roles: [{name: p, replicas: 3, podGroupSize: 2, template: {spec: POD}}]", [6]),
-    ],
-)
-def test_pods_of_a_group_are_counted(spec: str, copies: list[int]) -> None:
-    pod = "{containers: [{name: c, command: [mooncake_client]}]}"
-    text = "kind: Any\nspec:\n  template:\n    " + spec.replace("POD", pod)
-    found = read_kubernetes(text, "m.yaml", {}).commands
-    assert [command.copies for command in found] == copies
-
-
 RAY = """\
 kind: RayService
 metadata: {name: r}
@@ -477,27 +457,6 @@ spec:
 )
 def test_a_resource_whose_pods_an_operator_makes_is_named(text: str, ids: list[str]) -> None:
     assert [note.id for note in read_kubernetes(text, "m.yaml", {}).notes] == ids
-
-
-@pytest.mark.parametrize(
-    ("text", "started"),
-    [
-        (
-            "apiVersion: nvidia.com/v1alpha1\nkind: DynamoComponentDeployment\nspec:\n"
-            "  replicas: 2\n  extraPodSpec: {mainContainer: {command: [mooncake_client]}}\n",
-            [("mooncake_client", 2)],
-        ),
-        (
-            "apiVersion: nvidia.com/v1beta1\nkind: DynamoComponentDeployment\nspec:\n"
-            "  replicas: 4\n  podTemplate:\n"
-            "    spec: {containers: [{name: main, command: [mooncake_client]}]}\n",
-            [("mooncake_client", 4)],
-        ),
-    ],
-)  # fmt: skip
-def test_kinds_of_operators(text: str, started: list[tuple[str, int]]) -> None:
-    reading = read_kubernetes(text, "m.yaml", {})
-    assert [(each.words[0].text, each.copies) for each in reading.commands] == started
 
 
 @pytest.mark.parametrize(

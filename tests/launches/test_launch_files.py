@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,110 +70,103 @@ QUICK_CACHE = (
 )
 PREFETCH = "--hicache-storage-prefetch-policy"
 
-Expected = list[tuple[str, str, dict[str, str]]]
+Started = tuple[str, str, dict[str, str]]
+
+
+def started(program: str, arguments: str, environment: dict[str, str] | None = None) -> Started:
+    return program, arguments, environment or {}
+
+
+server = partial(started, SERVER)
 # Per file, each command: program, arguments (JSON apart), and what the script sets for it.
-EXPECTED: dict[str, Expected] = {
-    "a10-gpu-only": [(SERVER, "--model-path $MODEL_PATH --tp-size 2 --page-size 64", {})],
-    "a10-l1-l2": [(SERVER, A10_FLAGS, {})],
+EXPECTED: dict[str, list[Started]] = {
+    "a10-gpu-only": [server("--model-path $MODEL_PATH --tp-size 2 --page-size 64")],
+    "a10-l1-l2": [server(A10_FLAGS)],
     "a10-l1-l2-mooncake": [
-        (SERVER, f"{A10_FLAGS} {PREFETCH} wait_complete --hicache-storage-backend mooncake", A10)
+        server(f"{A10_FLAGS} {PREFETCH} wait_complete --hicache-storage-backend mooncake", A10)
     ],
-    "h800-gpu-only": [(SERVER, H800_FLAGS, {})],
+    "h800-gpu-only": [server(H800_FLAGS)],
     "h800-l1-l2": [
-        (SERVER, f"{H800_FLAGS} {CACHE} --hicache-write-policy write_through --hicache-size 30", {})
+        server(f"{H800_FLAGS} {CACHE} --hicache-write-policy write_through --hicache-size 30")
     ],
     "h800-l1-l2-mooncake": [
-        (
-            SERVER,
+        server(
             f"{H800_FLAGS} {CACHE} --hicache-write-policy write_through --hicache-ratio 2 "
             f"{PREFETCH} timeout --hicache-storage-backend mooncake",
             H800,
         )
     ],
-    "dgx-gpu-only": [(SERVER, DGX_FLAGS, {})],
-    "dgx-l1-l2": [(SERVER, f"{DGX_FLAGS} {CACHE} --hicache-ratio 2", {})],
+    "dgx-gpu-only": [server(DGX_FLAGS)],
+    "dgx-l1-l2": [server(f"{DGX_FLAGS} {CACHE} --hicache-ratio 2")],
     "dgx-l1-l2-mooncake": [
-        ("mooncake_master", DGX_MASTER, {}),
-        ("mooncake_client", f"{DGX_CLIENT} --port=50052 --logtostderr", {}),
-        (
-            SERVER,
+        started("mooncake_master", DGX_MASTER),
+        started("mooncake_client", f"{DGX_CLIENT} --port=50052 --logtostderr"),
+        server(
             f"{DGX_FLAGS} {CACHE} --hicache-ratio 2 {PREFETCH} wait_complete "
             "--hicache-mem-layout page_first_direct --hicache-storage-backend mooncake",
             DGX,
         ),
     ],
     "dgx-l1-l2-mooncake-ssd": [
-        ("mooncake_master", f"-enable_offload=true {DGX_MASTER}", {}),
-        (
+        started("mooncake_master", f"-enable_offload=true {DGX_MASTER}"),
+        started(
             "mooncake_client",
             f"{DGX_CLIENT} --enable_offload=true --port=50052 --logtostderr",
             OFFLOAD,
         ),
-        (
-            SERVER,
+        server(
             f"{DGX_FLAGS} {CACHE} --hicache-ratio 2 {PREFETCH} wait_complete "
             "--hicache-mem-layout page_first_direct --hicache-storage-backend mooncake",
             DGX,
         ),
     ],
     "quick-start": [
-        ("sysctl", "-w vm.nr_hugepages=262144", {}),
-        ("mooncake_master", "--enable_http_metadata_server=true", {}),
-        (SERVER, f"{QUICK} {QUICK_CACHE}", {**ARENA, **MASTER_ADDRESS}),
+        started("sysctl", "-w vm.nr_hugepages=262144"),
+        started("mooncake_master", "--enable_http_metadata_server=true"),
+        server(f"{QUICK} {QUICK_CACHE}", {**ARENA, **MASTER_ADDRESS}),
     ],
     "quick-start-prefill-decode": [
-        ("mooncake_master", "--enable_http_metadata_server=true", {}),
-        (
-            SERVER,
+        started("mooncake_master", "--enable_http_metadata_server=true"),
+        server(
             f"{QUICK} {QUICK_CACHE} --disaggregation-mode prefill "
             "--disaggregation-ib-device mlx5_1 --base-gpu-id 0 --port 30000",
             MASTER_ADDRESS,
         ),
-        (
-            SERVER,
+        server(
             f"{QUICK} --disaggregation-mode decode --disaggregation-ib-device mlx5_1 "
-            "--base-gpu-id 1 --port 30001",
-            {},
+            "--base-gpu-id 1 --port 30001"
         ),
-        (
+        started(
             "sglang_router.launch_router",
             "--pd-disaggregation --prefill http://127.0.0.1:30000 --decode http://127.0.0.1:30001 "
             "--host 0.0.0.0 --port 8000",
-            {},
         ),
     ],
     "best-practices-prefill": [
-        (
-            SERVER,
+        server(
             f"{R1} --tp 8 {SERVED} --mem-fraction-static 0.85 --page-size 64 {CACHE} {R1_FLAGS} "
             "--disaggregation-ib-device mlx5_0 --disaggregation-mode prefill "
-            "--disaggregation-transfer-backend mooncake",
-            {},
+            "--disaggregation-transfer-backend mooncake"
         )
     ],
     # The comment behind a backslash ends the command there, and its words become arguments.
     "best-practices-decode": [
-        (
-            SERVER,
+        server(
             f"{R1} --tp 8 {SERVED} --page-size 64 {R1_FLAGS} "
             "--disaggregation-decode-enable-offload-kvcache <blank># Enable async KV cache "
-            "offloading in decode node",
-            {},
+            "offloading in decode node"
         )
     ],
     "best-practices-hf3fs": [
-        (
-            SERVER,
+        server(
             f"{R1} --log-level info --tp 8 {SERVED} --page-size 64 --mem-fraction-static 0.85 "
             f"{CACHE} --hicache-ratio 2 --hicache-size 0 --hicache-mem-layout page_first "
             "--hicache-write-policy write_through --hicache-storage-backend hf3fs "
-            f"{PREFETCH} wait_complete",
-            {},
+            f"{PREFETCH} wait_complete"
         )
     ],
     "best-practices-mooncake": [
-        (
-            SERVER,
+        server(
             f"{H800_FLAGS} {CACHE} --hicache-ratio 2 --hicache-mem-layout page_first "
             "--hicache-io-backend kernel --hicache-storage-backend mooncake "
             f"--hicache-write-policy write_through {PREFETCH} timeout",
@@ -180,21 +174,18 @@ EXPECTED: dict[str, Expected] = {
         )
     ],
     "best-practices-dynamic": [
-        (
-            SERVER,
+        server(
             f"--model-path your-model {CACHE} --hicache-storage-backend dynamic "
-            "--hicache-storage-backend-extra-config <json>",
-            {},
+            "--hicache-storage-backend-extra-config <json>"
         )
     ],
     "complete-guide-services": [
-        ("mooncake.http_metadata_server", "", {}),
-        ("mooncake_master", "--eviction_high_watermark_ratio=0.95", {}),
-        ("mooncake.mooncake_store_service", "--config=[config_path]", {}),
+        started("mooncake.http_metadata_server", ""),
+        started("mooncake_master", "--eviction_high_watermark_ratio=0.95"),
+        started("mooncake.mooncake_store_service", "--config=[config_path]"),
     ],
     "complete-guide-environment": [
-        (
-            SERVER,
+        server(
             f"{CACHE} --hicache-storage-backend mooncake --model-path [model_path]",
             {
                 **H800,
@@ -204,17 +195,15 @@ EXPECTED: dict[str, Expected] = {
         )
     ],
     "complete-guide-extra-config": [
-        (
-            SERVER,
+        server(
             f"{CACHE} --hicache-storage-backend mooncake --model-path [model_path] "
-            "--hicache-storage-backend-extra-config <json>",
-            {},
+            "--hicache-storage-backend-extra-config <json>"
         )
     ],
 }
 
 
-def shape(command: Command) -> tuple[str, str, dict[str, str]]:
+def shape(command: Command) -> Started:
     words = [word.text for word in command.words]
     if words[0] in ("python", "python3") and words[1] == "-m":
         words = words[2:]
@@ -301,14 +290,11 @@ def test_a_store_service_configuration_is_no_launch() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.sh", b"\x7fELF\0\0", "binary"),
-        ("a.yaml", b"a: [", "not YAML"),
-        ("a.json", b"{", "not JSON"),
-        ("a.yaml", b"- x", "neither"),
-        (None, b"", "does not exist"),
+        ("a.sh", b"\x7fELF\0\0", "binary"), ("a.yaml", b"a: [", "not YAML"),
+        ("a.json", b"{", "not JSON"), ("a.yaml", b"- x", "neither"), (None, b"", "does not exist"),
         ("", b"", "not a regular file"),
     ],
-)
+)  # fmt: skip
 def test_files_that_cannot_be_meant(
     tmp_path: Path, name: str | None, text: bytes, says: str
 ) -> None:

@@ -131,11 +131,7 @@ JOB = "model: {path: m}, resources: {agg_nodes: 1}, backend: {sglang_config: {ag
         ),
         ("c.yaml", "model_path: m\n", "python3 -m sglang.launch_server --config c.yaml"),
         ("c.yaml", "model: m\ntensor-parallel-size: 2\n", "give vllm serve --config c.yaml"),
-        (
-            "j.yaml",
-            f"base: {{{JOB}}}\noverride_a: {{x: 1}}\n",
-            "variants of a job: give one",
-        ),
+        ("j.yaml", f"base: {{{JOB}}}\noverride_a: {{x: 1}}\n", "variants of a job: give one"),
         ("j.yaml", f"{JOB.replace(', ', chr(10))}\nsweep: {{tp: [1, 2]}}\n", "variants of a job"),
         ("x.container", "[Container]\nImage=i\n", "podman-system-generator --dryrun"),
     ],

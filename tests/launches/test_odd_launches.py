@@ -50,15 +50,11 @@ def test_an_empty_entrypoint_clears_the_images_own(line: str, tmp_path: Path) ->
 @each_row(
     ("texts", "front", "kept", "hidden"),
     [
-        (["scripts/start.sh", "--a"], (), 2, False),
-        (["tools/serve.py"], (), 1, False),
-        (["bin/serve"], (), 1, False),
-        (["Qwen/Qwen3-8B", "--a"], (), 2, True),
-        (["--model", "m"], (), 0, True),
-        ([], (), 0, True),
-        (["bash", "-c", "x"], (), 3, False),
+        (["scripts/start.sh", "--a"], (), 2, False), (["tools/serve.py"], (), 1, False),
+        (["bin/serve"], (), 1, False), (["Qwen/Qwen3-8B", "--a"], (), 2, True),
+        (["--model", "m"], (), 0, True), ([], (), 0, True), (["bash", "-c", "x"], (), 3, False),
     ],
-)
+)  # fmt: skip
 def test_what_an_unknown_image_is_given(
     texts: list[str], front: tuple[str, ...], kept: int, hidden: bool
 ) -> None:
@@ -95,19 +91,8 @@ def test_a_folder_of_compose_with_an_env_file_and_with_an_override(tmp_path: Pat
 
 
 PIECES = [
-    "\n",
-    " ",
-    "\t",
-    "; \n",
-    "# x\n",
-    "[",
-    '"',
-    "a",
-    "a=",
-    "\\\n",
-    "[program:x]\n",
-    "FROM a\n",
-]
+    "\n", " ", "\t", "; \n", "# x\n", "[", '"', "a", "a=", "\\\n", "[program:x]\n", "FROM a\n",
+]  # fmt: skip
 
 
 @pytest.mark.slow

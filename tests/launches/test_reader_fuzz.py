@@ -28,76 +28,17 @@ from tests.tables import each_row
 SENTINEL = "reader-fuzz-sentinel"
 PIECES = [
     *" \t\n\\'\"$`;&|<>(){}[]#=~*?!,:%-",
-    *[
-        "\r\n",
-        "\0",
-        "\u00e9",
-        "$(",
-        "${",
-        "$((",
-        "))",
-        ":-",
-        ":=",
-        ":+",
-        "<<EOF\n",
-        "\nEOF\n",
-        "<<-'E'",
-    ],
-    *[
-        "$'",
-        "&&",
-        "||",
-        ";;",
-        "<(",
-        "2>&1",
-        "\\\n",
-        "\\ # x\n",
-        "A=",
-        "A+=",
-        "A=(",
-        "${A[@]}",
-        "$A",
-    ],
-    *["export ", "unset A", "if ", "then ", "fi", "for i in ", "do ", "done", "case x in ", "esac"],
-    *[
-        "f() {",
-        "}",
-        "f",
-        "function ",
-        "[[ ",
-        "]]",
-        "eval ",
-        "bash -c ",
-        "sh -c '",
-        "source x",
-        "set -a",
-    ],
-    *[
-        "numactl --membind=0 ",
-        "sudo -u ",
-        "env -u ",
-        "env -i ",
-        "timeout 1 ",
-        "exec ",
-        "time ",
-        "nice ",
-    ],
-    *[
-        "docker run ",
-        "-it ",
-        "--shm-size ",
-        "--ulimit memlock=",
-        "-v /a:/b:ro ",
-        "--mount type=",
-        "--gpus=all ",
-        "-e A",
-        "--env-file x",
-        "--entrypoint ",
-        "image ",
-    ],
-    *["python3 -m sglang.launch_server ", "--tp 8", f"touch {SENTINEL}", f"$(touch {SENTINEL})"],
-    *[f"`touch {SENTINEL}`", f"<(touch {SENTINEL})", "$((1<<", "1/0", "9" * 30],
-]
+    "\r\n", "\0", "\u00e9", "$(", "${", "$((", "))", ":-", ":=", ":+", "<<EOF\n", "\nEOF\n",
+    "<<-'E'", "$'", "&&", "||", ";;", "<(", "2>&1", "\\\n", "\\ # x\n", "A=", "A+=", "A=(",
+    "${A[@]}", "$A", "export ", "unset A", "if ", "then ", "fi", "for i in ", "do ", "done",
+    "case x in ", "esac", "f() {", "}", "f", "function ", "[[ ", "]]", "eval ", "bash -c ",
+    "sh -c '", "source x", "set -a", "numactl --membind=0 ", "sudo -u ", "env -u ", "env -i ",
+    "timeout 1 ", "exec ", "time ", "nice ", "docker run ", "-it ", "--shm-size ",
+    "--ulimit memlock=", "-v /a:/b:ro ", "--mount type=", "--gpus=all ", "-e A", "--env-file x",
+    "--entrypoint ", "image ", "python3 -m sglang.launch_server ", "--tp 8", "$((1<<", "1/0",
+    "999999999999999999999999999999",
+    *(written.format(f"touch {SENTINEL}") for written in ("{}", "$({})", "`{}`", "<({})")),
+]  # fmt: skip
 scripts = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=40).map("".join)
 words = st.lists(st.sampled_from([piece.strip() for piece in PIECES]) | scripts, max_size=12)
 environments = st.dictionaries(st.sampled_from(["A", "B", "HOME", "IFS"]), scripts, max_size=3)
@@ -195,86 +136,23 @@ def test_files(name: str, content: bytes) -> None:
         use(read_source(name, {}, [name]))
 
 
-NASTY = {
-    "quotes": "'\"",
-    "open quotes": "x \"${A:-'",
-    "nested braces": "${A:-",
-    "nested braces in quotes": '"${A:-',
-    "nested substitutions": "$(",
-    "substitutions": "x $(a) `b` ",
-    "ansi quotes": "$(a $'",
-    "continuations": "x \\\n",
-    "broken continuations": "\\ # x",
-    "broken lines": "x \\ # y\n",
-    "heredocs": "cat >a <<A\n",
-    "heredocs on one line": "<<A ",
-    "closed heredocs": "cat >a <<A\n$B\nA\n",
-    "arithmetic": "((",
-    "arithmetic lines": "((1+1))\n",
-    "brackets": "(",
-    "subshells": "(A=1;",
-    "functions": "f() { ",
-    "functions that call": "f() { f; }; f\n",
-    "cases": "case x in a) ",
-    "ifs": "if ",
-    "exports": "export A$B=1 C=2; x\n",
-    "assignments": "A=1 x\n",
-    "appending": "A+=$A ",
-    "doubling": "A=$A$A\n",
-    "arrays": 'A+=(a "${A[@]}")\n',
-    "shells": "bash -c ",
-    "shells of doubles": 'export A=\'bash -c "$A;$A"\'; bash -c "$A"\n',
-    "eval": "A='eval \"$A $A\"'; eval $A\n",
-    "containers": "docker run -e A ",
-    "container lines": "docker run -e A i x\n",
-    "wrappers": "sudo env A=1 ",
-    "braces": "{,",
-    "open braces": "{{a,b",
-    "one word": "x",
-    "comments": "x # y\n",
-    "brackets that close": ")",
-    "index": "A[",
-    "conditions": "[[ ",
-    "tiny commands": "x\n",
-    "commands on one line": "x;",
-    "pipes": "x|",
-    "jobs": "x&x ",
-    "empty lines": "\n",
-    "separators": ";\n",
-    "case ends": ";;",
-    "builtins": ":\n",
-    "words on one line": "x ",
-    "numbered commands": "run%d --port %d\n",
-    "numbered settings": "A%d=%d\n",
-    "numbered exports": 'export A%d="x $A%d" B=2; x\n',
-    "numbered variables": 'x "$A%d" ${B%d:-c}\n',
-    "numbered functions": "f%d() { x %d; }; f%d\n",
-    "numbered heredocs": "cat >a%d <<E%d\n$B\nE%d\n",
-    "numbered substitutions": 'x "a$(b %d)" `c %d`\n',
-    "numbered evals": "eval x%d\n",
-    "numbered shells": "bash -c 'x %d'\n",
-    "numbered containers": "docker run --shm-size %dg -v /a%d:/b i x\n",
-    "empty settings": "A=\n",
-    "one word of variables": "$A",
-    "one word of escapes": "\\a",
-    "one word of empty quotes": "''",
-    "one quoted word": '"$A\\$ ',
-    "evals": "eval x\n",
-    "shells of words": "bash -c x\n",
-    "redirections": "<a ",
-    "redirected": "x >a 2>&1 &\n",
-    "closed subshells": "(A=1; x)\n",
-    "closed braces": "{ x;}\n",
-    "closed ifs": "if x; then y; else z; fi\n",
-    "loops": 'for i in a b; do x "$i"; done\n',
-    "nested loops": "while x; do for i in a; do ",
-    "closed cases": "case $A in a) x;; *) y;; esac\n",
-    "closed conditions": "[[ -n $A ]] && x\n",
-    "arrays of words": "A=(a b $C)\n",
-    "json": """x --config '{"a": [1, "b"]}'\n""",
-    "homes": "x ~/a\n",
-    "carriage returns": "x a\r\n",
-}
+# Each as often as a text is long; numbered where it says so.
+NASTY = [
+    "'\"", "x \"${A:-'", "${A:-", '"${A:-', "$(", "x $(a) `b` ", "$(a $'", "x \\\n", "\\ # x",
+    "x \\ # y\n", "cat >a <<A\n", "<<A ", "cat >a <<A\n$B\nA\n", "((", "((1+1))\n", "(",
+    "(A=1;", "f() { ", "f() { f; }; f\n", "case x in a) ", "if ", "export A$B=1 C=2; x\n",
+    "A=1 x\n", "A+=$A ", "A=$A$A\n", 'A+=(a "${A[@]}")\n', "bash -c ",
+    "export A='bash -c \"$A;$A\"'; bash -c \"$A\"\n", "A='eval \"$A $A\"'; eval $A\n",
+    "docker run -e A ", "docker run -e A i x\n", "sudo env A=1 ", "{,", "{{a,b", "x", "x # y\n",
+    ")", "A[", "[[ ", "x\n", "x;", "x|", "x&x ", "\n", ";\n", ";;", ":\n", "x ",
+    "run%d --port %d\n", "A%d=%d\n", 'export A%d="x $A%d" B=2; x\n', 'x "$A%d" ${B%d:-c}\n',
+    "f%d() { x %d; }; f%d\n", "cat >a%d <<E%d\n$B\nE%d\n", 'x "a$(b %d)" `c %d`\n',
+    "eval x%d\n", "bash -c 'x %d'\n", "docker run --shm-size %dg -v /a%d:/b i x\n", "A=\n",
+    "$A", "\\a", "''", '"$A\\$ ', "eval x\n", "bash -c x\n", "<a ", "x >a 2>&1 &\n",
+    "(A=1; x)\n", "{ x;}\n", "if x; then y; else z; fi\n", 'for i in a b; do x "$i"; done\n',
+    "while x; do for i in a; do ", "case $A in a) x;; *) y;; esac\n", "[[ -n $A ]] && x\n",
+    "A=(a b $C)\n", "x --config '{\"a\": [1, \"b\"]}'\n", "x ~/a\n", "x a\r\n",
+]  # fmt: skip
 
 
 def shaped(piece: str, length: int) -> str:
@@ -287,7 +165,7 @@ def shaped(piece: str, length: int) -> str:
 
 
 @pytest.mark.slow
-@each_row("piece", some(NASTY.values(), 3))
+@each_row("piece", some(NASTY, 3))
 def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
     # What expansions may add is a constant for every text, here one that hides nothing.
@@ -300,7 +178,7 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@each_row("piece", NASTY.values())
+@each_row("piece", NASTY)
 def test_no_text_drives_the_readers_deep(piece: str) -> None:
     """How deep calls nest is bounded by the readers' own limits, not by the text."""
     text = shaped(piece, 5_000)

@@ -107,17 +107,12 @@ def test_what_a_shell_is_given_starts_what_bash_starts(line: str, tmp_path: Path
 @each_row(
     "line",
     [
-        "ssh n1 bash -s < missing.sh",
-        "bash < missing.sh",
-        "bash < $WHERE",
-        "envsubst < start.sh | bash",
-        "sed s/a/b/ start.sh | ssh n1 bash -s",
-        "make_it | sudo bash",
-        "docker exec -i box bash < missing.sh",
-        "ssh n1 ./start-all.sh",
+        "ssh n1 bash -s < missing.sh", "bash < missing.sh", "bash < $WHERE",
+        "envsubst < start.sh | bash", "sed s/a/b/ start.sh | ssh n1 bash -s",
+        "make_it | sudo bash", "docker exec -i box bash < missing.sh", "ssh n1 ./start-all.sh",
         "bash -o pipefail missing.sh",
     ],
-)
+)  # fmt: skip
 def test_a_script_that_is_not_here_is_named(line: str) -> None:
     """What a shell is given starts something or nothing: nobody can tell, so it is no pass."""
     reading = read_script(line, "s", {})
@@ -140,8 +135,7 @@ def test_each_server_of_a_heredoc_has_its_own_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "waited"),
-    [("ssh n1 'mooncake_master &'", False), ("ssh n1 mooncake_master", True)],
+    ("text", "waited"), [("ssh n1 'mooncake_master &'", False), ("ssh n1 mooncake_master", True)]
 )
 def test_what_another_host_starts_aside_is_not_waited_for(text: str, waited: bool) -> None:
     (command,) = read_script(text, "s", {}).commands
@@ -159,13 +153,10 @@ def test_a_text_that_hangs_on_a_condition_leaves_its_programs_in_doubt() -> None
     [
         ("ssh n1 ls", RemoteWords("n1", 2)),
         ("/usr/bin/ssh -p 22 -q me@n1 -v ls -l", RemoteWords("n1", 6)),
-        ("ssh -oA=b n1 -- ls", RemoteWords("n1", 4)),
-        ("ssh n1", RemoteWords("n1", 2)),
-        ("ssh -p", RemoteWords("", 2)),
-        ("pdsh -w n1,n2 ls", None),
-        ("scp a n1:b", None),
+        ("ssh -oA=b n1 -- ls", RemoteWords("n1", 4)), ("ssh n1", RemoteWords("n1", 2)),
+        ("ssh -p", RemoteWords("", 2)), ("pdsh -w n1,n2 ls", None), ("scp a n1:b", None),
         ("", None),
     ],
-)
+)  # fmt: skip
 def test_where_the_words_for_another_host_begin(line: str, found: RemoteWords | None) -> None:
     assert remote_words(line.split()) == found

@@ -25,17 +25,8 @@ NAMES = ("A", "B", "N", "I", "LONG_NAME")
 ARRAYS = ("ARGS", "LIST")
 LINES = ("'k,l,m n,,'", '"$LONG_NAME"', "$'a b\\nc, d'", "',a,'", "' x  y '", "'1,2,'")
 TEXTS = (
-    "x",
-    "a b",
-    "",
-    "prefill",
-    "qwen3-8b.sh",
-    "/models/Qwen/a.b.c",
-    "true",
-    "7",
-    "--tp",
-    "a,b,c",
-)
+    "x", "a b", "", "prefill", "qwen3-8b.sh", "/models/Qwen/a.b.c", "true", "7", "--tp", "a,b,c",
+)  # fmt: skip
 
 
 class Maker:
@@ -67,52 +58,21 @@ class Maker:
     def word(self) -> str:
         name, array = self.name(), self.pick(*ARRAYS)
         return self.pick(
-            self.quoted(self.pick(*TEXTS)),
-            f'"${name}"',
-            f"${name}",
-            f'"${{{name}}}-x"',
-            f"pre${{{name}}}post",
-            f'"${{{array}[@]}}"',
-            f"${{{array}[@]}}",
-            f'"${{{array}[*]}}"',
-            f'"${{{array}[1]}}"',
-            f'"${{#{array}[@]}}"',
-            f'"${{{array}[@]:1}}"',
-            f'"${{{array}[@]:0:1}}"',
-            f'"${{#{name}}}"',
-            f'"${{{name}:-dflt}}"',
-            f'"${{{name}:+alt $N}}"',
-            f'"${{{name}%.*}}"',
-            f'"${{{name}%%.*}}"',
-            f'"${{{name}#*/}}"',
-            f'"${{{name}##*/}}"',
-            f'"${{{name}/a/Z}}"',
-            f'"${{{name}//[ab]/_}}"',
-            f'"${{{name}/#a/S}}"',
-            f'"${{{name}^^}}"',
-            f'"${{{name}^}}"',
-            f'"${{{name},,}}"',
-            f'"${{{name}:1:2}}"',
-            f'"${{{name}:1}}"',
-            f'"${{{array}[@]/#/x}}"',
-            f'"${{{array}[@]: -1}}"',
-            '"$((N * 2 + 1))" ',
-            "$((N > 2 ? 10 : 20))",
-            "{1..3}",
-            f"/a/${name}/${self.name()}/c",
-            f"${name}:${self.name()}:x",
-            f"pre-${name}.${self.name()}-z.log",
-            f'"${name}"/${self.name()}/y',
-            f'"a  ${name}  ${self.name()} "',
-            f"a\\ b\\${name}",
-            f"${{{name}:-x y}}",
-            f'"$(echo ${name})"',
-            f'"$(basename -- "${{{name}:-x}}")"',
-            f'$(dirname -- "${{{name}:-x}}")',
-            "$(seq 2)",
-            "'lit $A'",
-            '\\"q\\"',
-        )
+            self.quoted(self.pick(*TEXTS)), f'"${name}"', f"${name}", f'"${{{name}}}-x"',
+            f"pre${{{name}}}post", f'"${{{array}[@]}}"', f"${{{array}[@]}}", f'"${{{array}[*]}}"',
+            f'"${{{array}[1]}}"', f'"${{#{array}[@]}}"', f'"${{{array}[@]:1}}"',
+            f'"${{{array}[@]:0:1}}"', f'"${{#{name}}}"', f'"${{{name}:-dflt}}"',
+            f'"${{{name}:+alt $N}}"', f'"${{{name}%.*}}"', f'"${{{name}%%.*}}"',
+            f'"${{{name}#*/}}"', f'"${{{name}##*/}}"', f'"${{{name}/a/Z}}"',
+            f'"${{{name}//[ab]/_}}"', f'"${{{name}/#a/S}}"', f'"${{{name}^^}}"', f'"${{{name}^}}"',
+            f'"${{{name},,}}"', f'"${{{name}:1:2}}"', f'"${{{name}:1}}"', f'"${{{array}[@]/#/x}}"',
+            f'"${{{array}[@]: -1}}"', '"$((N * 2 + 1))" ', "$((N > 2 ? 10 : 20))", "{1..3}",
+            f"/a/${name}/${self.name()}/c", f"${name}:${self.name()}:x",
+            f"pre-${name}.${self.name()}-z.log", f'"${name}"/${self.name()}/y',
+            f'"a  ${name}  ${self.name()} "', f"a\\ b\\${name}", f"${{{name}:-x y}}",
+            f'"$(echo ${name})"', f'"$(basename -- "${{{name}:-x}}")"',
+            f'$(dirname -- "${{{name}:-x}}")', "$(seq 2)", "'lit $A'", '\\"q\\"',
+        )  # fmt: skip
 
     def words(self, most: int = 3) -> str:
         return " ".join(self.word() for _ in range(self.random.randrange(1, most + 1)))
@@ -122,59 +82,34 @@ class Maker:
         value = self.quoted(self.pick(*TEXTS))
         number = str(self.random.randrange(5))
         one = self.pick(
-            f'[ "${name}" = {value} ]',
-            f'[ "${name}" != {value} ]',
-            f'[ -z "${name}" ]',
-            f'[ -n "${name}" ]',
-            f'[ "$N" -lt {number} ]',
-            f'[ $N -ge {number} -a -n "${name}" ]',
-            f'[ ! -z "${name}" -o "$N" -eq {number} ]',
-            f'test "${name}" = {value}',
-            f"[[ ${name} == {value} ]]",
-            f"[[ ${name} == *a* ]]",
-            f'[[ ${name} != "$A" ]]',
+            f'[ "${name}" = {value} ]', f'[ "${name}" != {value} ]', f'[ -z "${name}" ]',
+            f'[ -n "${name}" ]', f'[ "$N" -lt {number} ]', f'[ $N -ge {number} -a -n "${name}" ]',
+            f'[ ! -z "${name}" -o "$N" -eq {number} ]', f'test "${name}" = {value}',
+            f"[[ ${name} == {value} ]]", f"[[ ${name} == *a* ]]", f'[[ ${name} != "$A" ]]',
             f"[[ -n ${name} && $N -gt {number} ]]",
-            f"[[ -z ${name} || ( $N -le {number} && ${name} != x ) ]]",
-            f"((N > {number}))",
-            f"(( N % 2 == 0 && I < {number} ))",
-            f'[[ "${{#ARGS[@]}}" -gt {number} ]]',
-            "true",
-            "false",
-            f"[[ ! ${name} ]]",
-            f"[[ ${name} == pre* ]]",
-        )
+            f"[[ -z ${name} || ( $N -le {number} && ${name} != x ) ]]", f"((N > {number}))",
+            f"(( N % 2 == 0 && I < {number} ))", f'[[ "${{#ARGS[@]}}" -gt {number} ]]', "true",
+            "false", f"[[ ! ${name} ]]", f"[[ ${name} == pre* ]]",
+        )  # fmt: skip
         return f"! {one}" if self.random.random() < 0.15 else one
 
     def assignment(self) -> str:
         name, array = self.pick("A", "B", "LONG_NAME"), self.pick(*ARRAYS)
         simple = self.pick(*TEXTS)
         return self.pick(
-            f"{name}={self.quoted(simple)}",
-            f'{name}="${self.name()} y"',
+            f"{name}={self.quoted(simple)}", f'{name}="${self.name()} y"',
             f"{name}+={self.quoted(self.pick('q', 'r s'))}",
             f"{name}=${{{self.name()}:-{self.pick('d', 'e')}}}",
-            f'{name}="$(echo {self.pick("u", "v w")})"',
-            f"{array}+=({self.words()})",
-            f"{array}=({self.words()})",
-            f"{array}=()",
-            f"{array}[0]={self.quoted(simple)}",
-            "N=$((N + 1))",
-            "((N++))",
-            "((N += 2, I = N))",
-            "let I=I+1",
-            "N=4",
+            f'{name}="$(echo {self.pick("u", "v w")})"', f"{array}+=({self.words()})",
+            f"{array}=({self.words()})", f"{array}=()", f"{array}[0]={self.quoted(simple)}",
+            "N=$((N + 1))", "((N++))", "((N += 2, I = N))", "let I=I+1", "N=4",
             f"IFS={self.pick(',', ', ', '')} read -r {name} B <<< {self.pick(*LINES)}",
-            f"read -r {name} <<< {self.pick(*LINES)}",
-            f"read -ra {array} <<< {self.pick(*LINES)}",
+            f"read -r {name} <<< {self.pick(*LINES)}", f"read -ra {array} <<< {self.pick(*LINES)}",
             self.pick("IFS=,", "IFS=', '", "IFS=", "IFS=$' \\t\\n'", "unset IFS", "IFS=x-"),
-            f'{name}="${{{array}[*]}}"',
-            f"{name}=${{{array}[*]}}",
-            f"{name}=',a,,b ,c'",
-            f"unset {name}; {name}=again",
-            f"IFS=, read -ra {array} <<< 'k,l,m n'",
-            f"export {name}=exported",
-            f"set -- {self.words(2)}",
-        )
+            f'{name}="${{{array}[*]}}"', f"{name}=${{{array}[*]}}", f"{name}=',a,,b ,c'",
+            f"unset {name}; {name}=again", f"IFS=, read -ra {array} <<< 'k,l,m n'",
+            f"export {name}=exported", f"set -- {self.words(2)}",
+        )  # fmt: skip
 
     def statement(self, depth: int) -> list[str]:
         kinds = ["assign"] * 5 + ["start"] * 3
@@ -202,11 +137,7 @@ class Maker:
             for _ in range(self.random.randrange(1, 4)):
                 value = self.quoted(self.pick(*TEXTS))
                 pattern = self.pick(value, f"{value}|true", "a*", "*.sh", '"$B"')
-                lines += [
-                    f"{self.pick('', '(')}{pattern})",
-                    *self.block(inner),
-                    ";;",
-                ]
+                lines += [f"{self.pick('', '(')}{pattern})", *self.block(inner), ";;"]
             if self.random.random() < 0.5:
                 lines += ["*)", *self.block(inner), ";;"]
             return [*lines, "esac"]
@@ -230,12 +161,9 @@ class Maker:
                 f"[ ${counter} -lt 3 ]", f"(({counter} < 2))", f"[[ ${counter} -lt 2 ]]"
             )
             return [
-                f"{counter}=0",
-                f"while {test}; do",
-                f"{counter}=$(({counter} + 1))",
-                *self.block(inner),
-                "done",
-            ]
+                f"{counter}=0", f"while {test}; do", f"{counter}=$(({counter} + 1))",
+                *self.block(inner), "done",
+            ]  # fmt: skip
         if kind == "list":
             joint = self.pick("&&", "||")
             then = f"{self.assignment()}; mooncake_prog {self.word()}"
@@ -341,16 +269,11 @@ def test_what_the_grammar_nests_otherwise_is_read_as_bash_reads_it(script: str) 
 @each_row(
     ("test", "holds"),
     [
-        ("$V =~ ^8", "1"),
-        ('"$V" =~ ^[0-9]+$', "1"),
-        ("! $V =~ x", "1"),
-        ("$V =~ ^8$ && -n $V", "1"),
-        ("$V =~ ^[1-9][0-9]*$", "1"),
-        ("$V =~ ^(a|8)$", "not known"),
-        ("$V =~ $R", "not known"),
-        ("$V =~ [[:digit:]]", "not known"),
+        ("$V =~ ^8", "1"), ('"$V" =~ ^[0-9]+$', "1"), ("! $V =~ x", "1"),
+        ("$V =~ ^8$ && -n $V", "1"), ("$V =~ ^[1-9][0-9]*$", "1"), ("$V =~ ^(a|8)$", "not known"),
+        ("$V =~ $R", "not known"), ("$V =~ [[:digit:]]", "not known"),
     ],
-)
+)  # fmt: skip
 def test_a_regular_expression_decides_if_everybody_reads_it_alike(test: str, holds: str) -> None:
     script = f"V=8; R='^8$'; if [[ {test} ]]; then T=1; else T=2; fi; mooncake_prog $T\n"
     (command,) = read_script(script, "launch.sh", {}).commands

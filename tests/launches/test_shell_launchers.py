@@ -58,16 +58,12 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
 @each_row(
     "line",
     [
-        "pkill -f mooncake_master",
-        "ssh host pkill -f mooncake_master",
-        "kubectl exec pod -- pgrep mooncake_client",
-        "docker exec -it box bash",
-        "docker ps --filter name=mooncake_master",
-        "tail -f entrypoint.sh.log mooncake_master",
-        "entrypoint.sh stop",
-        "xargs kill",
+        "pkill -f mooncake_master", "ssh host pkill -f mooncake_master",
+        "kubectl exec pod -- pgrep mooncake_client", "docker exec -it box bash",
+        "docker ps --filter name=mooncake_master", "tail -f entrypoint.sh.log mooncake_master",
+        "entrypoint.sh stop", "xargs kill",
     ],
-)
+)  # fmt: skip
 def test_what_starts_nothing(line: str) -> None:
     reading = read_script(line, "s", {})
     kinds = {process.kind for process in understand(reading.commands, Unknown)}
@@ -206,12 +202,7 @@ SUBMITTED = f"#!/bin/bash\n#SBATCH -N1\n{SERVER}\n"
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        SUBMITTED,
-        f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n",
-        f"srun -N1 {SERVER}",
-    ],
+    "text", [SUBMITTED, f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n", f"srun -N1 {SERVER}"]
 )
 def test_the_memlock_of_a_job_is_its_shells_or_slurmds(text: str) -> None:
     """slurm.conf says which: a low limit here is no reason that the job fails."""

@@ -69,26 +69,17 @@ P = "/usr/bin/printenv; echo --"
 @pytest.mark.parametrize(
     "script",
     [
-        f"f() {{ {P}; }}; A=1 f; {P}",
-        f"f() {{ A=2; {P}; }}; A=1 f; {P}",
-        f"f() ( export A=2; {P} ); f; {P}",
-        f"export A; A=1; {P}",
-        f"declare -x A; A=1; {P}",
-        f"export A=1; unset A; A=2; {P}",
-        f"A=1; unset A; export A; A=2; {P}",
-        f"declare -x A=1; declare +x A; {P}",
-        f"export A=1; export -n A=2; {P}",
-        f"(set -a; A=1; {P}); A=2; {P}",
-        f"B=$(set -a; echo x); A=2; {P}",
-        f"echo | {{ set -a; }}; A=2; {P}",
-        f"set -e -a; A=1; {P}",
-        f"set -eu -o allexport; A=1; set +a; B=2; {P}",
-        f"set -euo pipefail -a; A=1; {P}",
-        f"(declare -i A); A=1+1; export A; {P}",
-        f"A=1; unset -f A; export A; {P}",
+        f"f() {{ {P}; }}; A=1 f; {P}", f"f() {{ A=2; {P}; }}; A=1 f; {P}",
+        f"f() ( export A=2; {P} ); f; {P}", f"export A; A=1; {P}", f"declare -x A; A=1; {P}",
+        f"export A=1; unset A; A=2; {P}", f"A=1; unset A; export A; A=2; {P}",
+        f"declare -x A=1; declare +x A; {P}", f"export A=1; export -n A=2; {P}",
+        f"(set -a; A=1; {P}); A=2; {P}", f"B=$(set -a; echo x); A=2; {P}",
+        f"echo | {{ set -a; }}; A=2; {P}", f"set -e -a; A=1; {P}",
+        f"set -eu -o allexport; A=1; set +a; B=2; {P}", f"set -euo pipefail -a; A=1; {P}",
+        f"(declare -i A); A=1+1; export A; {P}", f"A=1; unset -f A; export A; {P}",
         f"A=1; A+=(2); export B=${{#A[@]}}; {P}",
     ],
-)
+)  # fmt: skip
 @pytest.mark.slow
 def test_what_is_exported_is_what_bash_exports(script: str) -> None:
     assert _read(script) == _bash(script)
