@@ -6,7 +6,7 @@ a row may change a limit, not to what.
 Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), slurm.conf(5).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
@@ -216,18 +216,22 @@ def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield drop-ins sorted by name; of one name, the one in the strongest folder."""
-    paths: dict[str, str] = {}
-    for folder in folders:
-        names = root.names(folder)
-        if not isinstance(names, Unknown):
-            for name in names:
-                if name.endswith(".conf"):
-                    paths.setdefault(name, f"{folder}/{name}")
-    for name in sorted(paths):
-        content = root.text(paths[name])
+    """Yield path and content of each drop-in that can be read."""
+    for path in conf_files(root, folders):
+        content = root.text(path)
         if not isinstance(content, Unknown):
-            yield paths[name], content
+            yield path, content
+
+
+def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
+    """Sort the paths of drop-ins by file name; of one name, take that of the first folder."""
+    chosen = {
+        name: f"{folder}/{name}"
+        for folder in reversed(folders)
+        for name in root.listed(folder)
+        if name.endswith(".conf")
+    }
+    return [chosen[name] for name in sorted(chosen)]
 
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:

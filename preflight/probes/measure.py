@@ -25,12 +25,7 @@ from checks.base.unknown import Unknown
 from checks.numa.nodes import read_process_sizes
 from checks.rdma.verbs import CgroupLimit, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
-from preflight.probes.memory import (
-    Layout,
-    map_range,
-    memory_available_bytes,
-    plan_layout,
-)
+from preflight.probes.memory import Layout, map_range, memory_available_bytes, plan_layout
 from preflight.rehearsal.child import become
 from preflight.rehearsal.run import MemoryWatch
 from preflight.verbs.objects import RegisteredRegion, open_device
