@@ -184,8 +184,8 @@ class _Run:
         self.registrations += 1
         order, number = self._order, 0
         try:
-            for number, device in enumerate(self._devices):
-                device.register(self._address, size)
+            for number in range(len(self._devices)):
+                self._devices[number].register(self._address, size)
         except OSError as error:
             refusing = self._devices[number]
             refusal = RegistrationRefusal(
