@@ -33,7 +33,7 @@ from checks.limits.facts import (
     LimitFacts,
 )
 from checks.limits.launch_limits import not_started, start_limit
-from checks.limits.runtimes import DAEMON_OF_UNIT, UNBOUNDED, Limit, runtime_units
+from checks.limits.runtimes import UNBOUNDED, Limit, daemon_of, runtime_units
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -134,7 +134,7 @@ def _files_of(
     for name in runtime_units(container.runtime):
         unit = limits.runtimes.unit(name)
         if unit is not None and unit.running is not None:
-            return unit.running.nofile, f"{DAEMON_OF_UNIT.get(name, name)}, running"
+            return unit.running.nofile, f"{daemon_of(name)}, running"
     why = "the launch sets no nofile, and no daemon is seen that would pass one on"
     return Unknown(why, advice=RUN_INSIDE), ""
 

@@ -19,13 +19,15 @@ from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 # Where units and their drop-ins lie, the strongest folder first.
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system")
 RUNTIME_UNITS = ("containerd", "docker", "crio", "slurmd")
-# The process of each unit, where they differ.
-DAEMON_OF_UNIT = {"docker": "dockerd"}
 PAM_FOLDER = "/etc/security/limits.d"
 SLURM_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 # limits.conf(5): sizes are in KiB, and minutes.
 _UNITS = {"memlock": KIB, "as": KIB, "data": KIB, "fsize": KIB, "stack": KIB, "cpu": 60}
+
+
+def daemon_of(unit: str) -> str:
+    return "dockerd" if unit == "docker" else unit
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
 def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
     """Read the limits of each container runtime's unit, running and configured."""
     for name in RUNTIME_UNITS:
-        running = daemons.get(DAEMON_OF_UNIT.get(name, name))
+        running = daemons.get(daemon_of(name))
         contents = list(_unit_files(root, f"{name}.service"))
         if running is None and not contents:
             continue
