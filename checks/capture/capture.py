@@ -256,8 +256,8 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
         answers.texts[f"/{name}"] = files[f"/{name}"].decode("utf-8", "replace")
     try:
         calls = _loaded(files[f"/{CALLS_FILE}"])
-        for part, kind in (("texts", str), ("links", str), ("modes", int), ("folders", list)):
-            _fill(getattr(answers, part), about.pop(part), kind)
+        for part, type_ in (("texts", str), ("links", str), ("modes", int), ("folders", list)):
+            _fill(getattr(answers, part), about.pop(part), type_)
         _fill(answers.calls, calls, object)
         for name, entries in answers.folders.items():
             if not isinstance(entries, Unknown):
@@ -270,9 +270,9 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
     return Capture(answers, extras)
 
 
-def _fill(into: dict[str, Any], recorded: Json, kind: type) -> None:
+def _fill(into: dict[str, Any], recorded: Json, type_: type) -> None:
     for name in recorded:
         answer = answer_of(recorded, name)
-        if not isinstance(answer, Unknown | kind):
+        if not isinstance(answer, Unknown | type_):
             raise ValueError(f"{name}: {str(answer)[:40]}")
         into[name] = answer

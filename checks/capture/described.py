@@ -361,9 +361,9 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
     devices = []
     for index in range(count):
         node, address = index * nodes // count, f"0000:{0x10 + index:02x}:00.0"
-        kind = "0x030200" if nvidia else "0x120000"  # of AMD: processing accelerator
+        class_ = "0x030200" if nvidia else "0x120000"  # of AMD: processing accelerator
         driver, vendor = ("nvidia", "0x10de") if nvidia else ("amdgpu", model["vendor"])
-        _add_function(tree, address, node, driver, vendor, model["device"], kind)
+        _add_function(tree, address, node, driver, vendor, model["device"], class_)
         if nvidia:
             tree.add("gpu", index=index, driver=_DRIVER)
         devices.append(

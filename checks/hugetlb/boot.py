@@ -88,7 +88,7 @@ def acts_before_drop_in(path: str) -> bool:
 
 
 def drop_in(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
-    """Return the path of a file to add a line to, and the file to copy there first, or "".
+    """Return the file to add a line to, and the file to copy to that path first, or "".
 
     last: the file that would overrule our drop-in, or "". A file of a package or of the boot is
     copied to /etc first, to last.

@@ -88,6 +88,7 @@ def stock_of(
 
     @or_unknown
     def at(spot: Spot) -> Stock | Unknown:
+        """Return the stock of one pool, or of one or several NUMA nodes."""
         pool = hugetlb.pool(spot.page_size_bytes)
         if isinstance(pool, Unknown) and pool.absent and hugetlb.page_sizes_complete:
             return Stock(0, 0)  # a size that the kernel was seen not to have

@@ -108,13 +108,13 @@ def reserve_settings(
     settings: list[Setting] = []
     for spot, target in targets.items():
         name = f"hugepages-{spot.page_size_bytes // KIB}kB/nr_hugepages"
-        kind, path = Kind.SYSFS, f"{POOLS}/{name}"
+        how, path = Kind.SYSFS, f"{POOLS}/{name}"
         if spot.node is not None:
             path = f"{NODES}/node{spot.node}/hugepages/{name}"
         elif spot.page_size_bytes == default_page_bytes:
-            kind, path = Kind.SYSCTL, "vm.nr_hugepages"
+            how, path = Kind.SYSCTL, "vm.nr_hugepages"
         now = "" if target.now_pages is None else str(target.now_pages)
-        settings.append(Setting(kind, path, str(target.pages), now))
+        settings.append(Setting(how, path, str(target.pages), now))
     return tuple(settings)
 
 

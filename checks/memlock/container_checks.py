@@ -186,6 +186,7 @@ def _declared(process: ProcessNeeds) -> Finding:
 
 
 def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
+    """Warn that the capability lifts nothing. now: the limit as a setting has it, or ""."""
     return finding.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         "give the container memlock unlimited, or run it as user 0",

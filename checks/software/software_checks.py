@@ -367,8 +367,8 @@ def version_skew(
         # A local part names a build, not another release.
         elif have.partition("+")[0] != wanted.partition("+")[0].removeprefix("v"):
             text = "the needs were computed for another release than the one here"
-            given = f"--{name.lower()}-version {have}"
-            advice = f"install {name} {wanted}, or give what is here: {given}"
+            option = f"--{name.lower()}-version {have}"
+            advice = f"install {name} {wanted}, or give what is here: {option}"
             finding = finding.warned(text, advice)
         yield finding
 

@@ -371,13 +371,13 @@ def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[Answe
     """Yield each setting; a number of bytes or pages has its unit."""
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
     for row in made.settings:
-        kind, name, wanted = row.setting.kind, row.setting.name, row.setting.wanted or "unset"
-        limit = kind is Kind.ULIMIT and name in _LIMITS_OF_BYTES
-        if wanted.isdecimal() and "hugepages" in name.rpartition("/")[2]:
+        setting, wanted = row.setting, row.setting.wanted or "unset"
+        limit = setting.kind is Kind.ULIMIT and setting.name in _LIMITS_OF_BYTES
+        if wanted.isdecimal() and "hugepages" in setting.name.rpartition("/")[2]:
             wanted += " pages"
-        elif wanted.isdecimal() and (limit or kind in _OF_BYTES):
+        elif wanted.isdecimal() and (limit or setting.kind in _OF_BYTES):
             wanted = _bytes(int(wanted))
-        yield AnswerKey(Section.SETTINGS, row.scope.value, row.setting.label), wanted
+        yield AnswerKey(Section.SETTINGS, row.scope.value, setting.label), wanted
 
 
 _OF_BYTES = (Kind.SHM_SIZE, Kind.MEMORY, Kind.HUGEPAGES)

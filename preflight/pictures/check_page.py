@@ -126,8 +126,8 @@ def report_page(
 
 def error_page(message: str, made: Made) -> str:
     """Write the page of a command that gave no answer."""
-    told = (element("strong", "No answer"), element("p", message))
-    box = element("section", *told, class_="verdict fail")
+    texts = (element("strong", "No answer"), element("p", message))
+    box = element("section", *texts, class_="verdict fail")
     body = join([element("h1", NAME), box, _foot(made)], "\n")
     return page("No answer", body, style=page_style())
 
@@ -320,6 +320,8 @@ def _text(read: Callable[[], str]) -> str:
 
 
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
+    """Return a row for each page size: pages, free pages, promised pages."""
+
     def text(size: int) -> str:
         pool = known(pools[size])
         return f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"
