@@ -45,50 +45,33 @@ def keeps_ipv4(address: int) -> bool:
     return first in (0, 127) or first >= 224 or (first, second) == (169, 254)
 
 
-class Ipv4Names:
-    """Two addresses share as many leading bits after replacing as before, within a private range.
+def ipv4_replacements(addresses: Iterable[int]) -> dict[int, int]:
+    """Give each address its replacement; addresses of one network stay in one network.
 
+    Two addresses share as many leading bits after replacing as before, within a private range.
     Where all known addresses agree on a bit it becomes 0, and where they differ it stays: what is
     left of them is only how they are alike.
     """
-
-    def __init__(self, addresses: Iterable[int]) -> None:
-        """Give each address its replacement; addresses of one network stay in one network."""
-        known = sorted(address for address in addresses if not keeps_ipv4(address))
-        prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
-        self._known: dict[int, int] = {}
-        public = sorted({address >> _HOST_BITS for address in known if _kept_bits(address) == 0})
-        for address in known:
-            kept = _kept_bits(address)
-            if kept == 0:
-                network = (_PUBLIC >> _HOST_BITS) + public.index(address >> _HOST_BITS)
-            else:
-                network = self._network(address, kept, prefixes, known)
-            self._known[address] = network << _HOST_BITS | (address & ((1 << _HOST_BITS) - 1))
-
-    @staticmethod
-    def _network(address: int, kept: int, prefixes: set[int], known: list[int]) -> int:
-        """Return the replacement of an address's network; branches that both exist stay apart."""
-        network = address >> (32 - kept)
-        for shift in range(31 - kept, _HOST_BITS - 1, -1):
-            prefix = address >> shift
-            network = network << 1 | (prefix & 1 if (prefix ^ 1 in prefixes) else 0)
-        return network
-
-    def replace(self, address: int) -> int:
-        return self._known.get(address, address)
+    known = sorted(address for address in addresses if not keeps_ipv4(address))
+    prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
+    public = sorted({address >> _HOST_BITS for address in known if _kept_bits(address) == 0})
+    replacements: dict[int, int] = {}
+    for address in known:
+        kept = _kept_bits(address)
+        if kept == 0:
+            network = (_PUBLIC >> _HOST_BITS) + public.index(address >> _HOST_BITS)
+        else:
+            network = address >> (32 - kept)
+            for shift in range(31 - kept, _HOST_BITS - 1, -1):  # branches that both exist stay
+                prefix = address >> shift
+                network = network << 1 | (prefix & 1 if (prefix ^ 1 in prefixes) else 0)
+        replacements[address] = network << _HOST_BITS | (address & ((1 << _HOST_BITS) - 1))
+    return replacements
 
 
 def _kept_bits(address: int) -> int:
-    for start, bits in _RANGES:
-        if address >> (32 - bits) == start >> (32 - bits):
-            return bits
-    return 0
-
-
-def mac_number(mac: str) -> int:
-    """Return ``b8:ce:f6:12:34:56``, or a GUID, as a number."""
-    return int(mac.replace(":", ""), 16)
+    fits = (bits for start, bits in _RANGES if address >> (32 - bits) == start >> (32 - bits))
+    return next(fits, 0)
 
 
 # Names of users and hosts that say nothing of anybody, and words of this field that must stay.
@@ -135,22 +118,21 @@ class PrivateNames:
 
     def learn_file(self, name: str, text: str) -> None:
         """Collect the private names of one file, by the place where such a file has them."""
-        if name in _HOST_FILES:
-            self._host(text.strip())
+        hosts: list[str] = [text.strip()] if name in _HOST_FILES else []
         if name == "/etc/hosts":
-            for line in text.splitlines():
-                for word in line.partition("#")[0].split()[1:]:
-                    self._host(word)
+            rows = (line.partition("#")[0].split()[1:] for line in text.splitlines())
+            hosts = [word for row in rows for word in row]
         if "limits" in name:
             self._users |= {user for user in _LIMIT_USER.findall(text) if _is_private(user)}
         if name.endswith(("/mounts", "/mountinfo", "/fstab")):
-            for host in _REMOTE_SOURCE.findall(text):
-                self._host(host)
+            hosts = _REMOTE_SOURCE.findall(text)
+        for host in filter(_is_private, hosts):
+            self._hosts |= {host, *filter(_is_private, [host.partition(".")[0]])}
 
     def learn(self, text: str) -> None:
         """Collect what is in a text of any kind."""
         self._users |= {user for user in _HOMES.findall(text) if _is_private(user)}
-        self._walk(text, _Learner(self))
+        _visit(text, self._learn)
 
     def learn_launch(self, text: str) -> None:
         """Collect the hosts of addresses and mail in a launch or the caller's variables."""
@@ -161,27 +143,35 @@ class PrivateNames:
         # Of a name of several parts, the first alone is often a word of its own: api, proxy.
         self._hosts |= {host for host in _IN_ADDRESS.findall(text) if "." in host}
 
-    def _host(self, name: str) -> None:
-        if _is_private(name):
-            self._hosts.add(name)
-            short = name.partition(".")[0]
-            if _is_private(short):
-                self._hosts.add(short)
+    def _learn(self, what: str, text: str) -> str:
+        """Collect an address, and take it out of the text so that no later pattern matches it."""
+        if what == "uuid":
+            self._uuids.add(text.lower().replace("_", "-"))
+        elif what == "mac":
+            self._macs |= {_number(text)} - {0, 2**48 - 1}  # those two are of no device
+        elif what == "guid":
+            self._identifiers |= {_number(text)} - {0, 1}
+        elif what == "ipv4":
+            self._ipv4.add(_ipv4(text))
+            return text
+        elif (address := _ipv6(text)) is None:
+            return text
+        elif _is_ipv4(address):
+            self._ipv4.add(address & 0xFFFFFFFF)
+        elif address > 1 and address >> 120 != 0xFF:
+            upper, lower = divmod(address, 1 << 64)
+            self._networks |= set() if upper >> 54 == 0xFE80 >> 6 else {upper} - {0}
+            self._identifiers |= {lower} - {0, 1}
+        return " "
 
     # Replacing ------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         """Give every learned name and address its replacement."""
-        self._ipv4_names = Ipv4Names(self._ipv4)
-        self._mac_of = {mac: 0x0200_0000_0000 + n for n, mac in enumerate(sorted(self._macs), 1)}
-        self._identifier_of = {
-            value: 0x0200_0000_0000_0000 + number
-            for number, value in enumerate(sorted(self._identifiers), 1)
-        }
-        self._network_of = {
-            known: (0x2001_0DB8 << 32) + number
-            for number, known in enumerate(sorted(self._networks), 1)
-        }
+        self._ipv4_of = ipv4_replacements(self._ipv4)
+        self._mac_of = _numbered(self._macs, 0x0200_0000_0000)
+        self._identifier_of = _numbered(self._identifiers, 0x0200_0000_0000_0000)
+        self._network_of = _numbered(self._networks, 0x2001_0DB8 << 32)
         self._uuid_of = {
             known: f"00000000-0000-4000-8000-{number:012x}"
             for number, known in enumerate(sorted(self._uuids), 1)
@@ -204,110 +194,27 @@ class PrivateNames:
         """Return ``text`` with every known name and address replaced."""
         if not self._ready:
             self._prepare()
-        text = self._walk(text, _Replacer(self))
+        text = _visit(text, self._replaced)
         return self._word.sub(lambda m: self._words[m[0]], text) if self._word else text
 
-    def ipv4(self, address: int) -> int:
-        return self._ipv4_names.replace(address)
-
-    def ipv6(self, address: int) -> int:
-        """Replace an IPv6 address; multicast, loopback and IPv4-mapped forms stay such."""
-        upper, lower = address >> 64, address & (2**64 - 1)
-        if upper == 0 and lower >> 32 in (0, 0xFFFF):  # ::, ::1, and IPv4-mapped ones
-            return (lower >> 32 << 32) + self.ipv4(lower & 0xFFFFFFFF) if lower > 1 else address
-        if upper >> 56 == 0xFF:  # multicast
-            return address
-        if upper >> 54 != 0xFE80 >> 6:  # else link-local
-            upper = self._network_of.get(upper, upper)
-        return (upper << 64) + self.identifier(lower)
-
-    def identifier(self, value: int) -> int:
-        """Return the replacement of a GUID, or of the lower half of an IPv6 address or GID."""
-        return self._identifier_of.get(value, value)
-
-    def _walk(self, text: str, visit: _Learner | _Replacer) -> str:
-        """Hand each address of a text to ``visit``; a release number is no address."""
-        text = _UUID.sub(lambda m: visit.uuid(m[0]), text)
-        text = _MAC.sub(lambda m: visit.mac(m[0]), text)
-        text = _GUID.sub(lambda m: visit.guid(m[0]), text)
-        text = _IPV6.sub(lambda m: visit.ipv6_text(m[0]), text)
-
-        def replaced(m: re.Match[str]) -> str:
-            before = m.string[max(0, m.start() - 16) : m.start()]
-            return m[0] if _RELEASE.search(before) else visit.ipv4_text(m[0])
-
-        return IPV4.sub(replaced, text)
-
-
-class _Learner:
-    """Collects addresses, and takes each out of the text so that no later pattern matches it."""
-
-    def __init__(self, names: PrivateNames) -> None:
-        self.names = names
-
-    def uuid(self, text: str) -> str:
-        self.names._uuids.add(text.lower().replace("_", "-"))
-        return " "
-
-    def mac(self, text: str) -> str:
-        self.names._macs |= {mac_number(text)} - {0, 2**48 - 1}  # those two are of no device
-        return " "
-
-    def guid(self, text: str) -> str:
-        self._identifier(mac_number(text))
-        return " "
-
-    def ipv6_text(self, text: str) -> str:
-        """Learn an IPv6 address."""
+    def _replaced(self, what: str, text: str) -> str:
+        """Return the replacement of one address, written as the text had it."""
+        if what == "uuid":
+            uuid = self._uuid_of.get(text.lower().replace("_", "-"), text)
+            return uuid.replace("-", "_") if "_" in text else uuid
+        if what == "mac":
+            number = self._mac_of.get(_number(text))
+            mac = text if number is None else number.to_bytes(6, "big").hex(":")
+            return mac.upper() if text != text.lower() else mac
+        if what == "guid":
+            number = _number(text)
+            return self._identifier_of.get(number, number).to_bytes(8, "big").hex(":", 2)
+        if what == "ipv4":
+            number = _ipv4(text)
+            return ".".join(map(str, self._ipv4_of.get(number, number).to_bytes(4, "big")))
         address = _ipv6(text)
-        if address is None:
-            return text
-        upper, lower = address >> 64, address & (2**64 - 1)
-        if upper == 0 and lower >> 32 in (0, 0xFFFF):
-            if lower > 1:
-                self.names._ipv4.add(lower & 0xFFFFFFFF)
-        elif upper >> 56 != 0xFF:
-            if upper >> 54 != 0xFE80 >> 6 and upper:
-                self.names._networks.add(upper)
-            self._identifier(lower)
-        return " "
-
-    def _identifier(self, value: int) -> None:
-        if value > 1:
-            self.names._identifiers.add(value)
-
-    def ipv4_text(self, text: str) -> str:
-        self.names._ipv4.add(_ipv4(text))
-        return text
-
-
-class _Replacer:
-    """Puts a number in the place of what it finds."""
-
-    def __init__(self, names: PrivateNames) -> None:
-        self.names = names
-
-    def uuid(self, text: str) -> str:
-        known = self.names._uuid_of.get(text.lower().replace("_", "-"), text)
-        return known.replace("-", "_") if "_" in text else known
-
-    def mac(self, text: str) -> str:
-        number = self.names._mac_of.get(mac_number(text))
-        if number is None:
-            return text
-        known = number.to_bytes(6, "big").hex(":")
-        return known.upper() if text != text.lower() else known
-
-    def guid(self, text: str) -> str:
-        return self.names.identifier(mac_number(text)).to_bytes(8, "big").hex(":", 2)
-
-    def ipv6_text(self, text: str) -> str:
-        """Replace an IPv6 address, written as the text had it."""
-        address = _ipv6(text)
-        if address is None:
-            return text
-        replaced = self.names.ipv6(address)
-        if replaced == address:
+        replaced = address if address is None else self._ipv6_of(address)
+        if replaced is None or replaced == address:
             return text
         import ipaddress
 
@@ -317,8 +224,43 @@ class _Replacer:
         # All 8 groups, as a file of GIDs has them: ``exploded`` ends in an IPv4 address since 3.13.
         return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
-    def ipv4_text(self, text: str) -> str:
-        return ".".join(map(str, self.names.ipv4(_ipv4(text)).to_bytes(4, "big")))
+    def _ipv6_of(self, address: int) -> int:
+        """Replace an IPv6 address; multicast, loopback and IPv4-mapped forms stay such."""
+        if address <= 1 or address >> 120 == 0xFF:
+            return address
+        if _is_ipv4(address):
+            number = address & 0xFFFFFFFF
+            return address - number + self._ipv4_of.get(number, number)
+        upper, lower = divmod(address, 1 << 64)
+        if upper >> 54 != 0xFE80 >> 6:  # else link-local
+            upper = self._network_of.get(upper, upper)
+        return (upper << 64) + self._identifier_of.get(lower, lower)
+
+
+def _numbered(values: set[int], base: int) -> dict[int, int]:
+    return {value: base + number for number, value in enumerate(sorted(values), 1)}
+
+
+def _visit(text: str, visit: Callable[[str, str], str]) -> str:
+    """Put ``visit`` of each address in its place; a release number is no address."""
+    for what, pattern in (("uuid", _UUID), ("mac", _MAC), ("guid", _GUID), ("ipv6", _IPV6)):
+        text = pattern.sub(lambda m, what=what: visit(what, m[0]), text)  # type: ignore[misc]
+
+    def replaced(m: re.Match[str]) -> str:
+        before = m.string[max(0, m.start() - 16) : m.start()]
+        return m[0] if _RELEASE.search(before) else visit("ipv4", m[0])
+
+    return IPV4.sub(replaced, text)
+
+
+def _number(text: str) -> int:
+    """Return ``b8:ce:f6:12:34:56``, or a GUID, as a number."""
+    return int(text.replace(":", ""), 16)
+
+
+def _is_ipv4(address: int) -> bool:
+    """Tell whether an IPv6 address stands for an IPv4 address: ``::ffff:10.0.0.1``."""
+    return address > 1 and address >> 32 in (0, 0xFFFF)
 
 
 def _is_private(name: str) -> bool:

@@ -93,7 +93,11 @@ class Capture(Root):
 def open_root(path: str) -> Root:
     """Open "/", a folder, a capture, an archive, a demo or a description. Raises CaptureError."""
     if path.startswith(DEMO):
-        return _demo(path)
+        demos = [name.removesuffix(".tar.gz") for name in sorted(os.listdir(_DEMOS))]
+        if path.removeprefix(DEMO) not in demos:
+            known = ", ".join(f"{DEMO}{name}" for name in demos)
+            raise CaptureError(f"--root {path}: no such recorded host: there is {known}")
+        return open_root(os.path.join(_DEMOS, f"{path.removeprefix(DEMO)}.tar.gz"))
     if is_description(path):
         from checks.capture.described import DescribedRoot, description_of
 
@@ -115,7 +119,7 @@ def open_root(path: str) -> Root:
             f"--root {path}: more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host "
             "has"
         )
-    from checks.base.archive import ArchiveError, read_archive
+    from checks.base.archive import ArchiveError, TreeRoot, read_archive
 
     try:
         archive = read_archive(path)
@@ -127,17 +131,7 @@ def open_root(path: str) -> Root:
     names = (*archive.files, *archive.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
         raise _no_host(path)
-    from checks.base.archive import TreeRoot
-
     return TreeRoot(*archive)
-
-
-def _demo(path: str) -> Root:
-    names = [name.removesuffix(".tar.gz") for name in sorted(os.listdir(_DEMOS))]
-    if path.removeprefix(DEMO) not in names:
-        known = ", ".join(f"{DEMO}{name}" for name in names)
-        raise CaptureError(f"--root {path}: no such recorded host: there is {known}")
-    return open_root(os.path.join(_DEMOS, f"{path.removeprefix(DEMO)}.tar.gz"))
 
 
 def _no_host(path: str) -> CaptureError:
@@ -164,11 +158,11 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
         **extras,
         "files": list(members),
         "texts": {**inline, **_reasons(answers.texts)},
-        "folders": _known(answers.folders) | _reasons(answers.folders),
-        "links": _known(answers.links) | _reasons(answers.links),
-        "modes": _known(answers.modes) | _reasons(answers.modes),
+        "folders": {**answers.folders, **_reasons(answers.folders)},
+        "links": {**answers.links, **_reasons(answers.links)},
+        "modes": {**answers.modes, **_reasons(answers.modes)},
     }
-    calls = _known(answers.calls) | _reasons(answers.calls)
+    calls = {**answers.calls, **_reasons(answers.calls)}
     return {CAPTURE_FILE: json_of(about), CALLS_FILE: json_of(calls), **members}
 
 
@@ -177,10 +171,6 @@ def _is_plain(name: str, answers: Answers) -> bool:
     parts = name.split("/")
     good = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
     return good and not {"", ".", ".."} & set(parts[1:]) and name not in answers.folders
-
-
-def _known(answers: Mapping[str, Any | Unknown]) -> Json:
-    return {name: answer for name, answer in answers.items() if not isinstance(answer, Unknown)}
 
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
@@ -266,24 +256,23 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
         answers.texts[f"/{name}"] = files[f"/{name}"].decode("utf-8", "replace")
     try:
         calls = _loaded(files[f"/{CALLS_FILE}"])
-        _fill(answers.texts, about.pop("texts"), lambda text: isinstance(text, str))
-        _fill(answers.links, about.pop("links"), lambda link: isinstance(link, str))
-        _fill(answers.modes, about.pop("modes"), lambda mode: isinstance(mode, int))
-        _fill(answers.calls, calls, lambda _: True)
-        folders: dict[str, Any] = {}
-        listed = about.pop("folders")
-        _fill(folders, listed, lambda x: isinstance(x, list) and {*map(type, x)} <= {str})
+        for part, type_ in (("texts", str), ("links", str), ("modes", int), ("folders", list)):
+            _fill(getattr(answers, part), about.pop(part), type_)
+        _fill(answers.calls, calls, object)
+        for name, entries in answers.folders.items():
+            if not isinstance(entries, Unknown):
+                if not {*map(type, entries)} <= {str}:
+                    raise ValueError(f"{name}: {str(entries)[:40]}")
+                answers.folders[name] = tuple(entries)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CaptureError(f"--root {path}: not a capture as it was written: {error!r}") from None
-    for name, entries in folders.items():
-        answers.folders[name] = entries if isinstance(entries, Unknown) else tuple(entries)
     extras = {key: value for key, value in about.items() if key not in ("schema", "files")}
     return Capture(answers, extras)
 
 
-def _fill(into: dict[str, Any], recorded: Json, good: Any) -> None:
+def _fill(into: dict[str, Any], recorded: Json, type_: type) -> None:
     for name in recorded:
         answer = answer_of(recorded, name)
-        if not isinstance(answer, Unknown) and not good(answer):
+        if not isinstance(answer, Unknown | type_):
             raise ValueError(f"{name}: {str(answer)[:40]}")
         into[name] = answer

@@ -140,19 +140,14 @@ class DescribedRoot(TreeRoot):
     def __init__(self, description: Description) -> None:
         """Make the files and answers of the described host. Raises CaptureError."""
         gpus, nics = _devices("gpus", description.gpus), _devices("nics", description.nics)
-        self.host = DescribedHost(description.memory_bytes, gpus, nics, description.numa_nodes)
-        super().__init__(*described_tree(self.host), _FOLDERS)
-        self.assumptions = _assumptions(self.host, description.numa is None)
+        host = DescribedHost(description.memory_bytes, gpus, nics, description.numa_nodes)
+        self.host = host
+        super().__init__(*_described_tree(host), _FOLDERS)
+        self.assumptions = _assumptions(host, description.numa is None)
         topics = {"gpus": gpus, "rdma": nics}
-        self.not_described = frozenset(
-            topic for topic, devices in topics.items() if devices is None
-        )
-
-    @property
-    def gpu_bytes(self) -> int | None:
-        """The memory of one GPU as its driver tells it."""
-        gpus = self.host.gpus
-        return None if gpus is None else int(gpus.model["memory_mib"]) * MIB
+        self.not_described = frozenset(name for name, each in topics.items() if each is None)
+        # The memory of one GPU as its driver tells it.
+        self.gpu_bytes = None if gpus is None else int(gpus.model["memory_mib"]) * MIB
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
         for topic in self.not_described:
@@ -233,19 +228,31 @@ def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], D
 
     Kinds within eight per cent of each other count as one.
     """
-    if gpus is not None:
-        devices = _devices("gpus", gpus)
-        assert devices is not None
+    devices = _devices("gpus", gpus)
+    if devices is not None:
         yield (devices.name,), devices
         return
-    names: list[str] = []
     models = known_models("gpus")
-    for name in sorted(models, key=lambda name: models[name]["memory_mib"]):
-        if names and models[name]["memory_mib"] > models[names[0]]["memory_mib"] * 1.08:
-            yield tuple(names), Devices(count, names[0], models[names[0]])
-            names = []
-        names.append(name)
-    yield tuple(names), Devices(count, names[0], models[names[0]])
+    rest = sorted(models, key=lambda name: models[name]["memory_mib"])
+    while rest:
+        least = models[rest[0]]
+        names = [name for name in rest if models[name]["memory_mib"] <= least["memory_mib"] * 1.08]
+        yield tuple(names), Devices(count, rest[0], least)
+        rest = rest[len(names) :]
+
+
+def _described_tree(
+    described: DescribedHost,
+) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
+    """Return the host's files, links and modes, as a ``TreeRoot`` has them."""
+    tree = Tree({}, {}, dict(_table()["calls"]["host"]))
+    _add_host(tree, described)
+    if described.gpus is not None:
+        _add_gpus(tree, described.gpus, described.nodes)
+    if described.nics is not None:
+        _add_nics(tree, described.nics, described.nodes)
+    tree.files[f"/{CALLS_FILE}"] = json.dumps(tree.calls)
+    return {name: f"{text}\n".encode() for name, text in tree.files.items()}, tree.links, {}
 
 
 def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
@@ -301,35 +308,20 @@ class Tree(NamedTuple):
                 entries[name.format(**values)] = text.format(**values)
 
 
-def described_tree(
-    described: DescribedHost,
-) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
-    """Return the host's files, links and modes, as a ``TreeRoot`` has them."""
-    tree = Tree({}, {}, dict(_table()["calls"]["host"]))
-    _add_host(tree, described)
-    _add_nodes(tree, described)
-    if described.gpus is not None:
-        _add_gpus(tree, described.gpus, described.nodes)
-    if described.nics is not None:
-        _add_nics(tree, described.nics, described.nodes)
-    tree.files[f"/{CALLS_FILE}"] = json.dumps(tree.calls)
-    return {name: f"{text}\n".encode() for name, text in tree.files.items()}, tree.links, {}
-
-
 def _listed(count: int) -> str:
     return f"0-{count - 1}" if count > 1 else "0"
 
 
 def _add_host(tree: Tree, described: DescribedHost) -> None:
-    """Add the files of the host itself: memory, limits, kernel."""
+    """Add the files of the host itself and of its NUMA nodes: memory, limits, kernel."""
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
-    rows = [("Limit", "Soft Limit", "Hard Limit", "Units")]
     units = {"processes": "processes", "open files": "files", "locked memory": "bytes"}
     units |= dict.fromkeys(("address space", "data size", "file size", "stack size"), "bytes")
     units["cpu time"] = "seconds"
-    rows += [(f"Max {what}", "unlimited", "unlimited", unit) for what, unit in units.items()]
+    rows = [(f"Max {what}", "unlimited", "unlimited", unit) for what, unit in units.items()]
+    rows.insert(0, ("Limit", "Soft Limit", "Hard Limit", "Units"))
     tree.add(
         "host",
         cpus=_listed(nodes * _CPUS_PER_NODE),
@@ -343,22 +335,8 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
         limits="\n".join(f"{a:<25} {b:<20} {c:<20} {d:<10}" for a, b, c, d in rows),
     )
     shm = total * nodes // 2
-    calls = {
-        "memory.space /dev/shm": {"size_bytes": shm, "available_bytes": shm},
-        "network.addresses": [{"interface": "lo", "address": "127.0.0.1", "up": True}],
-        "limits.identity": {
-            "user_namespace": "user:[4026531837]",
-            "sudo_uid": None,
-            "slurm_job": False,
-            "root_names": ["root"],
-        },
-    }
-    tree.calls.update(calls)
-
-
-def _add_nodes(tree: Tree, described: DescribedHost) -> None:
-    """Add the files of each NUMA node."""
-    nodes, (total, free) = described.nodes, described.usable
+    tree.calls["memory.space /dev/shm"] = {"size_bytes": shm, "available_bytes": shm}
+    tree.calls["network.addresses"] = [{"interface": "lo", "address": "127.0.0.1", "up": True}]
     folders = ["/sys/kernel/mm"]
     for node in range(nodes):
         folders.append(f"/sys/devices/system/node/node{node}")
@@ -379,15 +357,15 @@ def _add_nodes(tree: Tree, described: DescribedHost) -> None:
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
     """Add GPUs of one model, evenly over the NUMA nodes; NVML answers for NVIDIA's alone."""
     count, _, model = gpus
+    nvidia = "vendor" not in model
     devices = []
     for index in range(count):
         node, address = index * nodes // count, f"0000:{0x10 + index:02x}:00.0"
-        if "vendor" in model:
-            ids = "amdgpu", model["vendor"], model["device"], "0x120000"  # processing accelerator
-            _add_function(tree, address, node, *ids)
-            continue
-        _add_function(tree, address, node, "nvidia", "0x10de", model["device"], "0x030200")
-        tree.add("gpu", index=index, driver=_DRIVER)
+        class_ = "0x030200" if nvidia else "0x120000"  # of AMD: processing accelerator
+        driver, vendor = ("nvidia", "0x10de") if nvidia else ("amdgpu", model["vendor"])
+        _add_function(tree, address, node, driver, vendor, model["device"], class_)
+        if nvidia:
+            tree.add("gpu", index=index, driver=_DRIVER)
         devices.append(
             {
                 "name": model["product"],
@@ -398,13 +376,11 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
                 **_table()["calls"]["gpu"],
             }
         )
-    if not devices:
-        _load(tree, "amdgpu")
-        return
-    _load(tree, "nvidia_peermem", "nvidia")
-    tree.calls["gpus.visible_devices"] = None
-    tree.calls["gpus.nvml"] = {"driver": _DRIVER, "cuda": 12080, "devices": devices}
-    tree.calls["gpus.cuda_attributes"] = [{"rdma": 1, "dma_buf": 1} for _ in devices]
+    _load(tree, *(("nvidia_peermem", "nvidia") if nvidia else ("amdgpu",)))
+    if nvidia:
+        tree.calls["gpus.visible_devices"] = None
+        tree.calls["gpus.nvml"] = {"driver": _DRIVER, "cuda": 12080, "devices": devices}
+        tree.calls["gpus.cuda_attributes"] = [{"rdma": 1, "dma_buf": 1} for _ in devices]
 
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
@@ -414,12 +390,11 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
     bound = model["max_mr_size_gib"] * GIB if "max_mr_size_gib" in model else (1 << 64) - 1
     limits = {"max_mr_size": bound, **_table()["calls"]["limits"]}
+    resources = {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0}
+    port = {"active_mtu_bytes": 4096, "gid_table": 255, "pkey_table": 1}
     for index in range(count):
-        address, name, interface = (
-            f"0000:{0x60 + index:02x}:00.0",
-            f"{kind}_{index}",
-            f"eth{index + 1}",
-        )
+        address, name = f"0000:{0x60 + index:02x}:00.0", f"{kind}_{index}"
+        interface, ip = f"eth{index + 1}", f"10.0.0.{index + 1}"
         ids = model["driver"], model["vendor"], model["device"], "0x020000"
         folder = _add_function(tree, address, index * nodes // count, *ids)
         tree.add(
@@ -438,15 +413,10 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
             link_layer=model.get("link_layer", "Ethernet"),
             gid_type=model.get("gid_type", "RoCE v2"),
         )
-        kernel[name] = {
-            "resources": {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0},
-            "driver_id": model["driver_id"],
-        }
-        ip = f"10.0.0.{index + 1}"
+        kernel[name] = {"resources": resources, "driver_id": model["driver_id"]}
         interfaces[interface] = [[ip, 24]]
         tree.calls["network.addresses"].append({"interface": interface, "address": ip, "up": True})
         tree.calls[f"rdma.device_node /dev/infiniband/uverbs{index}"] = _OPENABLE
-        port = {"active_mtu_bytes": 4096, "gid_table": 255, "pkey_table": 1}
         answer = {"listed": True, "opened": True, "limits": limits, "ports": {"1": port}}
         tree.calls[f"rdma.verbs {name}"] = answer
     _load(tree, "ib_uverbs", "ib_core")

@@ -7,7 +7,7 @@ guessed by its looks: no text of a launch is kept, so that none has to be search
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -76,26 +76,18 @@ def clean_text(text: str) -> str:
 
 def clean_words(words: Iterable[str]) -> list[str]:
     """Return the words of a command without values of secret flags and variables."""
-    return list(_clean_words(words))
-
-
-def _clean_words(words: Iterable[str]) -> Iterator[str]:
-    """Yield the words, with REMOVED in place of each secret value."""
-    before = ""
+    cleaned, before = [], ""
     for word in words:
         name, _, value = word.partition("=")
+        is_set = value and _NAME_ALONE.fullmatch(name) and is_secret(name)
         if before.startswith("-") and is_secret(before) and word[:1] != "-":
-            yield word if _REFERENCE.fullmatch(word) else REMOVED
-        elif (
-            value
-            and _NAME_ALONE.fullmatch(name)
-            and is_secret(name)
-            and not _REFERENCE.fullmatch(value)
-        ):
-            yield f"{name}={REMOVED}"
+            cleaned.append(word if _REFERENCE.fullmatch(word) else REMOVED)
+        elif is_set and not _REFERENCE.fullmatch(value):
+            cleaned.append(f"{name}={REMOVED}")
         else:
-            yield clean_text(word)
+            cleaned.append(clean_text(word))
         before = word
+    return cleaned
 
 
 def public(value: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
+from checks.limits.runtimes import conf_files
 
 RUN = "/run/sysctl.d"
 # A file of an earlier folder masks one of the same name in a later folder; all of them are applied
@@ -32,7 +33,6 @@ SYSCTL_FOLDERS = (
 SYSCTL_CONF = "/etc/sysctl.conf"
 # Our own. "90-mooncake-hugepages.conf", as other guides name theirs, is read before it.
 DROP_IN = f"{SYSCTL_FOLDERS[0]}/90-mooncake.conf"
-_NOTHING = "/dev/null"
 
 
 class SysctlFile(NamedTuple):
@@ -46,29 +46,14 @@ class SysctlFile(NamedTuple):
     masked: bool = False
 
 
-class DropIn(NamedTuple):
-    """A line's place to have the last word. origin: the file to copy first, or ""."""
-
-    path: str = DROP_IN
-    origin: str = ""
-
-
 def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
-    """Return the sysctl files in the order in which they act; of one name only the one that
-    counts.
+    """Read the sysctl files in the order in which they act; of one name only the one that counts.
 
     lasting: without those of /run, which are gone after a boot that does not write them again.
     """
-    chosen: dict[str, str] = {}
-    for folder in SYSCTL_FOLDERS:
-        if lasting and folder == RUN:
-            continue
-        names = root.names(folder)
-        for name in () if isinstance(names, Unknown) else names:
-            if name.endswith(".conf"):
-                chosen.setdefault(name, f"{folder}/{name}")
+    folders = [folder for folder in SYSCTL_FOLDERS if not (lasting and folder == RUN)]
     files = []
-    for path in (*(chosen[name] for name in sorted(chosen)), SYSCTL_CONF):
+    for path in (*conf_files(root, folders), SYSCTL_CONF):
         content = root.text(path)
         if not isinstance(content, Unknown):
             files.append(SysctlFile(path, tuple(parse_settings(content))))
@@ -84,16 +69,11 @@ def parse_settings(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", ";")):
-            yield _dotted(name.removeprefix("-").strip()), value.strip()
-
-
-def _dotted(name: str) -> str:
-    """Return a setting's name with dots between its parts.
-
-    If its first separator is a slash, slashes separate the parts and dots belong to them.
-    """
-    first = next((letter for letter in name if letter in "./"), ".")
-    return name if first == "." else name.translate(str.maketrans("./", "/."))
+            name = name.removeprefix("-").strip()
+            # If the first separator is a slash, slashes separate and dots belong to the parts.
+            if next((letter for letter in name if letter in "./"), ".") == "/":
+                name = name.translate(str.maketrans("./", "/."))
+            yield name, value.strip()
 
 
 def is_sysctl_file(path: str) -> bool:
@@ -107,19 +87,20 @@ def acts_before_drop_in(path: str) -> bool:
     return folder in SYSCTL_FOLDERS and name <= DROP_IN.rpartition("/")[2]
 
 
-def drop_in(files: Sequence[SysctlFile], last: str = "") -> DropIn:
-    """Return where to add a line. last: the file that would overrule our own, or "".
+def drop_in(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
+    """Return the file to add a line to, and the file to copy to that path first, or "".
 
-    A file of a package or of the boot is copied to /etc first, to last.
+    last: the file that would overrule our drop-in, or "". A file of a package or of the boot is
+    copied to /etc first, to last.
     """
     if last == SYSCTL_CONF:
-        return DropIn(SYSCTL_CONF)
+        return SYSCTL_CONF, ""
     name = (last or DROP_IN).rpartition("/")[2]
     path = f"{SYSCTL_FOLDERS[0]}/{name}"
     there = next((file for file in files if file.path.rpartition("/")[2] == name), None)
     if there is None or (there.path == path and not there.masked):
-        return DropIn(path)
-    return DropIn(path, _NOTHING if there.masked else there.path)
+        return path, ""
+    return path, "/dev/null" if there.masked else there.path
 
 
 GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
@@ -211,16 +192,14 @@ def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
         text = root.text(f"{BLS_ENTRIES}/{name}")
         if isinstance(text, Unknown) or not name.endswith(".conf"):
             continue
-        keys = dict(
-            line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) > 1
-        )
+        rows = (line.split(None, 1) for line in text.splitlines())
+        keys = {row[0]: row[1] for row in rows if len(row) > 1}
         options = keys.get("options", "").replace("$kernelopts", saved.get("kernelopts", ""))
         order = [int(part) if part.isdecimal() else -1 for part in re.split(r"[.-]", name)]
         entries.append((order, name.removesuffix(".conf"), keys.get("title", ""), options))
-    entries.sort(reverse=True)
     return [
         BootEntry(((str(at), stem, title),), tuple(options.split()))
-        for at, (_, stem, title, options) in enumerate(entries)
+        for at, (_, stem, title, options) in enumerate(sorted(entries, reverse=True))
     ]
 
 
@@ -248,8 +227,10 @@ def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWrit
 
     That is: the kernel command line, sysctl, TuneD, systemd units.
     """
+    words = read_next_words(root)  # this boot's own words, if no menu is read
+    content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
     return (
-        *_command_line(root),
+        *(() if isinstance(content, Unknown) else parse_command_line(content, COMMAND_LINE)),
         *(writer for file in files for writer in _of_settings(file.settings, file.path)),
         *_tuned(root),
         *_units(root),
@@ -260,7 +241,7 @@ def pages_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[int, str] | None:
     """Return ``(pages, source)`` of the last writer of a whole pool; None if nobody sets it."""
-    last, nodes = _last_writers(writers, page_size_bytes, default_page_bytes)
+    last, nodes = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
         return sum(pages for pages, _ in nodes.values()), ", ".join(sources)
@@ -274,27 +255,31 @@ def shares_after_boot(
     nodes: Sequence[int],
 ) -> dict[int, int]:
     """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
-    last, by_node = _last_writers(writers, page_size_bytes, default_page_bytes)
+    last, by_node = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
     return {node: by_node[node][0] if node in by_node else even for node in nodes}
 
 
-def _last_writers(
+def _of_size(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
+) -> list[PoolWriter]:
+    sizes = (page_size_bytes, None if default_page_bytes == page_size_bytes else page_size_bytes)
+    return [writer for writer in writers if writer.page_size_bytes in sizes]
+
+
+def _last_writers(
+    writers: list[PoolWriter],
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
     """Return the last writer of the whole pool, and by node those that wrote a node later."""
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
-    for writer in writers:
-        size = writer.page_size_bytes
-        if (default_page_bytes if size is None else size) != page_size_bytes:
+    for source, _, at, pages in writers:
+        if pages is None:
             continue
-        if writer.pages is None:
-            continue
-        if writer.node is None:
-            last, nodes = (writer.pages, writer.source), {}
+        if at is None:
+            last, nodes = (pages, source), {}
         else:
-            nodes[writer.node] = (writer.pages, writer.source)
+            nodes[at] = (pages, source)
     return last, nodes
 
 
@@ -302,12 +287,8 @@ def unread_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> str:
     """Name the last writer of a pool if its number could not be read, else ""."""
-    last = ""
-    for writer in writers:
-        size = writer.page_size_bytes
-        if (default_page_bytes if size is None else size) == page_size_bytes:
-            last = writer.source if writer.pages is None else ""
-    return last
+    last = _of_size(writers, page_size_bytes, default_page_bytes)[-1:]
+    return last[0].source if last and last[0].pages is None else ""
 
 
 def overruling(
@@ -336,26 +317,13 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
         if name in ("hugepagesz", "default_hugepagesz"):
             match = re.fullmatch(r"(\d{1,12})([KMG]?)", value.strip().upper())
             size = int(match[1]) * _UNIT_SCALE.get(match[2], 1) if match else None
-        elif name == "hugepages":
-            writers += _counts(value, size, source)
+        elif name == "hugepages":  # one number, or node:pages each
+            for part in value.split(","):
+                before, colon, after = part.partition(":")
+                at, pages = (before, after) if colon else ("", before)
+                if pages.isdecimal() and (not colon or at.isdecimal()):
+                    writers.append(PoolWriter(source, size, int(at) if colon else None, int(pages)))
     return tuple(writers)
-
-
-def _counts(value: str, size: int | None, source: str) -> Iterator[PoolWriter]:
-    """Read the pages of ``hugepages=``: one number, or ``node:pages`` each."""
-    for part in value.split(","):
-        node, colon, pages = part.partition(":")
-        if not colon:
-            node, pages = "", part
-        if pages.isdecimal() and (not colon or node.isdecimal()):
-            yield PoolWriter(source, size, int(node) if colon else None, int(pages))
-
-
-def _command_line(root: Root) -> Iterator[PoolWriter]:
-    words = read_next_words(root)  # this boot's own words, where no menu is read
-    content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
-    if not isinstance(content, Unknown):
-        yield from parse_command_line(content, COMMAND_LINE)
 
 
 def parse_sysctl(text: str, source: str) -> Iterator[PoolWriter]:
@@ -372,9 +340,7 @@ def _of_settings(settings: Iterable[tuple[str, str]], source: str) -> Iterator[P
 def _tuned(root: Root) -> Iterator[PoolWriter]:
     """Read the sysctl lines of tuned's active profiles."""
     active = root.word("/etc/tuned/active_profile")
-    if isinstance(active, Unknown):
-        return
-    for profile in active.split():
+    for profile in () if isinstance(active, Unknown) else active.split():
         for folder in ("/etc/tuned", "/usr/lib/tuned"):
             path = f"{folder}/{profile}/tuned.conf"
             content = root.text(path)
@@ -384,29 +350,17 @@ def _tuned(root: Root) -> Iterator[PoolWriter]:
 
 
 def _units(root: Root) -> Iterator[PoolWriter]:
-    """Read systemd units that write ``nr_hugepages`` with ``tee``, ``echo >`` etc."""
-    names = root.names(_UNITS)
-    for name in () if isinstance(names, Unknown) else names:
-        if not name.endswith(".service"):
-            continue
-        content = root.text(f"{_UNITS}/{name}")
-        if isinstance(content, Unknown) or "nr_hugepages" not in content:
-            continue
-        for line in content.splitlines():
-            yield from _unit_line(line, f"{_UNITS}/{name}")
-
-
-def _unit_line(line: str, source: str) -> Iterator[PoolWriter]:
-    """Read a pool's size from an Exec line of a systemd unit: a sysctl, or an echo into a file."""
-    if "nr_hugepages" not in line or not line.lstrip().startswith("Exec"):
-        return
-    file = re.search(r"(?:node(\d+)/hugepages/)?hugepages-(\d+)kB/nr_hugepages", line)
-    count = re.search(r"(?:echo|printf)\s+[\"']?(\d+)", line)
-    sysctl = re.search(r"vm[./]nr_hugepages=(\d+)", line)
-    if sysctl:
-        yield PoolWriter(source, None, None, int(sysctl[1]))
-    elif file:
-        node = int(file[1]) if file[1] else None
-        yield PoolWriter(source, int(file[2]) * KIB, node, int(count[1]) if count else None)
-    else:
-        yield PoolWriter(source, None, None, int(count[1]) if count else None)
+    """Read systemd units whose Exec lines write a pool: a sysctl, or an echo into a file."""
+    for path in (f"{_UNITS}/{name}" for name in root.listed(_UNITS) if name.endswith(".service")):
+        content = root.text(path)
+        for line in () if isinstance(content, Unknown) else content.splitlines():
+            if "nr_hugepages" not in line or not line.lstrip().startswith("Exec"):
+                continue
+            file = re.search(r"(?:node(\d+)/hugepages/)?hugepages-(\d+)kB/nr_hugepages", line)
+            sysctl = re.search(r"vm[./]nr_hugepages=(\d+)", line)
+            count = sysctl or re.search(r"(?:echo|printf)\s+[\"']?(\d+)", line)
+            pages = int(count[1]) if count else None
+            if sysctl or not file:
+                yield PoolWriter(path, None, None, pages)
+            else:
+                yield PoolWriter(path, int(file[2]) * KIB, int(file[1]) if file[1] else None, pages)

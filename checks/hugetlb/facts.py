@@ -1,6 +1,7 @@
 """All about the HugeTLB pools of a host: pages, limits, fragmentation, and after a reboot."""
 
 from collections.abc import Mapping
+from operator import add
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -52,22 +53,16 @@ class HugetlbFacts(NamedTuple):
         The one with fewer pages: a boot may write the files of /run again or not.
         """
         default = self.hugetlb.default_page_size_bytes
-
-        def pages(writers: tuple[PoolWriter, ...]) -> int:
-            last = pages_after_boot(writers, page_bytes, default)
-            return 0 if last is None else last[0]
-
+        lasting = self.writers if self.lasting is None else self.lasting
         return min(
-            (self.writers, self.writers if self.lasting is None else self.lasting), key=pages
+            (self.writers, lasting),
+            key=lambda writers: (pages_after_boot(writers, page_bytes, default) or (0, ""))[0],
         )
 
     @property
+    @or_unknown
     def memory_available_bytes(self) -> int | Unknown:
-        return (
-            self.meminfo
-            if isinstance(self.meminfo, Unknown)
-            else self.meminfo.value("MemAvailable")
-        )
+        return known(self.meminfo).value("MemAvailable")
 
 
 def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
@@ -97,9 +92,8 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
 @or_unknown
 def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
     """Add up the free blocks of each node by order, from /proc/buddyinfo."""
-    content = known(root.text(BUDDYINFO))
     by_node: dict[int, tuple[int, ...]] = {}
-    for line in content.splitlines():
+    for line in known(root.text(BUDDYINFO)).splitlines():
         # "Node 0, zone   Normal   4381  1093 ..."
         head, comma, rest = line.partition(",")
         words, counts = head.split(), rest.split()[2:]
@@ -107,9 +101,9 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
             continue
         if not all(count.isdecimal() for count in counts):
             return Unknown(f"{BUDDYINFO}: not a row of counts: {line.strip()[:40]!r}")
-        node, row = int(words[1]), tuple(int(count) for count in counts)
-        before = by_node.get(node, (0,) * len(row))
-        by_node[node] = tuple(a + b for a, b in zip(before, row, strict=False))
+        row = [int(count) for count in counts]
+        before = by_node.get(int(words[1]), (0,) * len(row))
+        by_node[int(words[1])] = tuple(map(add, before, row))
     return by_node or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
 
 

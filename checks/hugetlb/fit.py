@@ -7,7 +7,7 @@ what goes into them, 49 free pages can start both (no arena fits) where 55 kill 
 first rank's arena fits and starves it); such a pool is judged ``FAILS``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -60,22 +60,18 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
         if isinstance(have, Stock) and have.kills and spot in needs:
             start[spot] = touched_pages(usages, spot) or needs[spot]
 
-    def verdict(bound: Callable[[Stock], int], unknown_pages: float) -> Fit:
-        """Tell whether ``bound`` pages of each stock hold everything, or at least a start."""
+    def verdict(bound: int, unknown_pages: float) -> Fit:
+        """Tell whether one bound of each stock holds everything, or at least a start."""
+        have = {
+            spot: unknown_pages if isinstance(stock, Unknown) else stock[bound]
+            for spot, stock in available.items()
+        }
+        for wanted, fit in ((needs, Fit.FITS), (start, Fit.FALLS_BACK)):
+            if all(have[spot] >= pages for spot, pages in wanted.items()):
+                return fit
+        return Fit.FAILS
 
-        def enough(wanted: Pages) -> bool:
-            for spot, pages in wanted.items():
-                have = available[spot]
-                if (unknown_pages if isinstance(have, Unknown) else bound(have)) < pages:
-                    return False
-            return True
-
-        if enough(needs):
-            return Fit.FITS
-        return Fit.FALLS_BACK if enough(start) else Fit.FAILS
-
-    worst = verdict(lambda have: have.least_pages, 0)
-    best = verdict(lambda have: have.most_pages, float("inf"))
+    worst, best = verdict(0, 0), verdict(1, float("inf"))
     shortages = tuple(
         Shortage(spot, have, needs.get(spot, 0), start.get(spot, 0))
         for spot, have in sorted(available.items(), key=lambda item: spot_order(item[0]))
@@ -95,10 +91,9 @@ def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage
     Such an arena is dropped in every order, and takes nothing from the others.
     """
     for spot, pages in usage.arena.items():
-        for at in (spot, Spot(spot.page_size_bytes, None)):
-            have = stock.get(at)
-            if isinstance(have, Stock) and have.most_pages < pages:
-                return usage._replace(mapped=usage.dropped, serves_all=False, arena={})
+        every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
+        if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
+            return usage._replace(mapped=usage.dropped, serves_all=False, arena={})
     return usage
 
 
@@ -122,12 +117,11 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     for spot in _spots(pages for three in every for pages in three):
         peaks = [max(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
         everything = sum(peaks) + max(usage.headroom.get(spot, 0) for usage in usages)
-        for usage, peak in zip(usages, peaks, strict=True):
+        for usage, peak, three in zip(usages, peaks, every, strict=True):
             dropped = _at(spot, usage.dropped)
             # Where nothing is without the arena, nothing but the arena is with it.
             must_have = dropped if usage.serves_all or not dropped else peak
-            touched = (usage.mapped, usage.dropped, usage.headroom)
-            if spot.nodes and not any(pages.get(spot) for pages in touched):
+            if spot.nodes and not any(pages.get(spot) for pages in three):
                 continue  # its pages can come from another node
             if must_have:
                 needs[spot] = max(needs.get(spot, 0), everything - peak + must_have)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from checks.base.cgroup_mounts import no_limit
 from checks.base.check import CheckSet
@@ -13,6 +13,7 @@ from checks.base.finding import (
     Kind,
     Setting,
     Status,
+    or_unjudged,
     passed,
     skip,
     unknown,
@@ -30,7 +31,7 @@ from checks.base.units import (
     format_page_size,
     round_up,
 )
-from checks.base.unknown import Unknown, unread
+from checks.base.unknown import Unknown, known, unread
 from checks.hugetlb.boot import (
     drop_in,
     is_sysctl_file,
@@ -65,20 +66,17 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         need_bytes = wanted.taken.get(spot, 0) * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
         pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
-        unread = pool if isinstance(pool, Unknown) else None
-        limit = hugetlb.limits.get(spot.page_size_bytes, unread)
-        usages = wanted.needs.usages
-        touched = 0 if isinstance(usages, Unknown) else touched_pages(usages, spot)
+        unread_pool = pool if isinstance(pool, Unknown) else None
+        limit = hugetlb.limits.get(spot.page_size_bytes, unread_pool)
         finding = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+        touched = touched_pages(known(wanted.needs.usages), spot)
         left = limit.left_bytes if isinstance(limit, HugeTlbLimit) and not limit.refuses else 0
         if finding.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
             text = (
                 f"the arena is filled up to the cgroup's limit, and the {touched} pages before it "
                 "and used of it fit: it starts, and a bus error ends it where it uses more"
             )
-            finding = finding._replace(
-                status=Status.WARN, text=text, consequence=Consequence.DIES_LATER
-            )
+            finding = finding.warned(text, consequence=Consequence.DIES_LATER)
         yield finding
     yield from _container_limits(wanted.needs)
 
@@ -95,40 +93,37 @@ def _limit(
     have = format_bytes(limit.left_bytes, "{} allowed")
     need = format_need(need_bytes, limit.left_bytes)
     evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
+    finding = passed(subject, have, need, formula, evidence=evidence)
     if limit.left_bytes >= need_bytes:
-        return passed(subject, have, need, formula, evidence=evidence)
+        return finding
     text = "the cgroup's limit refuses the pages, however many are free"
     if not limit.refuses:
         text += "; the mapping succeeds, and a bus error ends the process that touches it"
     advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
     settings = (Setting(Kind.CGROUP, limit.source, no_limit(limit.source), str(limit.left_bytes)),)
-    return passed(subject, have, need, formula, evidence=evidence).failed(text, advice, settings)
+    return finding.failed(text, advice, settings)
 
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge the huge pages that a manifest asks for, summed over each container's processes."""
-    taken: dict[tuple[str, str], int] = {}
-    limits: dict[tuple[str, str], Mapping[int, int]] = {}
+    taken: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for process in needs.processes:
-        container = process.container
-        if container is None or container.runtime != "kubernetes":
+        container, size = process.container, process.hugetlb_bytes
+        if container is None or container.runtime != "kubernetes" or isinstance(size, Unknown):
             continue
-        if isinstance(process.hugetlb_bytes, Unknown):
-            continue
-        key = (container.runtime, container.origin)
-        taken[key] = taken.get(key, 0) + process.hugetlb_bytes
-        limits[key] = container.hugepages_bytes
-    for key, need_bytes in taken.items():
-        allowed = sum(limits[key].values())
+        taken[container.origin] = taken.get(container.origin, 0) + size
+        limits[container.origin] = sum(container.hugepages_bytes.values())
+    for origin, need_bytes in taken.items():
+        allowed = limits[origin]
         have = format_bytes(allowed, "{} of hugepages asked for")
-        need = format_need(need_bytes, allowed)
-        if not need_bytes or allowed >= need_bytes:
-            yield passed(key[1], have, need)
-            continue
-        text = "Kubernetes limits the container to the hugepages that its resources name"
-        wanted = round_up(need_bytes, MIB) // MIB
-        advice = f"set resources.limits and requests: hugepages-2Mi: {wanted}Mi"
-        yield passed(key[1], have, need).failed(text, advice)
+        finding = passed(origin, have, format_need(need_bytes, allowed))
+        if need_bytes and allowed < need_bytes:
+            text = "Kubernetes limits the container to the hugepages that its resources name"
+            wanted = round_up(need_bytes, MIB) // MIB
+            advice = f"set resources.limits and requests: hugepages-2Mi: {wanted}Mi"
+            finding = finding.failed(text, advice)
+        yield finding
 
 
 # /proc/buddyinfo counts in base pages: 4 KiB on x86-64, and on arm64 unless it was built otherwise.
@@ -145,55 +140,48 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         yield _reservable(spot, target, hugetlb, sizes_taken(wanted.needs.processes, huge=True))
 
 
+@or_unjudged
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
     """Judge whether free memory can become the missing pages of one pool."""
     page = spot.page_size_bytes
-    subject = f"{format_page_size(page)} pages{spot.where}"
+    finding = passed(f"{format_page_size(page)} pages{spot.where}")
     if target.now_pages is None:
-        return unknown(subject, _why_unread(facts, spot))
+        source = finding.known(facts.hugetlb.pool(page)).source
+        return finding.unknown(f"{source}: the kernel shows no pool of node {spot.node}")
     missing = target.pages - target.now_pages
     need = Quantity(f"{missing} more pages ({format_bytes(missing * page)})", missing, "pages")
-    free_bytes = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
-    if isinstance(free_bytes, Unknown):
-        return unknown(subject, free_bytes, need=need)
+    finding = finding._replace(need=need)
+    room = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
+    free_bytes = finding.known(room)
     blocks = _whole_blocks(facts, spot)
     have = format_bytes(free_bytes, "{} that can become huge pages")
-    evidence: tuple[Evidence, ...] = ()
+    if isinstance(blocks, Unknown) and missing * page <= free_bytes:
+        return finding._replace(have=have).unknown(blocks)
+    formula = f"{target.pages} to set - {target.now_pages} now"
+    finding = finding._replace(have=have, formula=formula)
     if not isinstance(blocks, Unknown):
         have = Quantity(f"{have}, {blocks} pages free in one piece", free_bytes, "bytes")
-        evidence = (Evidence(BUDDYINFO, f"{blocks} whole blocks of {format_page_size(page)}"),)
-    formula = f"{target.pages} to set - {target.now_pages} now"
-    if missing * page > free_bytes:
-        text = (
-            "the missing pages are more memory than is free: fewer are reserved than are asked for"
+        evidence = Evidence(BUDDYINFO, f"{blocks} whole blocks of {format_page_size(page)}")
+        finding = finding._replace(have=have, evidence=(evidence,))
+        if missing <= blocks and missing * page <= free_bytes:
+            return finding
+    if missing * page <= free_bytes:
+        text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
+        advice = (
+            "drop caches and compact memory first, and read the pool back; else reserve at boot"
         )
-        advice = f"end what uses the memory, lower {sizes}, or reserve at boot"
-        pools = {} if isinstance(facts.hugetlb.pools, Unknown) else facts.hugetlb.pools
-        for size, pool in pools.items():
-            if size != page and not isinstance(pool, Unknown) and pool.free_pages:
-                unused = f"{pool.free_pages} pages of {format_page_size(size)}"
-                size_shown = format_bytes(pool.free_pages * size)
-                advice += f"; the pool of {unused} ({size_shown}) is free, and may be made smaller"
-        finding = passed(subject, have, need, formula, evidence=evidence)
-        return finding.failed(text, advice, asks=FIT)
-    if isinstance(blocks, Unknown):
-        return unknown(subject, blocks, have, need)
-    if blocks >= missing:
-        return passed(subject, have, need, formula, evidence=evidence)
-    text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
-    advice = "drop caches and compact memory first, and read the pool back; else reserve at boot"
-    settings = (
-        Setting(Kind.SYSCTL, "vm.drop_caches", "3"),
-        Setting(Kind.SYSCTL, "vm.compact_memory", "1"),
-    )
-    return passed(subject, have, need, formula, evidence=evidence).warned(text, advice, settings)
-
-
-def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
-    pool = facts.hugetlb.pool(spot.page_size_bytes)
-    if isinstance(pool, Unknown):
-        return pool.reason
-    return f"{pool.source}: the kernel shows no pool of node {spot.node}"
+        wanted = (("vm.drop_caches", "3"), ("vm.compact_memory", "1"))
+        settings = tuple(Setting(Kind.SYSCTL, name, value) for name, value in wanted)
+        return finding.warned(text, advice, settings)
+    text = "the missing pages are more memory than is free: fewer are reserved than are asked for"
+    advice = f"end what uses the memory, lower {sizes}, or reserve at boot"
+    pools = {} if isinstance(facts.hugetlb.pools, Unknown) else facts.hugetlb.pools
+    for size, pool in pools.items():
+        if size != page and not isinstance(pool, Unknown) and pool.free_pages:
+            unused = f"{pool.free_pages} pages of {format_page_size(size)}"
+            size_shown = format_bytes(pool.free_pages * size)
+            advice += f"; the pool of {unused} ({size_shown}) is free, and may be made smaller"
+    return finding.failed(text, advice, asks=FIT)
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
@@ -203,80 +191,82 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
     if spot.page_size_bytes >= GIGANTIC_BYTES:
         return 0
     order = (spot.page_size_bytes // _BASE_PAGE_BYTES).bit_length() - 1
-    rows = [
-        row for node, row in facts.free_blocks.items() if spot.node is None or node == spot.node
-    ]
-    return sum(count << (at - order) for row in rows for at, count in enumerate(row) if at >= order)
+    return sum(
+        count << (at - order)
+        for node, row in facts.free_blocks.items()
+        if spot.node in (None, node)
+        for at, count in enumerate(row)
+        if at >= order
+    )
 
 
 @CHECKS.check("hugetlb.after-reboot", wanted_pages)
 def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether the pools are set at boot as large as the launch needs."""
-    default = hugetlb.hugetlb.default_page_size_bytes
     contained = unread(system) is None and system.container.inside
-    targets = all_targets(hugetlb.hugetlb, wanted.everything)
     for spot in wanted.spots(bound=False):
-        page, total = spot.page_size_bytes, wanted.everything.get(spot, 0)
-        bound = {
-            at.node: target.own_pages
-            for at, target in targets.items()
-            if at.page_size_bytes == page and at.node is not None
-        }
-        # The nodes may have to have more together than is ever taken: see Usage.headroom.
-        pages = max(total, sum(bound.values()))
-        subject = f"{format_page_size(page)} pages"
-        need = counted(pages, "pages")
-        writers = hugetlb.boot_writers(page)
-        later = pages_after_boot(writers, page, default)
-        if hugetlb.boot_unread is not None and not contained:
-            yield unknown(subject, hugetlb.boot_unread.reason, need=need)
-            continue
-        have, evidence = "none set at boot", tuple[Evidence, ...]()
-        if later is not None:
-            have = counted(later[0], "pages", "{} at boot")
-            evidence = (Evidence(later[1], f"{later[0]} pages"),)
-        script = unread_after_boot(writers, page, default)
-        pool = hugetlb.hugetlb.pool(page)
-        nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
-        shares = shares_after_boot(writers, page, default, nodes)
-        short = [node for node in bound if node in shares and shares[node] < bound[node]]
-        if later is not None and later[0] >= pages and not short:
-            finding = passed(subject, have, need, evidence=evidence)
-            if script:
-                text = f"{script} writes the pool after that, by a script that is not read"
-                advice = f"make sure that {script} leaves at least this number of pages"
-                finding = finding.warned(text, advice)
-            yield finding
-            continue
-        if contained:
-            text = "a container does not show what its host sets at boot: ask there"
-            yield passed(subject, need=need, evidence=evidence).skipped(text)
-            continue
-        at_boot = 0 if later is None else later[0]
+        yield _set_at_boot(spot.page_size_bytes, wanted, hugetlb, contained)
+
+
+def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bool) -> Finding:
+    """Judge the pool of one page size. contained: this is a container, which sees no boot."""
+    default = hugetlb.hugetlb.default_page_size_bytes
+    bound = {
+        at.node: target.own_pages
+        for at, target in all_targets(hugetlb.hugetlb, wanted.everything).items()
+        if at.page_size_bytes == page and at.node is not None
+    }
+    # The nodes may have to have more together than is ever taken: see Usage.headroom.
+    pages = max(wanted.everything.get(Spot(page, None), 0), sum(bound.values()))
+    need = counted(pages, "pages")
+    finding = passed(f"{format_page_size(page)} pages", "none set at boot", need)
+    if hugetlb.boot_unread is not None and not contained:
+        return unknown(finding.subject, hugetlb.boot_unread.reason, need=need)
+    writers = hugetlb.boot_writers(page)
+    later = pages_after_boot(writers, page, default)
+    at_boot = 0 if later is None else later[0]
+    if later is not None:
+        evidence = (Evidence(later[1], f"{at_boot} pages"),)
+        have = counted(at_boot, "pages", "{} at boot")
+        finding = finding._replace(have=have, evidence=evidence)
+    script = unread_after_boot(writers, page, default)
+    pool = hugetlb.hugetlb.pool(page)
+    nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+    shares = shares_after_boot(writers, page, default, nodes)
+    short = [at for at in bound if at in shares and shares[at] < bound[at]]
+    if later is not None and at_boot >= pages and not short:
+        if not script:
+            return finding
+        text = f"{script} writes the pool after that, by a script that is not read"
+        advice = f"make sure that {script} leaves at least this number of pages"
+        return finding.warned(text, advice)
+    if contained:
+        text = "a container does not show what its host sets at boot: ask there"
+        return finding._replace(have="").skipped(text)
+    if later is not None and at_boot >= pages:
+        # In all there are enough: what is short is a node.
+        worst = max(short, key=lambda at: bound[at] - shares[at])
+        finding = finding._replace(
+            have=counted(shares[worst], "pages", f"{{}} on node {worst} at boot"),
+            need=counted(bound[worst], "pages", f"{{}} on node {worst}"),
+        )
+        listed = ", ".join(f"{shares[at]} of {bound[at]} on node {at}" for at in short)
+        text = f"pages that are set at boot are not where the launch takes them: {listed}"
+    elif not isinstance(pool, Unknown) and pool.total_pages > at_boot:
+        text = "the pool was set by hand since the last boot, and is gone after the next one"
+    elif at_boot:
         text = "what is set at boot is less than the launch takes"
-        if isinstance(pool, Unknown) or pool.total_pages <= at_boot:
-            text = text if at_boot else "nothing sets pages of this size at boot"
-        else:
-            text = "the pool was set by hand since the last boot, and is gone after the next one"
-        if later is not None and later[0] >= pages:
-            # In all there are enough: what is short is a node.
-            node = max(short, key=lambda each: bound[each] - shares[each])
-            have = counted(shares[node], "pages", f"{{}} on node {node} at boot")
-            need = counted(bound[node], "pages", f"{{}} on node {node}")
-            listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
-            text = f"pages that are set at boot are not where the launch takes them: {listed}"
-        even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
-        short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
-        mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
-        finding = passed(subject, have, need, evidence=evidence)
-        advice, settings = _boot_advice(page, even), tuple[Setting, ...]()
-        if page == default and even:
-            refused = why_refused(mine, hugetlb.memory_available_bytes, hugetlb.node_free_bytes)
-            if refused:
-                yield finding.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
-                continue
-            advice, settings = _in_sysctl(hugetlb, pages, later)
-        yield finding.warned(text, advice, settings)
+    else:
+        text = "nothing sets pages of this size at boot"
+    even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
+    if page != default or not even:
+        return finding.warned(text, _boot_advice(page, even))
+    short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
+    mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
+    refused = why_refused(mine, hugetlb.memory_available_bytes, hugetlb.node_free_bytes)
+    if refused:
+        return finding.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
+    return finding.warned(text, *_in_sysctl(hugetlb, pages, later))
 
 
 def _in_sysctl(
@@ -290,14 +280,11 @@ def _in_sysctl(
     if others:
         return f"set {wanted} pages where it is last set at boot: {others[-1]}", ()
     last = after[-1].source if after else ""
-    place = drop_in(facts.sysctl_files, last)
-    advice = f"write vm.nr_hugepages into {place.path}"
-    if last:
-        advice += f", as {last} is read last at boot"
-    if place.origin:
-        advice += f", made of {place.origin} first"
-    line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now)
-    return advice, (line._replace(file=place.path, origin=place.origin),)
+    path, origin = drop_in(facts.sysctl_files, last)
+    advice = f"write vm.nr_hugepages into {path}" + f", as {last} is read last at boot" * bool(last)
+    advice += f", made of {origin} first" * bool(origin)
+    line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now, file=path, origin=origin)
+    return advice, (line,)
 
 
 def _boot_advice(page: int, even: bool) -> str:

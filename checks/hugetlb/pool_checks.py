@@ -13,7 +13,7 @@ from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import POOLS, Pool
 from checks.hugetlb.stock import stock_of
-from checks.hugetlb.targets import FIT, Target, all_targets, reserve_settings, why_refused
+from checks.hugetlb.targets import FIT, Target, reserve_settings, reserve_targets, why_refused
 from checks.hugetlb.wanted import Wanted, pool_terms, wanted_pages
 from checks.numa.nodes import NODES
 
@@ -22,15 +22,10 @@ CHECKS = CheckSet()
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
     """Return the targets of one spot that are not met; of a whole pool those of its nodes."""
-    every = all_targets(facts.hugetlb, wanted.everything)
-    size = spot.page_size_bytes
-    mine = {at: target for at, target in every.items() if at.page_size_bytes == size}
-    if spot.nodes:
-        mine = {at: target for at, target in mine.items() if at.node in spot.nodes}
     return {
         at: target
-        for at, target in mine.items()
-        if target.now_pages is None or target.pages > target.now_pages
+        for at, target in reserve_targets(facts.hugetlb, wanted.everything).items()
+        if at.page_size_bytes == spot.page_size_bytes and (not spot.nodes or at.node in spot.nodes)
     }
 
 
@@ -51,11 +46,9 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         have = "" if isinstance(pool, Unknown) else f"{pool.total_pages} pages in the pool"
         return unknown(subject, stock, have, need)
     formula = pool_terms(wanted, spot)
-    finding = passed(
-        subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot)
-    )
     barred = tuple(_barred(facts, pool, spot))
-    finding = finding._replace(evidence=(*finding.evidence, *barred))
+    evidence = (*_evidence(pool, spot), *barred)
+    finding = passed(subject, _have(stock, pool, spot), need, formula, evidence=evidence)
     if barred and spot.node is not None:
         text = f"pages of node {spot.node} are closed to this process: {_consequence(spot)}"
         return finding.failed(text, "allow the process this node, or bind no memory there")
@@ -122,12 +115,9 @@ def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
         return (
             "end the processes that hold the pages: for this launch alone the pool is large enough"
         )
-    others = (
-        ""
-        if isinstance(pool, Unknown) or not pool.held_pages
-        else ", pages of other processes included"
-    )
-    return f"reserve the pages that the launch takes{others}"
+    others = not isinstance(pool, Unknown) and pool.held_pages
+    more = ", pages of other processes included" if others else ""
+    return f"reserve the pages that the launch takes{more}"
 
 
 def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
@@ -200,13 +190,13 @@ def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
             yield passed(name, f"pool of {name} pages", name)
         elif pool.absent and host.page_sizes_complete and not isinstance(host.pools, Unknown):
             sizes = ", ".join(format_page_size(known) for known in host.pools)
-            yield passed(
+            finding = passed(
                 name, sizes or "no huge pages", name, evidence=(Evidence(POOLS, sizes),)
-            ).failed(
+            )
+            advice = f"set MC_STORE_HUGEPAGE_SIZE to {sizes}" if sizes else ""
+            yield finding.failed(
                 f"this kernel has no {name} pages: every mapping of them fails",
-                f"set MC_STORE_HUGEPAGE_SIZE to {sizes}"
-                if sizes
-                else "unset MC_STORE_USE_HUGEPAGE",
+                advice or "unset MC_STORE_USE_HUGEPAGE",
             )
         else:
             yield unknown(name, pool)

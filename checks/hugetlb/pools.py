@@ -109,12 +109,10 @@ class HugeTlb(NamedTuple):
         """Return the pool of one page size; absent if the kernel has no such size."""
         if isinstance(self.pools, Unknown):
             return self.pools
-        if page_size_bytes in self.pools:
-            return self.pools[page_size_bytes]
-        size_kib = page_size_bytes // KIB
+        missing = f"{POOLS}: unreadable, and /proc/meminfo shows only the default page size"
         if self.page_sizes_complete:
-            return Unknown(f"{POOLS}: has no hugepages-{size_kib}kB", absent=True)
-        return Unknown(f"{POOLS}: unreadable, and /proc/meminfo shows only the default page size")
+            missing = f"{POOLS}: has no hugepages-{page_size_bytes // KIB}kB"
+        return self.pools.get(page_size_bytes, Unknown(missing, self.page_sizes_complete))
 
 
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
@@ -152,37 +150,33 @@ def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
 def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
     """Read one pool from /sys/kernel/mm/hugepages."""
     folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
-    total, free, reserved, surplus = (
-        known(root.count(f"{folder}/{name}_hugepages"))
-        for name in ("nr", "free", "resv", "surplus")
-    )
+    total, free = known(_counts(root, folder))
+    reserved, surplus = (known(root.count(f"{folder}/{x}_hugepages")) for x in ("resv", "surplus"))
     overcommit = root.count(f"{folder}/nr_overcommit_hugepages")
-    if free > total:
-        return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
     nodes = known(_node_pools(root, page_size_bytes))
     return Pool(page_size_bytes, folder, total, free, reserved, surplus, overcommit, nodes)
 
 
+@or_unknown
+def _counts(root: Root, folder: str) -> NodePool | Unknown:
+    """Read all and free pages of the pool or the node's share in ``folder``."""
+    total, free = (known(root.count(f"{folder}/{name}_hugepages")) for name in ("nr", "free"))
+    if free > total:
+        return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
+    return NodePool(total, free)
+
+
+@or_unknown
 def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Unknown:
     """Read the pool of one page size on each NUMA node."""
+    known(root.entries(NODES))
     pools: dict[int, NodePool] = {}
-    names = root.names(NODES)
-    if isinstance(names, Unknown) and not names.absent:
-        return names
     for node in numa_nodes(root):
         folder = f"{NODES}/node{node}/hugepages/hugepages-{page_size_bytes // KIB}kB"
         total = root.count(f"{folder}/nr_hugepages")
-        free = root.count(f"{folder}/free_hugepages")
-        if isinstance(total, Unknown):
-            # A node without memory has no pools; one that cannot be read is another matter.
-            if total.absent:
-                continue
-            return total
-        if isinstance(free, Unknown):
-            return free
-        if free > total:
-            return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
-        pools[node] = NodePool(total, free)
+        # A node without memory has no pools; one that cannot be read is another matter.
+        if not (isinstance(total, Unknown) and total.absent):
+            pools[node] = known(_counts(root, folder))
     return pools
 
 

@@ -85,23 +85,21 @@ def stock_of(
     limits: by page size. Only NUMA nodes count that this process may use and that are not a
     GPU's.
     """
-    stock: dict[Spot, Stock | Unknown] = {}
-    for spot in spots:
+
+    @or_unknown
+    def at(spot: Spot) -> Stock | Unknown:
+        """Return the stock of one pool, or of one or several NUMA nodes."""
         pool = hugetlb.pool(spot.page_size_bytes)
-        if isinstance(pool, Unknown):
-            # A size that the kernel was seen not to have is a pool of no pages.
-            stock[spot] = Stock(0, 0) if (pool.absent and hugetlb.page_sizes_complete) else pool
-            continue
-        usable = hugetlb.usable_nodes(pool)
-        if isinstance(usable, Unknown):
-            stock[spot] = usable
-        elif not spot.nodes:
-            limit = limits.get(spot.page_size_bytes)
-            stock[spot] = _pool_stock(pool, usable, limit, memory_available_bytes)
-        else:
+        if isinstance(pool, Unknown) and pool.absent and hugetlb.page_sizes_complete:
+            return Stock(0, 0)  # a size that the kernel was seen not to have
+        usable = known(hugetlb.usable_nodes(known(pool)))
+        if spot.nodes:
             here = set(spot.nodes).intersection(usable)
-            stock[spot] = _stock_on(pool, here, memory_available_bytes)
-    return stock
+            return _stock_on(known(pool), here, memory_available_bytes)
+        limit = limits.get(spot.page_size_bytes)
+        return _pool_stock(known(pool), usable, limit, memory_available_bytes)
+
+    return {spot: at(spot) for spot in spots}
 
 
 def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict[Spot, Stock]:

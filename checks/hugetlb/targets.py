@@ -3,7 +3,7 @@ whether the pages can be taken from the rest of the host, with the settings that
 """
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.finding import Kind, Setting
 from checks.base.pages import Pages, Spot
@@ -11,9 +11,6 @@ from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.pools import POOLS, HugeTlb, Pool
 from checks.numa.nodes import NODES
-
-if TYPE_CHECKING:
-    from checks.base.finding import Setting
 
 
 class Target(NamedTuple):
@@ -106,22 +103,18 @@ def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, in
 
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
-) -> "tuple[Setting, ...]":
+) -> tuple[Setting, ...]:
     """Return the settings that give the pools their targets."""
-    from checks.base.finding import Kind, Setting
-
     settings: list[Setting] = []
     for spot, target in targets.items():
-        now = "" if target.now_pages is None else str(target.now_pages)
-        size_kib = spot.page_size_bytes // KIB
-        name = f"hugepages-{size_kib}kB/nr_hugepages"
+        name = f"hugepages-{spot.page_size_bytes // KIB}kB/nr_hugepages"
+        how, path = Kind.SYSFS, f"{POOLS}/{name}"
         if spot.node is not None:
             path = f"{NODES}/node{spot.node}/hugepages/{name}"
-            settings.append(Setting(Kind.SYSFS, path, str(target.pages), now))
         elif spot.page_size_bytes == default_page_bytes:
-            settings.append(Setting(Kind.SYSCTL, "vm.nr_hugepages", str(target.pages), now))
-        else:
-            settings.append(Setting(Kind.SYSFS, f"{POOLS}/{name}", str(target.pages), now))
+            how, path = Kind.SYSCTL, "vm.nr_hugepages"
+        now = "" if target.now_pages is None else str(target.now_pages)
+        settings.append(Setting(how, path, str(target.pages), now))
     return tuple(settings)
 
 

@@ -20,7 +20,7 @@ from checks.limits.runtimes import (
     limit_of_words,
     read_runtime_limits,
 )
-from checks.limits.threads import ThreadFacts, read_threads
+from checks.limits.threads import ThreadFacts, field, read_threads
 from checks.numa.nodes import read_whole_meminfo
 
 # Daemons that start containers or jobs, as /proc/PID/status names them (15 characters at most).
@@ -49,27 +49,19 @@ def processes() -> dict[str, Any]:
     uid = f"{os.getuid()}".encode()
     user_threads = 0
     # Daemons start early: the oldest are looked at too.
-    looked_at = (
-        pids if len(pids) <= MOST_PROCESSES else pids[: MOST_PROCESSES - 1000] + pids[-1000:]
-    )
-    for pid in looked_at:
+    whole = len(pids) <= MOST_PROCESSES
+    for pid in pids if whole else pids[: MOST_PROCESSES - 1000] + pids[-1000:]:
         content = _content(f"/proc/{pid}/status")
         name = content[6 : content.find(b"\n")].decode(errors="replace")
-        start = content.find(b"\nVmPin:")
-        if start >= 0:
-            field = content[start + 7 : start + 40].split()
-            if field and field[0].isdigit() and field[0] != b"0":
-                pinned.append({"pid": pid, "name": name, "pinned_kib": int(field[0])})
+        kib = _row(content, b"\nVmPin:")
+        if kib.isdigit() and kib != b"0":
+            pinned.append({"pid": pid, "name": name, "pinned_kib": int(kib)})
         if _row(content, b"\nUid:") == uid:
             user_threads += int(_row(content, b"\nThreads:") or b"0")
         if name in DAEMONS:
             daemons.append({"name": name, **_limits(pid)})
-    return {
-        "pinned": pinned,
-        "daemons": daemons,
-        "user_threads": user_threads,
-        "complete": len(looked_at) == len(pids),
-    }
+    threads = {"user_threads": user_threads, "complete": whole}
+    return {"pinned": pinned, "daemons": daemons, **threads}
 
 
 def _row(content: bytes, name: bytes) -> bytes:
@@ -82,25 +74,22 @@ def _row(content: bytes, name: bytes) -> bytes:
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
     """Read a file of /proc; b"" if the process is gone or hidden."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        with open(path, "rb", buffering=0) as file:
+            return file.read(most_bytes)
     except OSError:
         return b""
-    try:
-        return os.read(descriptor, most_bytes)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def _limits(pid: int) -> dict[str, list[str]]:
     """Read the soft and hard limits as ``/proc/PID/limits`` writes them."""
-    limits = {}
-    for line in _content(f"/proc/{pid}/limits").decode(errors="replace").splitlines():
-        for key, title in (("memlock", "Max locked memory"), ("nofile", "Max open files")):
-            if line.startswith(title):
-                limits[key] = line[len(title) :].split()[:2]
-    return limits
+    rows = _content(f"/proc/{pid}/limits").decode(errors="replace").splitlines()
+    titles = (("memlock", "Max locked memory"), ("nofile", "Max open files"))
+    return {
+        key: row[len(title) :].split()[:2]
+        for key, title in titles
+        for row in rows
+        if row.startswith(title)
+    }
 
 
 STATUS = "/proc/self/status"
@@ -172,7 +161,7 @@ class LimitFacts(NamedTuple):
 def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
     """Read everything about limits below ``root``; ``needs`` changes nothing here."""
     status = status_rows(root.text(STATUS))
-    limits = root.text(LIMITS)
+    limits, first = root.text(LIMITS), root.text("/proc/1/limits")
     identity = root.call("limits.identity")
     processes = root.call("limits.processes")
     pinned, complete = _pinned(processes)
@@ -186,11 +175,9 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         initial_user_namespace=_initial_namespace(root, identity),
         pinned=pinned,
         pinned_complete=complete,
-        init_memlock=limit_of_file(
-            root.text("/proc/1/limits"), "Max locked memory", "/proc/1/limits"
-        ),
+        init_memlock=limit_of_file(first, "Max locked memory", "/proc/1/limits"),
         sudo_uid=_sudo_uid(identity),
-        slurm_job=_flag(identity, "slurm_job"),
+        slurm_job=_in_slurm(identity),
         runtimes=read_runtime_limits(root, _daemons(processes)),
         threads=read_threads(root, status, processes),
         root_names=_root_names(identity),
@@ -209,16 +196,14 @@ def _mappable(root: Root) -> int | Unknown:
 @or_unknown
 def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
     """Return the rows of ``/proc/PID/status`` as name -> value."""
-    content = known(content)
-    rows = (line.partition(":") for line in content.splitlines())
+    rows = (line.partition(":") for line in known(content).splitlines())
     return {name: value.strip() for name, colon, value in rows if colon}
 
 
 @or_unknown
 def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
     """Return the effective user id, the second of the four in a status file."""
-    status = known(status)
-    ids = status.get("Uid", "").split()
+    ids = known(status).get("Uid", "").split()
     if len(ids) < 2 or not ids[1].isdecimal():
         return Unknown(f"{STATUS}: has no Uid")
     return int(ids[1])
@@ -226,11 +211,10 @@ def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
 
 @or_unknown
 def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
-    status = known(status)
+    bits = known(status).get(name, "")
     # The kernel writes 64 bits; a longer number than that could not even be printed.
-    if not re.fullmatch("[0-9a-fA-F]{1,16}", status.get(name, "")):
-        return Unknown(f"{STATUS}: has no {name}")
-    return int(status[name], 16)
+    good = re.fullmatch("[0-9a-fA-F]{1,16}", bits)
+    return int(bits, 16) if good else Unknown(f"{STATUS}: has no {name}")
 
 
 @or_unknown
@@ -238,8 +222,7 @@ def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
     """Tell whether this process is in the kernel's first user namespace."""
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
-    content = known(root.text(UID_MAP))
-    lines = [line.split() for line in content.splitlines() if line.strip()]
+    lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]
     if not lines or any(len(line) != 3 for line in lines):
         return Unknown(f"{UID_MAP}: not a map of user ids")
     return lines == [_WHOLE_RANGE]
@@ -247,21 +230,18 @@ def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
 
 @or_unknown
 def _sudo_uid(identity: object) -> int | Unknown | None:
-    identity = known(identity)
-    uid = identity.get("sudo_uid") if isinstance(identity, dict) else None
+    uid = field(identity, "sudo_uid")
     return uid if isinstance(uid, int) else None
 
 
 @or_unknown
-def _flag(identity: object, name: str) -> bool | Unknown:
-    identity = known(identity)
-    return isinstance(identity, dict) and identity.get(name) is True
+def _in_slurm(identity: object) -> bool | Unknown:
+    return field(identity, "slurm_job") is True
 
 
 @or_unknown
 def _root_names(identity: object) -> tuple[str, ...] | Unknown:
-    identity = known(identity)
-    names = identity.get("root_names") if isinstance(identity, dict) else None
+    names = field(identity, "root_names")
     if not isinstance(names, list):
         return Unknown("limits.identity: says of no user whether it is root")
     return tuple(map(str, names))
@@ -271,27 +251,25 @@ def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:
     """Read the processes with pinned memory, and whether all were seen."""
     if isinstance(processes, Unknown):
         return processes, False
-    if not isinstance(processes, dict) or not isinstance(processes.get("pinned"), list):
+    rows = field(processes, "pinned")
+    if not isinstance(rows, list):
         return Unknown("limits.processes: not a list of processes"), False
     pinned = []
-    for row in processes["pinned"]:
-        if isinstance(row, dict) and isinstance(row.get("pid"), int):
-            kib = row.get("pinned_kib")
-            if isinstance(kib, int) and kib > 0:
-                pinned.append(Pinned(row["pid"], str(row.get("name", "")), kib * 1024))
-    return tuple(pinned), processes.get("complete") is True
+    for row in (row for row in rows if isinstance(row, dict)):
+        pid, kib = row.get("pid"), row.get("pinned_kib")
+        if isinstance(pid, int) and isinstance(kib, int) and kib > 0:
+            pinned.append(Pinned(pid, str(row.get("name", "")), kib * 1024))
+    return tuple(pinned), field(processes, "complete") is True
 
 
 @or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
     """Return each running daemon that starts containers or jobs, by its process name."""
-    processes = known(processes)
-    rows = processes.get("daemons") if isinstance(processes, dict) else None
+    rows = field(processes, "daemons")
     if not isinstance(rows, list):
         return Unknown("limits.processes: not a list of processes")
     daemons: dict[str, Daemon] = {}
-    for row in rows:
-        if isinstance(row, dict):
-            limits = [limit_of_words(row.get(key), "limits.processes") for key in _DAEMON_LIMITS]
-            daemons.setdefault(str(row.get("name")), Daemon(*limits))
+    for row in (row for row in rows if isinstance(row, dict)):
+        limits = [limit_of_words(row.get(key), "limits.processes") for key in _DAEMON_LIMITS]
+        daemons.setdefault(str(row.get("name")), Daemon(*limits))
     return daemons

@@ -33,7 +33,7 @@ from checks.limits.facts import (
     LimitFacts,
 )
 from checks.limits.launch_limits import not_started, start_limit
-from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, runtime_units
+from checks.limits.runtimes import UNBOUNDED, Limit, daemon_of, runtime_units
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -100,25 +100,22 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     finding = passed(process.name, have, need, evidence=evidence)
     if after.refused is not None and after.refused.must:
         return not_started(finding, after.refused)
+    if limit.hard is None or limit.hard >= asked:
+        return finding
+    settings: tuple[Setting, ...] = (_files_setting(process, hard),)
     advice = "raise the limit of open files where the process is started"
     if after.by is not None:
         advice = f"raise the limit of open files that the launch itself sets: {after.by.origin}"
-    if limit.hard is not None and limit.hard < LEAST_FILES:
-        return finding.failed(
-            "Too many open files: it aborts at its start",
-            advice,
-            () if after.by else (_files_setting(process, hard),),
-            need=counted(LEAST_FILES, "files", "{} to start"),
-            consequence=Consequence.WILL_NOT_START,
-        )
-    if limit.hard is None or limit.hard >= asked:
-        return finding
-    sglang = "SGLang cannot raise its limit, and runs out of file descriptors under load"
-    return finding.warned(
-        sglang if asked == SGLANG_FILES else "it runs out of file descriptors under load",
-        advice,
-        () if after.by else (_files_setting(process, hard),),
-    )
+        settings = ()
+    if limit.hard < LEAST_FILES:
+        least = counted(LEAST_FILES, "files", "{} to start")
+        finding = finding._replace(need=least, consequence=Consequence.WILL_NOT_START)
+        text = "Too many open files: it aborts at its start"
+        return finding.failed(text, advice, settings)
+    text = "it runs out of file descriptors under load"
+    if asked == SGLANG_FILES:
+        text = "SGLang cannot raise its limit, and runs out of file descriptors under load"
+    return finding.warned(text, advice, settings)
 
 
 def _files_setting(process: ProcessNeeds, now: str) -> Setting:
@@ -129,17 +126,15 @@ def _files_of(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
     """Return the limit of open files that a process begins with, and its source."""
-    if container is None:
-        return limits.nofile, LIMITS
-    if container.nofile is not None:
+    if container is not None and container.nofile is not None:
         count = None if container.nofile == UNLIMITED else container.nofile
         return Limit(count, count), container.origin
-    if system.container.inside:
+    if container is None or system.container.inside:
         return limits.nofile, LIMITS
     for name in runtime_units(container.runtime):
         unit = limits.runtimes.unit(name)
         if unit is not None and unit.running is not None:
-            return unit.running.nofile, f"{DAEMON_OF_UNIT.get(name, name)}, running"
+            return unit.running.nofile, f"{daemon_of(name)}, running"
     why = "the launch sets no nofile, and no daemon is seen that would pass one on"
     return Unknown(why, advice=RUN_INSIDE), ""
 
@@ -147,12 +142,13 @@ def _files_of(
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge the limits of address space and size that a launch sets or inherits."""
-    inside = system.container.inside
     names = set(SIZE_ROWS.values())
     here = [
         process
         for process in needs.processes
-        if process.container is None or inside or any(each.name in names for each in process.limits)
+        if process.container is None
+        or system.container.inside
+        or any(each.name in names for each in process.limits)
     ]
     yield from fold(_judge_memory(limits, system, process) for process in here)
     if not here:
@@ -167,18 +163,13 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     """
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
-    after = {
-        row: start_limit(
-            SIZE_ROWS[row], Limit(None, None) if outside else limit, process, limits, system
-        )
-        for row, limit in limits.sizes.items()
-    }
-    set_here = [(row, start.by, finding.known(start.limit).soft) for row, start in after.items()]
-    bounded = [
-        (row, by, soft)
-        for row, by, soft in set_here
-        if soft is not None and not (row == STACK_SIZE and soft <= USUAL_STACK_BYTES)
-    ]
+    bounded = []
+    for row, limit in limits.sizes.items():
+        before = UNBOUNDED if outside else limit
+        start = start_limit(SIZE_ROWS[row], before, process, limits, system)
+        soft = finding.known(start.limit).soft
+        if soft is not None and not (row == STACK_SIZE and soft <= USUAL_STACK_BYTES):
+            bounded.append((row, start.by, soft))
     if not bounded:
         return finding
     mapped = finding.known(process.regular_bytes) + finding.known(process.hugetlb_bytes)
@@ -191,14 +182,12 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     judged = []
     for row, by, soft in bounded:
         part = finding._replace(evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),))
-        advice = _RAISE
-        settings: tuple[Setting, ...] = ()
+        name, advice = SIZE_ROWS[row], _RAISE
+        settings: tuple[Setting, ...] = (Setting(Kind.ULIMIT, name, "unlimited", str(soft)),)
         if by is not None:
-            letter, name = _LETTERS[row], SIZE_ROWS[row]
-            advice = f"lift it at {by.origin}: ulimit -{letter} unlimited, "
+            advice = f"lift it at {by.origin}: ulimit -{_LETTERS[row]} unlimited, "
             advice += f"prlimit --{name}=unlimited, Limit{name.upper()}=infinity of a unit"
-        else:
-            settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
+            settings = ()
         if row == CPU_SECONDS:
             part = part._replace(have=f"{soft} s ({row})", need="no limit")
             text = f"SIGXCPU ends the process once it has computed for {soft} s"
@@ -215,15 +204,14 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         refused = soft <= certain[row]
         part = part._replace(need=format_bytes(certain[row] if refused else usual, "more than {}"))
         if refused:
-            judged.append(part.failed(_REFUSED[row], advice, settings))
+            part = part.failed(_REFUSED[row], advice, settings)
         elif row == ADDRESS_SPACE and process.gpu is not None:
             text = "CUDA maps far more than there is, and is refused"
-            judged.append(part.warned(text, advice, settings))
+            part = part.warned(text, advice, settings)
         elif soft < usual:
             text = "its threads, libraries and files may reach the limit"
-            judged.append(part.warned(text, advice, settings))
-        else:
-            judged.append(part)
+            part = part.warned(text, advice, settings)
+        judged.append(part)
     worst = (Status.FAIL, Status.WARN, Status.PASS)
     every = tuple(setting for part in judged for setting in part.settings)
     return min(judged, key=lambda part: worst.index(part.status))._replace(settings=every)
@@ -239,13 +227,11 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 @or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge whether this check runs as the user of the process."""
-    euid, sudo_uid = limits.euid, limits.sudo_uid
-    container = process.container
+    container, sudo_uid = process.container, limits.sudo_uid
     if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"
         return skip(text, process.name)
-    if isinstance(euid, Unknown):
-        return unknown(process.name, euid)
+    euid = passed(process.name).known(limits.euid)
     finding = passed(process.name, f"user {euid}", evidence=(Evidence(STATUS, f"Uid: {euid}"),))
     other = ""
     inner = None if container is None else container.user
@@ -258,10 +244,5 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
             other = f"user {user}"
     elif container is None and euid == 0 and isinstance(sudo_uid, int) and sudo_uid != 0:
         other = f"user {sudo_uid}, who called sudo"
-    if not other:
-        return finding
-    return finding.warned(
-        "limits and permissions seen here are not those that the server will have",
-        "run this check as that user",
-        need=other,
-    )
+    text = "limits and permissions seen here are not those that the server will have"
+    return finding.warned(text, "run this check as that user", need=other) if other else finding

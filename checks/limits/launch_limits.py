@@ -88,13 +88,17 @@ def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | U
 
     The container's user namespace is not looked at.
     """
-    added = {each.upper().removeprefix("CAP_") for each in container.capabilities}
-    if not container.privileged and not added & {name, "ALL"}:
+    if not container.privileged and not added(container) & {name, "ALL"}:
         return False
     user = container.user if run_as.user == "" else run_as.user
     if user is None:
         return Unknown("which user its image runs as")
     return user if isinstance(user, Unknown) else name in run_as.gained or is_root(user)
+
+
+def added(container: ContainerLimits) -> set[str]:
+    """Return the capabilities that a container is given, as IPC_LOCK."""
+    return {each.upper().removeprefix("CAP_") for each in container.capabilities}
 
 
 @or_unknown

@@ -6,25 +6,28 @@ a row may change a limit, not to what.
 Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), slurm.conf(5).
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
 from checks.base.needs import LIMIT_NAMES, is_root
 from checks.base.root import Root
 from checks.base.units import KIB, MIB
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 
 # Where units and their drop-ins lie, the strongest folder first.
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system")
 RUNTIME_UNITS = ("containerd", "docker", "crio", "slurmd")
-# The process of each unit, where they differ.
-DAEMON_OF_UNIT = {"docker": "dockerd"}
 PAM_FOLDER = "/etc/security/limits.d"
 SLURM_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 # limits.conf(5): sizes are in KiB, and minutes.
 _UNITS = {"memlock": KIB, "as": KIB, "data": KIB, "fsize": KIB, "stack": KIB, "cpu": 60}
+
+
+def daemon_of(unit: str) -> str:
+    return "dockerd" if unit == "docker" else unit
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
@@ -153,25 +156,18 @@ def parse_limit(text: str) -> int | Unknown | None:
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
         return None
-    digits = word.rstrip("KMGTP")
-    suffix = word[len(digits) :]
-    # isdecimal alone takes digits of other scripts too, and int() refuses very long ones.
-    if not digits.isascii() or not digits.isdecimal() or len(digits) > 20:
-        return Unknown(f"not a limit: {word[:40]!r}")
-    if suffix not in _SUFFIXES:
-        return Unknown(f"not a limit: {word[:40]!r}")
-    return int(digits) * _SUFFIXES[suffix]
+    # Of ASCII alone and 20 digits at most: int() takes those of other scripts, and refuses more.
+    match = re.fullmatch(r"([0-9]{1,20})([KMGTP]?)", word)
+    return int(match[1]) * _SUFFIXES[match[2]] if match else Unknown(f"not a limit: {word[:40]!r}")
 
 
 @or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
     """Return the limit in the row ``name`` of a ``/proc/PID/limits``."""
-    content = known(content)
-    for line in content.splitlines():
-        if line.startswith(name):
-            values = line[len(name) :].split()
-            if len(values) >= 2:
-                return _limit(values[0], values[1], source)
+    for line in known(content).splitlines():
+        values = line[len(name) :].split() if line.startswith(name) else []
+        if len(values) >= 2:
+            return _limit(values[0], values[1], source)
     return Unknown(f"{source}: has no row {name!r}")
 
 
@@ -184,20 +180,16 @@ def limit_of_words(pair: object, source: str) -> Limit | Unknown:
 
 def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
     """Parse the two texts of a limit. source: the file, for the reason of an Unknown."""
-    parsed = parse_limit(soft), parse_limit(hard)
-    for value in parsed:
-        if isinstance(value, Unknown):
-            return Unknown(f"{source}: {value.reason}")
-    first, second = parsed
-    assert not isinstance(first, Unknown)
-    assert not isinstance(second, Unknown)
-    return Limit(first, second)
+    try:
+        return Limit(known(parse_limit(soft)), known(parse_limit(hard)))
+    except UnknownFactError as error:
+        return Unknown(f"{source}: {error.fact.reason}")
 
 
 def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
     """Read the limits of each container runtime's unit, running and configured."""
     for name in RUNTIME_UNITS:
-        running = daemons.get(DAEMON_OF_UNIT.get(name, name))
+        running = daemons.get(daemon_of(name))
         contents = list(_unit_files(root, f"{name}.service"))
         if running is None and not contents:
             continue
@@ -207,8 +199,8 @@ def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
 
 def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
     """Yield (path, content) of the unit's file and its drop-ins, in systemd's order."""
-    for folder in UNIT_FOLDERS:
-        content = root.text(f"{folder}/{unit}")
+    main = (root.text(f"{folder}/{unit}") for folder in UNIT_FOLDERS)
+    for folder, content in zip(UNIT_FOLDERS, main, strict=True):
         if not isinstance(content, Unknown):
             yield f"{folder}/{unit}", content
             break
@@ -216,18 +208,22 @@ def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield drop-ins sorted by name; of one name, the one in the strongest folder."""
-    paths: dict[str, str] = {}
-    for folder in folders:
-        names = root.names(folder)
-        if not isinstance(names, Unknown):
-            for name in names:
-                if name.endswith(".conf"):
-                    paths.setdefault(name, f"{folder}/{name}")
-    for name in sorted(paths):
-        content = root.text(paths[name])
+    """Yield path and content of each drop-in that can be read."""
+    for path in conf_files(root, folders):
+        content = root.text(path)
         if not isinstance(content, Unknown):
-            yield paths[name], content
+            yield path, content
+
+
+def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
+    """Sort the paths of drop-ins by file name; of one name, take that of the first folder."""
+    chosen = {
+        name: f"{folder}/{name}"
+        for folder in reversed(folders)
+        for name in root.listed(folder)
+        if name.endswith(".conf")
+    }
+    return [chosen[name] for name in sorted(chosen)]
 
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:
@@ -246,12 +242,10 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
 
 def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
     """Read the DefaultLimit rows of systemd's configuration."""
-    files = []
-    content = root.text("/etc/systemd/system.conf")
-    if not isinstance(content, Unknown):
-        files.append(("/etc/systemd/system.conf", content))
-    folders = ["/etc/systemd/system.conf.d", "/run/systemd/system.conf.d"]
-    files += _drop_ins(root, [*folders, "/usr/lib/systemd/system.conf.d"])
+    folders = [f"{folder}/systemd/system.conf" for folder in ("/etc", "/run", "/usr/lib")]
+    content = root.text(folders[0])
+    files = [] if isinstance(content, Unknown) else [(folders[0], content)]
+    files += _drop_ins(root, [f"{folder}.d" for folder in folders])
     limits = {name: _last_setting(files, f"DefaultLimit{name.upper()}")[0] for name in LIMIT_NAMES}
     return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -272,22 +266,17 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
     return _limit(str(soft), str(hard), DOCKER_CONFIG), remapped
 
 
+@or_unknown
 def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
     """Read the rows of limits.conf in the order of pam_limits; a later row wins."""
-    paths = ["/etc/security/limits.conf"]
-    names = root.names(PAM_FOLDER)
-    if not isinstance(names, Unknown):
-        paths += [f"{PAM_FOLDER}/{name}" for name in names if name.endswith(".conf")]
-    elif not names.absent:
-        return names
+    names = (name for name in known(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
+    paths = ["/etc/security/limits.conf", *(f"{PAM_FOLDER}/{name}" for name in names)]
     rows = []
     for path in paths:
         content = root.text(path)
-        if isinstance(content, Unknown):
-            if content.absent:
-                continue
-            return content
-        for line in content.splitlines():
+        if isinstance(content, Unknown) and content.absent:
+            continue
+        for line in known(content).splitlines():
             row = line.partition("#")[0].split()
             if len(row) == 4 and row[2] in LIMIT_NAMES and row[1] in ("soft", "hard", "-"):
                 value, unit = parse_limit(row[3]), _UNITS.get(row[2], 1)
@@ -297,21 +286,19 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
     return tuple(rows)
 
 
+@or_unknown
 def _slurm(root: Root) -> bool | Unknown | None:
     """Tell whether slurmd gives jobs the memlock of the submitting shell, its default."""
     for path in SLURM_CONFIGS:
         content = root.text(path)
-        if isinstance(content, Unknown):
-            if content.absent:
-                continue
-            return content
+        if isinstance(content, Unknown) and content.absent:
+            continue
         propagates = True
-        for line in content.splitlines():
+        for line in known(content).splitlines():
             key, equals, value = line.partition("#")[0].partition("=")
-            listed = {word.strip().upper() for word in value.split(",")}
-            if equals and key.strip().lower() == "propagateresourcelimits":
-                propagates = bool(listed & {"ALL", "MEMLOCK"})
-            elif equals and key.strip().lower() == "propagateresourcelimitsexcept":
-                propagates = not listed & {"ALL", "MEMLOCK"}
+            name = key.strip().lower() if equals else ""
+            listed = {word.strip().upper() for word in value.split(",")} & {"ALL", "MEMLOCK"}
+            if name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
+                propagates = bool(listed) is not name.endswith("except")
         return propagates
     return None

@@ -1,6 +1,7 @@
 """Will the launch's threads be had: of the pids cgroup, of RLIMIT_NPROC and of the kernel?"""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -84,57 +85,45 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         need = _need(members, facts.cpus)
         yield _judged(subject, facts.cgroups, need)
         after = [
-            (start_limit("nproc", limits.nproc, process, limits, system).limit, process)
-            for process in members
+            (start_limit("nproc", limits.nproc, each, limits, system).limit, each.run_as)
+            for each in members
         ]
-        nproc, tightest = min(
-            after,
-            key=lambda pair: (_tightest(pair[0]), is_superuser(pair[1].run_as, limits) is True),
-        )
-        yield _of_user(limits, system, subject, need, nproc, tightest.run_as)
+        first = min(after, key=lambda at: (_tightest(at[0]), is_superuser(at[1], limits) is True))
+        yield _of_user(limits, system, subject, need, *first)
 
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
     """Add up the threads that processes start for certain (least), and usually have."""
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
     rpc, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
-    masters = [each for each in processes if each.program == "mooncake_master"]
-    clients = [each for each in processes if each.program == "mooncake_client"]
-    ranks = [each for each in processes if each.program == "sglang"]
-    stores = [each for each in processes if _has_store(each)]
-    rest = len(processes) - len(masters) - len(clients) - len(stores)
-    least = (
-        LEAST_MASTER_THREADS * len(masters)
-        + LEAST_CLIENT_THREADS * len(clients)
-        + LEAST_STORE_THREADS * len(stores)
-        + rest
+    of = Counter(each.program for each in processes)
+    masters, clients, ranks = of["mooncake_master"], of["mooncake_client"], of["sglang"]
+    stores = sum(_has_store(each) for each in processes)
+    rest = len(processes) - masters - clients - stores
+    parts = (
+        (clients, LEAST_CLIENT_THREADS, "mooncake_client"),
+        (masters, LEAST_MASTER_THREADS, "mooncake_master"),
+        (stores, LEAST_STORE_THREADS, "a store in Python"),
+        (rest, 1, "another process"),
     )
-    servers = len(ranks) + SERVER_PROCESSES * bool(ranks)
-    keepers = len(clients) + len(ranks) + sum(each.program == "store_service" for each in processes)
+    least = sum(many * threads for many, threads, _ in parts)
+    servers = ranks + SERVER_PROCESSES * bool(ranks)
+    keepers = clients + ranks + of["store_service"]
     usual = (
         servers * (blas + OTHER_THREADS)
-        + len(ranks) * min(count, COMPILE_PROCESSES)
+        + ranks * min(count, COMPILE_PROCESSES)
         + keepers * (STORE_THREADS + rpc)
-        + len(masters) * (MASTER_THREADS + rpc)
+        + masters * (MASTER_THREADS + rpc)
     )
-    parts = (
-        (len(clients), f"{LEAST_CLIENT_THREADS} of mooncake_client"),
-        (len(masters), f"{LEAST_MASTER_THREADS} of mooncake_master"),
-        (len(stores), f"{LEAST_STORE_THREADS} of a store in Python"),
-        (rest, "1 of another process"),
-    )
-    formula = " + ".join(f"{many} x {what}" for many, what in parts if many)
+    formula = " + ".join(f"{many} x {threads} of {what}" for many, threads, what in parts if many)
     return _Need(least, max(usual, least), formula)
 
 
 def _has_store(process: ProcessNeeds) -> bool:
     """Tell whether a process certainly calls Mooncake's setup()."""
-    if process.program == "store_service":
-        return True
     regions = () if isinstance(process.regions, Unknown) else process.regions
-    return process.program == "sglang" and any(
-        region.what == MemoryKind.SEGMENT for region in regions
-    )
+    segment = any(region.what == MemoryKind.SEGMENT for region in regions)
+    return process.program == "store_service" or (process.program == "sglang" and segment)
 
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
@@ -236,10 +225,6 @@ def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool |
     if not limits.initial_user_namespace:
         return False
     root = is_superuser(run_as, limits)
-    if not isinstance(root, Unknown) and root:
-        return True
-    for name in ("SYS_RESOURCE", "SYS_ADMIN"):
-        effective = may(run_as, name, None, limits, system)
-        if isinstance(effective, Unknown) or effective:
-            return effective
-    return root
+    names = () if root is True else ("SYS_RESOURCE", "SYS_ADMIN")
+    effective = (may(run_as, name, None, limits, system) for name in names)
+    return next((each for each in effective if each is not False), root)

@@ -5,7 +5,7 @@ Sources: kernel/fork.c (copy_process), kernel/cgroup/pids.c, Documentation/admin
 (PID), getrlimit(2).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.root import Root
@@ -53,10 +53,13 @@ def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
     used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
     if used is None:
         return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
-    ceilings = []
-    for name in (THREADS_MAX, PID_MAX):
-        ceilings.append(Ceiling(name, known(root.count(name)), used))
-    return tuple(ceilings)
+    return tuple(Ceiling(name, known(root.count(name)), used) for name in (THREADS_MAX, PID_MAX))
+
+
+def field(answer: object, name: str) -> Any:
+    """Return a field of a call's answer, None without. Raises UnknownFactError."""
+    answer = known(answer)
+    return answer.get(name) if isinstance(answer, dict) else None
 
 
 @or_unknown
@@ -76,8 +79,7 @@ def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 @or_unknown
 def _of_user(processes: object) -> int | Unknown:
-    processes = known(processes)
-    count = processes.get("user_threads") if isinstance(processes, dict) else None
+    count = field(processes, "user_threads")
     if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
         return count
     return Unknown("limits.processes: counts no threads of this user")
@@ -86,9 +88,8 @@ def _of_user(processes: object) -> int | Unknown:
 @or_unknown
 def _cpus(status: dict[str, str] | Unknown) -> int | Unknown:
     """Count the CPUs that this process may run on."""
-    status = known(status)
     try:
-        count = len(parse_cpu_list(status.get("Cpus_allowed_list", "")))
+        count = len(parse_cpu_list(known(status).get("Cpus_allowed_list", "")))
     except ValueError as error:
         return Unknown(f"/proc/self/status: {error}")
     return count or Unknown("/proc/self/status: has no Cpus_allowed_list")

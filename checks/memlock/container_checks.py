@@ -11,7 +11,7 @@ from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.unknown import RUN_INSIDE, Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
-from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, UnitLimit, runtime_units
+from checks.limits.runtimes import Limit, UnitLimit, daemon_of, runtime_units
 from checks.memlock.demand import (
     NO_RDMA,
     declares_ipc_lock,
@@ -49,22 +49,23 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
 
 def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
     """Judge processes that rely on a capability which has no effect because Docker remaps users."""
+    have = f"userns-remap {remapped}"
+    evidence = (Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}"),)
     for process in needs.rdma_processes if needs is not None else ():
         container = process.container
         if container is None or container.runtime == "kubernetes":
             continue
-        if not declares_ipc_lock(container) or container.memlock_bytes == UNLIMITED:
-            continue
-        yield passed(
-            process.name,
-            f"userns-remap {remapped}",
-            "memlock unlimited",
-            evidence=(Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}"),),
-        ).warned(
-            "Docker remaps users, so IPC_LOCK and privileged do not lift RLIMIT_MEMLOCK",
-            "give the container memlock unlimited",
-            (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
-        )
+        if declares_ipc_lock(container) and container.memlock_bytes != UNLIMITED:
+            finding = passed(process.name, have, "memlock unlimited", evidence=evidence)
+            yield finding.warned(
+                "Docker remaps users, so IPC_LOCK and privileged do not lift RLIMIT_MEMLOCK",
+                "give the container memlock unlimited",
+                _lift("", container.runtime),
+            )
+
+
+def _lift(now: str, runtime: str = "") -> tuple[Setting, ...]:
+    return (Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=runtime),)
 
 
 @CHECKS.check("memlock.runtime-limit", any_launch)
@@ -88,7 +89,7 @@ def runtime_limit(
 def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
     """Judge the memlock limit that one daemon hands on."""
     memlock = unit.running.memlock if unit.running is not None else unit.configured
-    daemon = DAEMON_OF_UNIT.get(unit.name, unit.name)
+    daemon = daemon_of(unit.name)
     if memlock is None:
         return skip(f"{daemon} does not run, and its unit sets no limit", daemon)
     if daemon == "slurmd" and slurm_propagates is True:
@@ -124,9 +125,17 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     granted = grant(system, limits, process)
     if granted.void is True:
         return finding._replace(have=granted.have, evidence=granted.evidence)
-    runtimes = limits.runtimes
-    if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
-        return _of_docker_default(runtimes.docker_default, finding, container.runtime)
+    runtimes, default = limits.runtimes, limits.runtimes.docker_default
+    if container.runtime != "kubernetes" and isinstance(default, Limit):
+        seen = Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}")
+        have = format_limit(default, ", Docker's default")
+        finding = finding._replace(have=have, evidence=(seen,))
+        if default.soft is None:
+            return finding
+        text = "what Docker starts gets this limit, unless it sets its own"
+        settings = _lift(soft_text(default), container.runtime)
+        advice = "give the container --ulimit memlock=-1"
+        return finding.warned(text, advice, settings, need="unlimited")
     units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
     for unit in sorted(units, key=lambda unit: unit.running is None):
         judged = _of_unit(unit)
@@ -136,25 +145,8 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     finding = finding._replace(have="the runtime's default")
     if container.runtime == "kubernetes":  # a manifest has no place for the limit
         return finding.unknown(text, advice=RUN_INSIDE)
-    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime)
     advice = "run this check inside the container, or set memlock for it"
-    return finding.unknown(text, advice=advice, settings=(setting,))
-
-
-def _of_docker_default(default: Limit, finding: Finding, runtime: str) -> Finding:
-    """Judge the memlock limit of Docker's default-ulimits."""
-    finding = finding._replace(
-        have=format_limit(default, ", Docker's default"),
-        evidence=(Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}"),),
-    )
-    if default.soft is None:
-        return finding
-    return finding.warned(
-        "what Docker starts gets this limit, unless it sets its own",
-        "give the container --ulimit memlock=-1",
-        (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),),
-        need="unlimited",
-    )
+    return finding.unknown(text, advice=advice, settings=_lift("", container.runtime))
 
 
 @CHECKS.check("memlock.inert-capability", registering_or_host)
@@ -185,16 +177,20 @@ def _declared(process: ProcessNeeds) -> Finding:
     if not declares_ipc_lock(container):
         return finding
     user = "the image's own user" if container.user is None else f"user {container.user}"
-    what = "privileged" if container.privileged else "IPC_LOCK added"
-    evidence = (Evidence(container.origin, f"{what}, {user}"),)
-    finding = finding._replace(have=f"{what}, {user}", evidence=evidence)
+    have = f"{'privileged' if container.privileged else 'IPC_LOCK added'}, {user}"
+    finding = finding._replace(have=have, evidence=(Evidence(container.origin, have),))
     if container.user is None or is_root(container.user) or container.memlock_bytes == UNLIMITED:
         return finding
     now = "" if container.memlock_bytes is None else str(container.memlock_bytes)
+    return _no_effect(finding, now, container.runtime)
+
+
+def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
+    """Warn that the capability lifts nothing. now: the limit as a setting has it, or ""."""
     return finding.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         "give the container memlock unlimited, or run it as user 0",
-        (Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),),
+        _lift(now, runtime),
         need="user 0, or memlock unlimited",
     )
 
@@ -212,9 +208,4 @@ def _inert_here(limits: LimitFacts) -> Finding:
     unlimited = isinstance(limits.memlock, Limit) and limits.memlock.soft is None
     if effects or not allowed or unlimited:
         return finding
-    return finding.warned(
-        "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
-        "give the container memlock unlimited, or run it as user 0",
-        (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(limits.memlock)),),
-        need="user 0, or memlock unlimited",
-    )
+    return _no_effect(finding, soft_text(limits.memlock))

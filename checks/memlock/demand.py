@@ -26,8 +26,8 @@ from checks.base.needs import (
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
-from checks.limits.launch_limits import may, start_limit
-from checks.limits.runtimes import DAEMON_OF_UNIT, PAM_FOLDER, Limit, runtime_units
+from checks.limits.launch_limits import added, may, start_limit
+from checks.limits.runtimes import PAM_FOLDER, Limit, daemon_of, runtime_units
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
 from checks.system.facts import SystemFacts
@@ -173,14 +173,13 @@ def demand(
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
     """Return the limit and the capability that decide how much a process may pin."""
-    container = None if process is None else process.container
-    inside = system.container.inside
+    if process is None:
+        return _own(limits, "this shell")
+    container, run_as = process.container, process.run_as
     if container is None:
-        base = _own(limits, "this shell")
-        if process is None:
-            return base
-        base = _with_launch(base, process, limits, system)
-        return _run_by(process.run_as, base, limits, system) if process.run_as.origin else base
+        base = _with_launch(_own(limits, "this shell"), process, limits, system)
+        return _run_by(run_as, base, limits, system) if run_as.origin else base
+    inside = system.container.inside
     if container.memlock_bytes is not None:
         size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)
@@ -191,9 +190,7 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
         base = _handed_on(limits, container.runtime)
     if container.runtime == "kubernetes":
         base = base._replace(hint=_POD_HINT)
-    assert process is not None
     base = _with_launch(base, process, limits, system)
-    run_as = process.run_as
     if isinstance(run_as.user, Unknown):
         return base._replace(void=run_as.user)
     if run_as.user:
@@ -233,25 +230,18 @@ def _with_launch(
 
 
 def _own(limits: LimitFacts, origin: str) -> Grant:
-    """Return the limit of this process itself."""
+    """Return the limit of this process itself; the hint says if a new login would have none."""
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
     if not isinstance(mask, Unknown):
         evidence.append(Evidence(STATUS, f"CapEff: {mask:016x}"))
+    pam, hint = limits.runtimes.pam, ""
+    for row in () if isinstance(pam, Unknown) else pam:
+        if row.name == "memlock" and row.most is None and row.kind != "hard":
+            who = f"{row.domain} at login"
+            hint = f"log in anew: {row.source} lifts it for {who}; a service needs its own setting"
     void = limits.effective(IPC_LOCK_BIT)
-    return Grant(limits.memlock, void, origin, tuple(evidence), hint=_login_hint(limits))
-
-
-def _login_hint(limits: LimitFacts) -> str:
-    """Return advice if a new login of a user would have no limit, else ""."""
-    if isinstance(limits.runtimes.pam, Unknown):
-        return ""
-    rows = [row for row in limits.runtimes.pam if row.name == "memlock"]
-    lifts = [row for row in rows if row.most is None and row.kind != "hard"]
-    if not lifts:
-        return ""
-    who = f"{lifts[-1].domain} at login"
-    return f"log in anew: {lifts[-1].source} lifts it for {who}; a service needs its own setting"
+    return Grant(limits.memlock, void, origin, tuple(evidence), hint=hint)
 
 
 def _raw(limit: Limit | Unknown) -> str:
@@ -262,27 +252,30 @@ def _raw(limit: Limit | Unknown) -> str:
 
 def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
     """Return the limit that a container gets from the daemon that starts it."""
-    runtimes = limits.runtimes
+    runtimes, default = limits.runtimes, limits.runtimes.docker_default
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
         return Grant(Unknown(reason), False, "the job's limit", ())
-    if runtime != "kubernetes" and runtimes.docker_default is not None:
-        default = runtimes.docker_default
+    if runtime != "kubernetes" and default is not None:
         evidence = (Evidence(DOCKER_CONFIG, f"default-ulimits memlock: {_raw(default)}"),)
         return Grant(default, False, "Docker's default", evidence)
-    units = [unit for name in runtime_units(runtime) if (unit := runtimes.unit(name))]
-    for unit in units:
-        if unit.running is not None:
-            memlock = unit.running.memlock
-            source = f"{DAEMON_OF_UNIT.get(unit.name, unit.name)}, running"
-            evidence = (Evidence(source, f"Max locked memory: {_raw(memlock)}"),)
-            return Grant(memlock, False, f"handed on by {unit.name}", evidence)
-    for unit in units:
-        if unit.configured is not None:
-            evidence = (Evidence(unit.source, f"LimitMEMLOCK: {_raw(unit.configured)}"),)
-            return Grant(unit.configured, False, f"handed on by {unit.name}", evidence)
-    names = " or ".join(DAEMON_OF_UNIT.get(name, name) for name in runtime_units(runtime))
-    reason = f"no running {names} is seen here, and no unit of it sets LimitMEMLOCK"
+    names = runtime_units(runtime)
+    units = [unit for name in names if (unit := runtimes.unit(name))]
+    running = [
+        (each.name, each.running.memlock, f"{daemon_of(each.name)}, running", "Max locked memory")
+        for each in units
+        if each.running is not None
+    ]
+    configured = [
+        (each.name, each.configured, each.source, "LimitMEMLOCK")
+        for each in units
+        if each.configured is not None
+    ]
+    for name, memlock, source, what in (*running, *configured):
+        evidence = (Evidence(source, f"{what}: {_raw(memlock)}"),)
+        return Grant(memlock, False, f"handed on by {name}", evidence)
+    daemons = " or ".join(map(daemon_of, names))
+    reason = f"no running {daemons} is seen here, and no unit of it sets LimitMEMLOCK"
     return Grant(Unknown(reason, advice=RUN_INSIDE), False, "the runtime's default", ())
 
 
@@ -332,5 +325,4 @@ def _outside_initial_namespace(
 
 def declares_ipc_lock(container: ContainerLimits) -> bool:
     """Return whether the container's settings add the capability, in effect or not."""
-    added = {name.upper().removeprefix("CAP_") for name in container.capabilities}
-    return container.privileged or bool(added & {"IPC_LOCK", "ALL"})
+    return container.privileged or bool(added(container) & {"IPC_LOCK", "ALL"})

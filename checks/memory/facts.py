@@ -83,9 +83,9 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
     memory alone, and refuses to size a pool by itself.
     """
     memberships = read_memberships(root)
-    if isinstance(memberships, Unknown):
-        return None if memberships.absent else memberships
-    paths = paths_of(memberships, "memory")
+    if isinstance(memberships, Unknown) and memberships.absent:
+        return None
+    paths = paths_of(known(memberships), "memory")
     tightest: MemoryHeadroom | None = None
     resolved: set[str] = set()
     doubts: dict[str, Unknown] = {}
@@ -94,10 +94,9 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
             doubts.setdefault(filesystem, mount)
             continue
         entries = root.names(mount.folders[0])
-        if isinstance(entries, Unknown):
-            if not entries.absent:
-                return entries
+        if isinstance(entries, Unknown) and entries.absent:
             continue
+        known(entries)
         resolved.add(filesystem)
         for folder in mount.folders:
             files = _HIERARCHIES[mount.filesystem]
@@ -132,18 +131,13 @@ def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMoun
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
     """Return the tightest limit of one folder; None if it sets none."""
-    tightest: MemoryHeadroom | None = None
-    used: int | None = None
-    for name in files.limits:
-        limit = known(cgroup_limit(root, f"{folder}/{name}"))
-        if limit is None:
-            continue
-        if used is None:
-            used = known(_used(root, folder, files))
-        left = max(0, limit - used)
-        if tightest is None or left < tightest.left_bytes:
-            tightest = MemoryHeadroom(left, f"{folder}/{name}")
-    return tightest
+    every = [(known(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
+    limits = [(limit, path) for limit, path in every if limit is not None]
+    if not limits:
+        return None
+    used = known(_used(root, folder, files))
+    rooms = (MemoryHeadroom(max(0, limit - used), path) for limit, path in limits)
+    return min(rooms, key=lambda room: room.left_bytes)
 
 
 @or_unknown
@@ -166,18 +160,14 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 def _protected_below(root: Root, folder: str) -> bool:
     """Tell whether a descendant cgroup protects memory from reclaim, or cannot be read."""
     names = root.names(folder)
-    if isinstance(names, Unknown):
-        return True
-    for name in names:
-        child = f"{folder}/{name}"
+    for child in () if isinstance(names, Unknown) else (f"{folder}/{name}" for name in names):
         below = root.names(child)
         if isinstance(below, Unknown):
-            if below.absent:
-                continue  # a file, not a cgroup
+            if not below.absent:  # else a file, not a cgroup
+                return True
+        elif root.integer(f"{child}/memory.min") != 0 or _protected_below(root, child):
             return True
-        if root.integer(f"{child}/memory.min") != 0 or _protected_below(root, child):
-            return True
-    return False
+    return isinstance(names, Unknown)
 
 
 SHM = "/dev/shm"
@@ -239,14 +229,12 @@ def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
         return answer, answer, ""
-    numbers = []
-    for key in ("size_bytes", "available_bytes"):
-        value = answer.get(key) if isinstance(answer, dict) else None
-        wrong = Unknown(f"memory.space {SHM}: has no {key}")
-        numbers.append(value if isinstance(value, int) else wrong)
     space = answer if isinstance(answer, dict) else {}
-    refuses = [why for key, why in SHM_REFUSALS.items() if space.get(key) is True]
-    return numbers[0], numbers[1], "".join(refuses[:1])
+    keys = ("size_bytes", "available_bytes")
+    wrong = {key: Unknown(f"memory.space {SHM}: has no {key}") for key in keys}
+    size, room = (space[key] if isinstance(space.get(key), int) else wrong[key] for key in keys)
+    refuses = (why for key, why in SHM_REFUSALS.items() if space.get(key) is True)
+    return size, room, next(refuses, "")
 
 
 @or_unknown

@@ -4,6 +4,7 @@ mappings: /dev/shm, their number, and the overcommit policy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from checks.base.cgroup_mounts import no_limit
@@ -18,7 +19,6 @@ from checks.base.finding import (
     Subject,
     command,
     passed,
-    unknown,
 )
 from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_taken
 from checks.base.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
@@ -40,10 +40,8 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     """Return the regular memory of the processes as a sum. huge_bytes: added as one more term."""
-    counts: dict[int, int] = {}
-    for process in processes:
-        if isinstance(process.regular_bytes, int) and process.regular_bytes:
-            counts[process.regular_bytes] = counts.get(process.regular_bytes, 0) + 1
+    every = (process.regular_bytes for process in processes)
+    counts = Counter(size for size in every if isinstance(size, int) and size)
     sizes = ((n, format_bytes(size)) for size, n in counts.items())
     terms = [f"{n} x {size}" if n > 1 else size for n, size in sizes]
     if huge_bytes:
@@ -82,9 +80,9 @@ def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
     """Say how much the default pool keeps from everybody; "" if the launch takes its pages."""
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     size, free, reserved = (table.values.get(row, 0) for row in rows)
-    usages = () if isinstance(needs.usages, Unknown) else needs.usages
-    taken = any(spot.page_size_bytes == size for usage in usages for spot in usage.mapped)
-    if taken or free <= reserved or isinstance(needs.usages, Unknown):
+    if free <= reserved or isinstance(needs.usages, Unknown):
+        return ""
+    if any(spot.page_size_bytes == size for usage in needs.usages for spot in usage.mapped):
         return ""
     unused = f"{free - reserved} huge pages of {format_page_size(size)}"
     return f": {unused} are reserved and unused ({format_bytes((free - reserved) * size)})"
@@ -123,15 +121,11 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
     """Add up the memory that the cgroup charges: huge pages too, if the kernel counts them."""
     total = known(regular_bytes(needs))
-    if memory.hugetlb_charged is False or _huge(needs) == 0:
+    sizes = [process.hugetlb_bytes for process in needs.processes]
+    if memory.hugetlb_charged is False or not any(isinstance(x, Unknown) or x for x in sizes):
         return total
     known(memory.hugetlb_charged)  # matters only if huge pages are taken
-    return total + known(_huge(needs))
-
-
-@or_unknown
-def _huge(needs: LaunchNeeds) -> int | Unknown:
-    return sum(known(process.hugetlb_bytes) for process in needs.processes)
+    return total + sum(map(known, sizes))
 
 
 def _limited(
@@ -161,13 +155,11 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container
-        if container is None or container.memory_bytes is None:
-            continue
-        if isinstance(process.regular_bytes, int):
-            inside.setdefault((container.origin, container.memory_bytes), []).append(process)
+        limit = None if container is None else container.memory_bytes
+        if container and limit is not None and isinstance(process.regular_bytes, int):
+            inside.setdefault((container.origin, limit), []).append(process)
     for (origin, limit_bytes), processes in inside.items():
-        taken = (each.regular_bytes for each in processes)
-        need_bytes = sum(size for size in taken if isinstance(size, int))
+        need_bytes = sum(known(each.regular_bytes) for each in processes)
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_taken(processes)
         yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
@@ -237,12 +229,11 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
     if memory.shm_refuses and need_bytes:
         finding = passed(SHM, memory.shm_refuses, format_bytes(need_bytes), evidence=evidence)
-        again = command("mount", "-o", "remount,rw", SHM, as_root=True)
-        yield (
-            finding.failed("no segment can be made there", "mount it writable", (again,))
-            if memory.shm_refuses == READ_ONLY
-            else finding.failed("no segment can be made there", f"{_REMOVE} (ls -l {SHM})")
-        )
+        advice, settings = f"{_REMOVE} (ls -l {SHM})", tuple[Setting, ...]()
+        if memory.shm_refuses == READ_ONLY:
+            again = command("mount", "-o", "remount,rw", SHM, as_root=True)
+            advice, settings = "mount it writable", (again,)
+        yield finding.failed("no segment can be made there", advice, settings)
         return
     yield _shm(SHM, size_bytes, available, have, need_bytes, ranks, evidence)
 
@@ -290,20 +281,15 @@ def _shm(
 @CHECKS.check("memory.max-map-count")
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     """Judge how many mappings the host lets one process have."""
-    count = memory.max_map_count
-    need = counted(USUAL_MAP_COUNT, "mappings")
-    if isinstance(count, Unknown):
-        yield unknown("mappings of a process", count, need=need)
-        return
-    have, evidence = counted(count, "mappings"), (Evidence(MAX_MAP_COUNT, str(count)),)
-    if count >= USUAL_MAP_COUNT:
-        yield passed("mappings of a process", have, need, evidence=evidence)
-        return
-    yield passed("mappings of a process", have, need, evidence=evidence).warned(
-        "a process with many buffers is refused memory though some is free",
-        "raise it",
-        (Setting(Kind.SYSCTL, "vm.max_map_count", str(USUAL_MAP_COUNT), str(count)),),
-    )
+    finding = passed("mappings of a process", need=counted(USUAL_MAP_COUNT, "mappings"))
+    count = finding.known(memory.max_map_count)
+    evidence = (Evidence(MAX_MAP_COUNT, str(count)),)
+    finding = finding._replace(have=counted(count, "mappings"), evidence=evidence)
+    if count < USUAL_MAP_COUNT:
+        text = "a process with many buffers is refused memory though some is free"
+        setting = Setting(Kind.SYSCTL, "vm.max_map_count", str(USUAL_MAP_COUNT), str(count))
+        finding = finding.warned(text, "raise it", (setting,))
+    yield finding
 
 
 @CHECKS.check("memory.overcommit", any_launch)

@@ -6,6 +6,7 @@ process that ends meanwhile is left out. Source: proc(5), numa(7).
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count
-from checks.limits.facts import INITIAL_USER_NAMESPACE, IPC_LOCK_BIT
+from checks.limits.facts import INITIAL_USER_NAMESPACE, IPC_LOCK_BIT, status_rows
 from checks.limits.runtimes import Limit
 
 _DEVICES = regex(r"/dev/infiniband/(uverbs\d+)")
@@ -144,17 +145,11 @@ def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
             continue
         file, size_bytes = places.get(start, ("", sum(nodes.values()) * page_bytes))
         key = file if file not in ("", "00:00:0") else start
-        before = huge.get(key)
-        if before is not None:  # the kernel splits a mapping whose parts have other policies
-            for node, count in before.node_pages.items():
-                nodes[node] = nodes.get(node, 0) + count
-        pages = size_bytes // page_bytes + (0 if before is None else before.pages)
-        huge[key] = HugeMapping(key, page_bytes, pages, nodes)
-    status = dict(
-        line.split(":", 1)
-        for line in known(root.text(f"/proc/{pid}/status")).splitlines()
-        if ":" in line
-    )
+        # The kernel splits a mapping whose parts have other policies.
+        before = huge.get(key, HugeMapping(key, page_bytes, 0, {}))
+        pages = before.pages + size_bytes // page_bytes
+        huge[key] = HugeMapping(key, page_bytes, pages, Counter(nodes) + Counter(before.node_pages))
+    status = known(status_rows(root.text(f"/proc/{pid}/status")))
     locked, pinned = (int(status.get(n, "0").split()[0]) << 10 for n in ("VmLck", "VmPin"))
     return HeldMemory(tuple(huge.values()), regular_bytes, locked, pinned)
 
@@ -171,14 +166,13 @@ def pages_by_size(
         before = mappings.get(mapping.file)
         if before is None or sum(before.node_pages.values()) < sum(mapping.node_pages.values()):
             mappings[mapping.file] = mapping
-    held: dict[int, int] = {}
-    touched: dict[tuple[int, int], int] = {}
+    mapped: Counter[int] = Counter()
+    touched: Counter[tuple[int, int]] = Counter()
     for mapping in mappings.values():
-        size = mapping.page_bytes
-        held[size] = held.get(size, 0) + mapping.pages
-        for node, pages in mapping.node_pages.items():
-            touched[size, node] = touched.get((size, node), 0) + pages
-    return held, touched
+        mapped[mapping.page_bytes] += mapping.pages
+        for numa_node, pages in mapping.node_pages.items():
+            touched[mapping.page_bytes, numa_node] += pages
+    return dict(mapped), dict(touched)
 
 
 @or_unknown
@@ -199,13 +193,12 @@ def read_memlock(root: Root, pid: int) -> Limit | Unknown:
     Its limit does not hold if CAP_IPC_LOCK is in effect in the initial user namespace: the kernel
     asks for the capability first.
     """
-    status = root.text(f"/proc/{pid}/status")
-    effective = re.search(
-        r"^CapEff:\s*([0-9a-f]{1,16})$", "" if isinstance(status, Unknown) else status, re.M
-    )
+    status = status_rows(root.text(f"/proc/{pid}/status"))
+    bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
+    effective = int(bits, 16) if re.fullmatch(r"[0-9a-f]{1,16}", bits) else 0
     # Not by uid_map, which another namespace may have alike.
     initial = read_link(root, f"/proc/{pid}/ns/user") == INITIAL_USER_NAMESPACE
-    if initial and effective is not None and int(effective[1], 16) >> IPC_LOCK_BIT & 1:
+    if initial and effective >> IPC_LOCK_BIT & 1:
         return Limit(None, None)
     return read_limit(root, pid, "Max locked memory")
 

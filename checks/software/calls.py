@@ -8,6 +8,7 @@ its DT_RUNPATH, /etc/ld.so.cache, the standard folders.
 import mmap
 import os
 import re
+import shutil
 import stat
 import struct
 import sys
@@ -58,20 +59,12 @@ class Elf(NamedTuple):
 
 def search() -> dict[str, Any]:
     """Return this interpreter's module folders, and the programs on PATH."""
+    names = ("python3", "numactl", "mooncake_master")
     return {
         "interpreter": sys.executable,
         "folders": [os.path.abspath(folder) for folder in sys.path if folder],
-        "on_path": {name: _on_path(name) for name in ("python3", "numactl", "mooncake_master")},
+        "on_path": {name: shutil.which(name) for name in names},
     }
-
-
-def _on_path(name: str) -> str | None:
-    """Return the real file of a program on PATH."""
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        path = os.path.join(folder, name)
-        if folder and os.access(path, os.X_OK) and os.path.isfile(path):
-            return path
-    return None
 
 
 def libraries(package: str) -> list[dict[str, Any]]:
@@ -197,23 +190,17 @@ class Loader:
     def missing(self, path: str) -> list[tuple[str, str]]:
         """Return libraries that ``path`` needs, itself or through others, and are not found."""
         first = self._elf(path)
-        if first is None:
-            return []
         missing: list[tuple[str, str]] = []
         seen: set[str] = set()
-        waiting = [(path, first, self._rpath(path, first, ()))]
-        while waiting:
-            owner, elf, inherited = waiting.pop(0)
-            for name in elf.needed:
-                if name in seen:
-                    continue
+        waiting = [] if first is None else [(path, first, self._rpath(path, first, ()))]
+        for owner, elf, inherited in waiting:
+            for name in (name for name in elf.needed if name not in seen):
                 seen.add(name)
-                loaded = self._find(name, owner, elf, inherited, first.machine)
+                loaded = self._find(name, owner, elf, inherited)
                 if loaded is None:
                     missing.append((name, os.path.basename(owner)))
-                    continue
-                target, library = loaded
-                waiting.append((target, library, self._rpath(target, library, inherited)))
+                else:
+                    waiting.append((*loaded, self._rpath(*loaded, inherited)))
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
@@ -221,23 +208,19 @@ class Loader:
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
-        self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...], machine: int
+        self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...]
     ) -> tuple[str, Elf] | None:
         """Find a library as ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard folders."""
-        if "/" in name:
-            candidates = [name]
-        else:
+        candidates = [name]
+        if "/" not in name:
             folders = [*(() if elf.runpath else rpath), *self._given, *_expand(elf.runpath, owner)]
-            candidates = [os.path.join(folder, name) for folder in folders]
             if self._cache is None:
                 self._cache = read_cache(CACHE)
+            candidates = [os.path.join(folder, name) for folder in folders]
             candidates += self._cache.get(name, [])
             candidates += [os.path.join(folder, name) for folder in STANDARD_FOLDERS]
-        for candidate in candidates:
-            library = self._elf(candidate)
-            if library is not None and library.machine == machine:
-                return candidate, library
-        return None
+        libraries = ((path, self._elf(path)) for path in candidates)
+        return next(((p, x) for p, x in libraries if x and x.machine == elf.machine), None)
 
     def _elf(self, path: str) -> Elf | None:
         if path not in self._elves:
@@ -253,15 +236,10 @@ def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
 def read_elf(path: str) -> Elf | None:
     """Return the dynamic section of a 64-bit little-endian ELF file; None for anything else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return _read_elf(descriptor)
+        with open(path, "rb") as file:
+            return _read_elf(file.fileno())
     except (OSError, struct.error, ValueError, OverflowError):
         return None  # truncated or damaged: the loader refuses it too
-    finally:
-        os.close(descriptor)
 
 
 def _read_elf(descriptor: int) -> Elf | None:

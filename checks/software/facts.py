@@ -14,6 +14,7 @@ from checks.base.installed import OTHER_ENGINES, Installed, distribution_of, is_
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.limits.threads import field
 from checks.rdma.use import TENT
 
 # Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.
@@ -125,10 +126,12 @@ def installed_engine(root: Root) -> Installed | None:
         return None
     if root.live and engine is environments[0]:
         return None
-    pairs = tuple((wheel.name, wheel.version) for wheel in engine.mooncake)
+    mooncake, others = (
+        tuple((wheel.name, wheel.version) for wheel in wheels)
+        for wheels in (engine.mooncake, engine.others)
+    )
     sglang = None if engine.sglang is None else engine.sglang.version
-    engines = tuple((other_engine.name, other_engine.version) for other_engine in engine.others)
-    return Installed(pairs, sglang, engine.interpreter, others=engines)
+    return Installed(mooncake, sglang, engine.interpreter, others=others)
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
@@ -136,17 +139,19 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
-    files: tuple[CompiledFile, ...] | Unknown | None = None
-    if isinstance(engine, Environment) and engine.package is not None:
-        files = _files(root.call("software.libraries", engine.package))
+    package = engine.package if isinstance(engine, Environment) else None
+    files = None if package is None else _files(root.call("software.libraries", package))
     programs = _programs(search)
     records = _records(root, engine)
     master = _master(root, environments, programs)
     facts = SoftwareFacts(environments, files, programs, records, master)
-    package = engine.package if isinstance(engine, Environment) else None
     if package is None or needs is None or not any(asked_parts(needs)):
         return facts
-    return facts._replace(parts=_parts(root.call("software.parts", package)))
+    parts = root.call("software.parts", package)
+    if not isinstance(parts, Unknown):
+        wrong = Unknown("software.parts: not a list")
+        parts = frozenset(map(str, parts)) if isinstance(parts, list) else wrong
+    return facts._replace(parts=parts)
 
 
 class AskedPart(NamedTuple):
@@ -171,14 +176,6 @@ def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
 
 
 @or_unknown
-def _parts(answer: object) -> frozenset[str] | Unknown:
-    answer = known(answer)
-    if not isinstance(answer, list):
-        return Unknown("software.parts: not a list")
-    return frozenset(map(str, answer))
-
-
-@or_unknown
 def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, ...] | Unknown:
     """Read how the wheels of the engine differ from their RECORDs."""
     engine = known(engine)
@@ -198,11 +195,12 @@ def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, 
 
 @or_unknown
 def _master(
-    root: Root, environments: tuple[Environment, ...] | Unknown, programs: object
+    root: Root,
+    environments: tuple[Environment, ...] | Unknown,
+    programs: dict[str, str | None] | Unknown,
 ) -> Master | Unknown | None:
     """Read the mooncake_master on PATH: which package and release it is."""
-    on_path = known(programs)
-    path = on_path.get("mooncake_master") if isinstance(on_path, dict) else None
+    path = known(programs).get("mooncake_master")
     if path is None:
         return None
     answer = known(root.call("software.program", path))
@@ -211,19 +209,14 @@ def _master(
     if "build_id" in answer:
         return Master(path, None, *_releases(answer))
     script = str(answer.get("script", ""))
-    folder = script.rpartition("/")[0]
-    if not script.rpartition("/")[2].startswith("python"):
+    folder, _, python = script.rpartition("/")
+    if not python.startswith("python"):
         return Unknown(f"{path}: neither a program nor a script of Python")
-    for environment in known(environments):
-        if not folder or environment.interpreter.rpartition("/")[0] == folder:
-            return _started(path, environment)
-    return _started(path, known(_environment(root, script, list(_folders_of(root, script)))))
-
-
-def _started(path: str, environment: Environment) -> Master:
-    releases = tuple(wheel.version for wheel in environment.mooncake[:1])
-    source = f"a script of {environment.interpreter}, which imports {environment.package}"
-    return Master(path, environment.package, releases, source)
+    same = (x for x in known(environments) if folder in ("", x.interpreter.rpartition("/")[0]))
+    used = next(same, None) or known(_environment(root, script, [*_folders_of(root, script)]))
+    releases = tuple(wheel.version for wheel in used.mooncake[:1])
+    source = f"a script of {used.interpreter}, which imports {used.package}"
+    return Master(path, used.package, releases, source)
 
 
 def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
@@ -246,8 +239,7 @@ def _build_ids() -> dict[str, tuple[str, ...]]:
 
 @or_unknown
 def _programs(search: object) -> dict[str, str | None] | Unknown:
-    search = known(search)
-    rows = search.get("on_path") if isinstance(search, dict) else None
+    rows = field(search, "on_path")
     if not isinstance(rows, dict):
         return Unknown("software.search: has no on_path")
     return {str(name): path if isinstance(path, str) else None for name, path in rows.items()}
@@ -256,24 +248,22 @@ def _programs(search: object) -> dict[str, str | None] | Unknown:
 @or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
     """Read the Python of this program, and the python3 of PATH if that one has other folders."""
-    search = known(search)
-    folders = search.get("folders") if isinstance(search, dict) else None
-    if not isinstance(search, dict) or not isinstance(folders, list):
+    folders = field(search, "folders")
+    if not isinstance(folders, list):
         return Unknown("software.search: has no folders")
     folders_here = [folder for folder in folders if isinstance(folder, str)]
-    first = known(_environment(root, str(search.get("interpreter", "")), folders_here))
-    environments = [first]
+    interpreter = field(search, "interpreter")
+    first = known(_environment(root, str(interpreter or ""), folders_here))
     programs = _programs(search)
     python = None if isinstance(programs, Unknown) else programs.get("python3")
-    if python is not None:
-        others = [folder for folder in _folders_of(root, python) if folder not in folders_here]
-        if others:
-            other = _environment(root, python, others)
-            if not isinstance(other, Unknown):
-                environments.append(other)
-            elif engine_of((first,)) is None:
-                return other
-    return tuple(environments)
+    of_path = () if python is None else _folders_of(root, python)
+    others = [folder for folder in of_path if folder not in folders_here]
+    if python is None or not others:
+        return (first,)
+    other = _environment(root, python, others)
+    if isinstance(other, Unknown):
+        return other if engine_of((first,)) is None else (first,)
+    return first, other
 
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
@@ -298,11 +288,11 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
     """Read one environment; Unknown if a folder without access may hold SGLang or Mooncake."""
     hidden: Unknown | None = None
-    mooncake: dict[str, Distribution] = {}
+    mooncake: list[Distribution] = []
     others: dict[str, Distribution] = {}
     package = None
     cuda: dict[str, str] = {}
-    for folder in folders:
+    for folder in dict.fromkeys(folders):
         if folder.endswith((".zip", "lib-dynload")) or re.search(r"/python3\.[0-9]+$", folder):
             continue  # the standard library
         names = root.names(folder)
@@ -311,16 +301,11 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
                 hidden = names
             continue
         editable = [name for name in names if "editable" in name]
-        for name in names:
-            distribution = distribution_of(name, editable)
-            if distribution is not None and is_mooncake(distribution[0]):
-                mooncake.setdefault(f"{folder}/{name}", Distribution(*distribution, folder))
-            elif distribution is not None and distribution[0] in (
-                "sglang",
-                "torch",
-                *OTHER_ENGINES,
-            ):
-                others.setdefault(distribution[0], Distribution(*distribution, folder))
+        for name, version in filter(None, (distribution_of(name, editable) for name in names)):
+            if is_mooncake(name):
+                mooncake.append(Distribution(name, version, folder))
+            elif name in ("sglang", "torch", *OTHER_ENGINES):
+                others.setdefault(name, Distribution(name, version, folder))
         files = root.listed(f"{folder}/mooncake") if "mooncake" in names else ()
         # A folder of that name without these files is something else.
         if package is None and any(n.startswith(("engine.", "store.", "_store.")) for n in files):
@@ -328,12 +313,11 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
         if "nvidia" in names:
             cuda = {**_cuda(root, f"{folder}/nvidia"), **cuda}
     torch, sglang = others.get("torch"), others.get("sglang")
-    found_here = tuple(mooncake.values())
-    if hidden is not None and not (found_here or package or sglang):
+    if hidden is not None and not (mooncake or package or sglang):
         return hidden
     engines = tuple(others[name] for name in OTHER_ENGINES if name in others)
     return Environment(
-        interpreter, tuple(folders), found_here, package, sglang, torch, cuda, engines
+        interpreter, tuple(folders), tuple(mooncake), package, sglang, torch, cuda, engines
     )
 
 

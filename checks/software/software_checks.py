@@ -108,13 +108,11 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
     finding = passed(process.name, _have(engine), need)
     if engine.package is not None:
         return finding._replace(evidence=(Evidence(engine.package, _have(engine)),))
-    return finding.failed(
-        f'it ends with "ImportError: {_MISSING_TEXT}"',
-        f"install mooncake-transfer-engine for {engine.interpreter}",
-        (pip_install(engine, "mooncake-transfer-engine"),),
-        have="none",
-        evidence=(Evidence(", ".join(engine.folders), "no folder mooncake with engine.so in it"),),
-    )
+    seen = Evidence(", ".join(engine.folders), "no folder mooncake with engine.so in it")
+    text = f'it ends with "ImportError: {_MISSING_TEXT}"'
+    advice = f"install mooncake-transfer-engine for {engine.interpreter}"
+    settings = (pip_install(engine, "mooncake-transfer-engine"),)
+    return finding.failed(text, advice, settings, have="none", evidence=(seen,))
 
 
 def _have(engine: Environment) -> str:
@@ -132,20 +130,22 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
         return
     files = software.files if isinstance(software.files, tuple) else ()
     records = software.records if isinstance(software.records, tuple) else ()
-    evidence = [Evidence(each.folder, f"{each.name} {each.version}") for each in engine.mooncake]
-    for file in files:
-        if file.releases:
-            seen = f"release {' or '.join(file.releases)}"
-            evidence.append(Evidence(f"{engine.package}/{file.name}", seen))
-    for record in records:
-        listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
-        source = f"RECORD of {record.wheel.name} {record.wheel.version}"
-        evidence.append(Evidence(source, "there is none" if record.listed is None else listed))
     master = software.master if isinstance(software.master, Master) else None
+    seen = [(wheel.folder, f"{wheel.name} {wheel.version}") for wheel in engine.mooncake]
+    seen += [
+        (f"{engine.package}/{file.name}", f"release {' or '.join(file.releases)}")
+        for file in files
+        if file.releases
+    ]
+    for wheel, count, changed in records:
+        listed = f"{count} files of Mooncake, {len(changed)} differ"
+        source = f"RECORD of {wheel.name} {wheel.version}"
+        seen.append((source, "there is none" if count is None else listed))
     if master is not None:
-        seen = f"release {' or '.join(master.releases) or 'unknown'}: {master.source}"
-        evidence.append(Evidence(master.path, seen))
-    finding = passed(engine.interpreter, _have(engine), evidence=tuple(evidence))
+        release = " or ".join(master.releases) or "unknown"
+        seen.append((master.path, f"release {release}: {master.source}"))
+    evidence = tuple(Evidence(*pair) for pair in seen)
+    finding = passed(engine.interpreter, _have(engine), evidence=evidence)
     finding = _judge_copies(finding, engine, files, records)
     # What PYTHONPATH puts in front of one interpreter's wheel, a script of another takes too.
     same = master is not None and (master.package == engine.package or _shadowed(engine))
@@ -179,35 +179,26 @@ def _judge_copies(
     folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
         programs = " or ".join(_told(files))
-        release = (
-            f"its programs are of release {programs}" if programs else "its release is unknown"
-        )
-        text = f"an import takes {engine.package}, which came with no wheel: {release}"
+        release = f"programs are of release {programs}" if programs else "release is unknown"
+        text = f"an import takes {engine.package}, which came with no wheel: its {release}"
         advice = "remove its folder from PYTHONPATH, or uninstall the wheel that it shadows"
         return finding.warned(text, advice, need="one of them")
-    if len(engine.mooncake) < 2:
+    if len(folders) < 2:
         return _judge_files(finding, engine, files, records)
-    whole = {each.wheel for each in records if each.listed and not each.changed}
-    wheels = {f"{each.name} {each.version}" for each in whole}
-    wheels = wheels or {file.wheel for file in files if file.wheel}
+    whole = {f"{x.wheel.name} {x.wheel.version}" for x in records if x.listed and not x.changed}
+    wheels = whole or {file.wheel for file in files if file.wheel}
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
     text = f"they overwrite each other's files{on_disk}"
     if len(set(folders)) == len(folders):
         text = f"an import takes {engine.package or 'neither'}, which shadows the others"
-    names = dict.fromkeys(each.name for each in engine.mooncake)
     keep = engine.mooncake[0]
-    return finding.warned(
-        text,
-        "uninstall all of them and install the one that is meant",
-        (
-            command(
-                *(engine.interpreter, "-m", "pip", "uninstall", "--yes", *names),
-                name="uninstall Mooncake",
-            ),
-            pip_install(engine, f"{keep.name}=={keep.version.removesuffix('+editable')}"),
-        ),
-        need="one of them",
+    uninstall = ("-m", "pip", "uninstall", "--yes", *dict.fromkeys(x.name for x in engine.mooncake))
+    settings = (
+        command(engine.interpreter, *uninstall, name="uninstall Mooncake"),
+        pip_install(engine, f"{keep.name}=={keep.version.removesuffix('+editable')}"),
     )
+    advice = "uninstall all of them and install the one that is meant"
+    return finding.warned(text, advice, settings, need="one of them")
 
 
 def _judge_files(
@@ -233,18 +224,17 @@ def _judge_files(
     if not wrong:
         return finding
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return finding.warned(
-        f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}",
-        "install it again, unless somebody changed these files on purpose",
-        (pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}"),),
-        need="the files that its RECORD lists",
-    )
+    text = f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}"
+    advice = "install it again, unless somebody changed these files on purpose"
+    again = pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}")
+    return finding.warned(text, advice, (again,), need="the files that its RECORD lists")
 
 
 def _judge_master(finding: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
     """Judge the mooncake_master on PATH, which is none of the package that an import takes."""
-    ours = [version.partition("+")[0] for version in imported]
-    theirs = [version.partition("+")[0] for version in master.releases]
+    ours, theirs = (
+        [version.partition("+")[0] for version in each] for each in (imported, master.releases)
+    )
     if set(ours) & set(theirs):
         return finding
     of = f"release {' or '.join(theirs)}" if theirs else "unknown release"
@@ -254,12 +244,9 @@ def _judge_master(finding: Finding, master: Master, imported: tuple[str, ...]) -
     )
     if theirs and ours and work_together(theirs[0], ours[0]) is False:
         text += ", whose clients fail with that master"
+    text = f"{finding.text}; {text}" if finding.text else text
     advice = f"{finding.advice} Start the master by its path, or remove {master.path} from PATH."
-    return finding.warned(
-        f"{finding.text}; {text}" if finding.text else text,
-        advice.strip(),
-        need=finding.need or "one release",
-    )
+    return finding.warned(text, advice.strip(), need=finding.need or "one release")
 
 
 # Library -> package of Debian and Ubuntu, package of the Red Hat family.
@@ -324,11 +311,10 @@ def _judge_file(
     error = f"{missing[0][0]}: cannot open shared object file: No such file or directory"
     what = "error while loading shared libraries" if ("mooncake_" in file.name) else "ImportError"
     remedies = [_remedy(system, engine, library) for library, _ in missing]
-    return passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen).failed(
-        f'it ends with "{what}: {error}"',
-        "; ".join(dict.fromkeys(advice for advice, _ in remedies)),
-        tuple(dict.fromkeys(setting for _, setting in remedies if setting is not None)),
-    )
+    finding = passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen)
+    advice = "; ".join(dict.fromkeys(advice for advice, _ in remedies))
+    settings = dict.fromkeys(setting for _, setting in remedies if setting is not None)
+    return finding.failed(f'it ends with "{what}: {error}"', advice, tuple(settings))
 
 
 def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
@@ -373,24 +359,18 @@ def version_skew(
         ("Mooncake", needs.mooncake_version, mooncake),
         ("SGLang", needs.sglang_version, sglang),
     ):
+        finding = passed(name, f"{name} {have}", f"{name} {wanted}")
         if not wanted:
-            yield skip("the launch names no version of it", name)
+            finding = skip("the launch names no version of it", name)
         elif not have:
-            yield skip("it is not installed here", name)
-        else:
-            yield _judge_skew(name, wanted, have)
-
-
-def _judge_skew(name: str, wanted: str, have: str) -> Finding:
-    """Compare the release that the launch names with the one installed."""
-    finding = passed(name, f"{name} {have}", f"{name} {wanted}")
-    # A local part names a build, not another release.
-    if have.partition("+")[0] == wanted.partition("+")[0].removeprefix("v"):
-        return finding
-    return finding.warned(
-        "the needs were computed for another release than the one here",
-        f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
-    )
+            finding = skip("it is not installed here", name)
+        # A local part names a build, not another release.
+        elif have.partition("+")[0] != wanted.partition("+")[0].removeprefix("v"):
+            text = "the needs were computed for another release than the one here"
+            option = f"--{name.lower()}-version {have}"
+            advice = f"install {name} {wanted}, or give what is here: {option}"
+            finding = finding.warned(text, advice)
+        yield finding
 
 
 @CHECKS.check("software.not-built-in", the_launch)

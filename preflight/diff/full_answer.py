@@ -9,7 +9,7 @@ from datetime import date
 from enum import Enum
 from typing import Any, NamedTuple
 
-from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.finding import Finding, Kind, Status
 from checks.base.fold import fold_alike
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
@@ -59,6 +59,7 @@ class AnswerKey(NamedTuple):
 
 
 Answer = Mapping[AnswerKey, str]
+_CHECK_VERDICT = AnswerKey(Section.VERDICT, "check", "verdict")
 # What --from and --to may name, and the option of the launch that it stands for; the others are
 # facts of the host.
 PRODUCTS = ("sglang", "mooncake", "kernel", "rdma-core", "nvidia-driver")
@@ -202,7 +203,7 @@ def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
             raise ValueError(f"its schema is {content['schema']!r}")
         lines = [(*map(str, line),) for line in content["lines"]]
         answer = {AnswerKey(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
-        _ = answer[AnswerKey(Section.VERDICT, "check", "verdict")]
+        _ = answer[_CHECK_VERDICT]
         waivers = tuple(map(_waiver, content.get("waivers", ())))
         return LockedAnswer(str(content["name"]), answer, waivers)
     except UsageError:
@@ -226,15 +227,14 @@ def without_secrets(answer: Answer) -> Answer:
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     """Yield check's and sizing's verdict, and the releases."""
-    counts = Counter(finding.status for finding in findings)
-    worst = next((status for status in _JUDGED if counts[status]), Status.PASS)
-    yield AnswerKey(Section.VERDICT, "check", "verdict"), worst.value
+    statuses = {finding.status for finding in findings}
+    worst = next((status for status in _JUDGED if status in statuses), Status.PASS)
+    yield _CHECK_VERDICT, worst.value
     yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
         release = release_of(sized, product)
         assumed = " (assumed: nothing says which)" * release.assumed
-        message = f"{release.value}{assumed}"
-        yield AnswerKey(Section.VERDICT, product, "release"), str(message)
+        yield AnswerKey(Section.VERDICT, product, "release"), f"{release.value}{assumed}"
 
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
@@ -275,38 +275,37 @@ def _bytes(size_bytes: int) -> str:
 
 
 def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the flags of each process, named by kind and number."""
+    """Yield the flags of each process, named by kind and number, as its release reads them."""
     seen: Counter[str] = Counter()
     for process in sized.sizing.inputs.processes:
         seen[process.kind.value] += 1
         count = seen[process.kind.value]
         subject = process.kind.value if count == 1 else f"{process.kind.value} {count}"
-        yield from _flags_of(process, subject)
+        for name, text in _flags_of(process):
+            yield AnswerKey(Section.FLAGS, subject, name), text
 
 
-def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the flags of one process with their values, as its release reads them."""
+def _flags_of(process: LaunchProcess) -> Iterator[tuple[str, str]]:
+    """Yield the flags of one process with their values."""
     server = process.server
     if server is None:
         for word in process.arguments:
             flag, _, value = word.text.partition("=")
             if flag.startswith("-"):
-                shown = _value(flag, value) if value else "given"
-                yield AnswerKey(Section.FLAGS, subject, flag), shown
+                yield flag, _value(flag, value) if value else "given"
         return
     parsed = server.arguments
     has = {row["name"] for row in argument_table(parsed.version).rows}
-    yield AnswerKey(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
+    yield "refused", parsed.error or "nothing"
     for shown in left_over_as_shown(parsed.unrecognized):
-        yield AnswerKey(Section.FLAGS, subject, f"{shown} (not recognized)"), "given"
+        yield f"{shown} (not recognized)", "given"
     for name, setting in parsed.settings.items():
         value = _value(name, setting.value)
         text = value if setting.given else DefaultValue(f"{value} (default)")
-        flag = f"--{name.replace('_', '-')}"
-        yield AnswerKey(Section.FLAGS, subject, flag), text if name in has else NO_FLAG
+        yield f"--{name.replace('_', '-')}", text if name in has else NO_FLAG
     if server.store is not None:
         for name, setting in server.store.settings.items():
-            yield AnswerKey(Section.FLAGS, subject, f"store: {name}"), _value(name, setting.value)
+            yield f"store: {name}", _value(name, setting.value)
 
 
 def _value(name: str, value: Any) -> str:
@@ -358,37 +357,31 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 
 def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
     """Yield each finding that counts, with its amounts."""
-    for finding in findings:
-        if finding.status not in _JUDGED:
-            continue
+    for finding in (finding for finding in findings if finding.status in _JUDGED):
         record = advisory(finding.check) if finding.check.startswith(CHECK_PREFIX) else None
         section = Section.FINDINGS if record is None else Section.ADVISORIES
         amounts = "; ".join(filter(None, (finding.have, finding.need)))
         text = amounts if record is None else record.summary
-        text_shown = f"{finding.status.value}: {text}" if text else finding.status.value
-        text_shown = f"ignored, was {text_shown}" if finding.check in ignored else text_shown
-        yield AnswerKey(section, finding.check, finding.subject), text_shown
+        shown = f"{finding.status.value}: {text}" if text else finding.status.value
+        shown = f"ignored, was {shown}" if finding.check in ignored else shown
+        yield AnswerKey(section, finding.check, finding.subject), shown
 
 
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
+    """Yield each setting; a number of bytes or pages has its unit."""
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
-    for setting in made.settings:
-        wanted = _with_unit(setting.setting, setting.wanted) if setting.wanted else "unset"
-        yield AnswerKey(Section.SETTINGS, setting.scope.value, setting.setting.label), wanted
+    for row in made.settings:
+        setting, wanted = row.setting, row.setting.wanted or "unset"
+        limit = setting.kind is Kind.ULIMIT and setting.name in _LIMITS_OF_BYTES
+        if wanted.isdecimal() and "hugepages" in setting.name.rpartition("/")[2]:
+            wanted += " pages"
+        elif wanted.isdecimal() and (limit or setting.kind in _OF_BYTES):
+            wanted = _bytes(int(wanted))
+        yield AnswerKey(Section.SETTINGS, row.scope.value, setting.label), wanted
 
 
 _OF_BYTES = (Kind.SHM_SIZE, Kind.MEMORY, Kind.HUGEPAGES)
 _LIMITS_OF_BYTES = ("memlock", "as", "data", "fsize", "stack")
-
-
-def _with_unit(setting: Setting, wanted: str) -> str:
-    """Return a number of bytes or pages with its unit; other values as they are written."""
-    if not wanted.isdecimal():
-        return wanted
-    if "hugepages" in setting.name.rpartition("/")[2]:
-        return f"{wanted} pages"
-    limit = setting.kind is Kind.ULIMIT and setting.name in _LIMITS_OF_BYTES
-    return _bytes(int(wanted)) if limit or setting.kind in _OF_BYTES else wanted
 
 
 # Words of a verdict, the worst last.
@@ -409,36 +402,31 @@ class Change(NamedTuple):
 def changes(old: Answer, new: Answer) -> list[Change]:
     """Return every line in which two answers differ, section by section."""
     order = list(Section)
-    keys = [*old, *(key for key in new if key not in old)]
-    every_change = [Change(key, old.get(key), new.get(key)) for key in keys]
-    differing = [change for change in every_change if change.old != change.new]
+    every = [Change(key, old.get(key), new.get(key)) for key in {**old, **new}]
+    differing = [change for change in every if change.old != change.new]
     return sorted(differing, key=lambda change: order.index(change.key.section))
 
 
 def exit_code(old: Answer, new: Answer) -> int:
     """Return 0 if nothing changes, 1 if something does, 2 if check's verdict is worse."""
-    key = AnswerKey(Section.VERDICT, "check", "verdict")
-    if _WORSE.index(new[key]) > _WORSE.index(old[key]):
+    if _WORSE.index(new[_CHECK_VERDICT]) > _WORSE.index(old[_CHECK_VERDICT]):
         return 2
     return int(bool(changes(old, new)))
 
 
 def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
     """Return the answer of ``schemas/diff-v1.schema.json``."""
-    return {
-        "from": names[0],
-        "to": names[1],
-        "changes": [
-            {
-                "section": change.key.section.name.lower(),
-                "subjects": subjects([change.key.subject]),
-                "name": change.key.name,
-                "from": change.old,
-                "to": change.new,
-            }
-            for change in changes(old, new)
-        ],
-    }
+    rows = [
+        {
+            "section": key.section.name.lower(),
+            "subjects": subjects([key.subject]),
+            "name": key.name,
+            "from": before,
+            "to": after,
+        }
+        for key, before, after in changes(old, new)
+    ]
+    return {"from": names[0], "to": names[1], "changes": rows}
 
 
 def differences_text(
@@ -456,18 +444,15 @@ def differences_text(
         # Flags that come or go with the release, and that nobody gave.
         flags = [change for change in rows if verbosity < 1 and NO_FLAG in change[1:]]
         quiet = [flag for flag in flags if DefaultValue in map(type, flag[1:])]
-        key = AnswerKey(Section.VERDICT, "check", "verdict")
-        same = section is Section.VERDICT and old[key] == new[key]
-        lines = [f"  check: verdict: {new[key]}, as before"] if same else []
+        verdict = new[_CHECK_VERDICT]
+        same = section is Section.VERDICT and old[_CHECK_VERDICT] == verdict
+        lines = [f"  check: verdict: {verdict}, as before"] if same else []
         shown = _folded([change for change in rows if change not in quiet])
         lines += [line for change in shown for line in _lines(change, paint, width)]
         if quiet:
             come = sum(change.old == NO_FLAG for change in quiet)
-            counted = (
-                f"  {come} flags are new and {len(quiet) - come} are gone that the launch does "
-                "not use (-v)"
-            )
-            lines.append(counted)
+            count = f"{come} flags are new and {len(quiet) - come} are gone"
+            lines.append(f"  {count} that the launch does not use (-v)")
         if lines:
             parts.append("\n".join([section.value, *lines]))
     return "\n\n".join(parts)
@@ -475,17 +460,14 @@ def differences_text(
 
 def _folded(rows: list[Change]) -> list[Change]:
     """Return changes with alike subjects folded: ``launch.sh:3 rank 0-7``."""
-    groups: dict[tuple[object, ...], list[str]] = {}
+    groups: dict[Change, list[str]] = {}
     for change in rows:
-        alike = (change.key.section, change.key.name, change.old, change.new)
+        alike = change._replace(key=change.key._replace(subject=""))
         groups.setdefault(alike, []).append(change.key.subject)
-    folded = []
-    for change in rows:
-        names = groups.pop((change.key.section, change.key.name, change.old, change.new), None)
-        if names is not None:
-            subject = fold_alike(names, MOST_NAMES)
-            folded.append(change._replace(key=change.key._replace(subject=subject)))
-    return folded
+    return [
+        change._replace(key=change.key._replace(subject=fold_alike(names, MOST_NAMES)))
+        for change, names in groups.items()
+    ]
 
 
 def _lines(change: Change, paint: Paint, width: int) -> list[str]:

@@ -6,6 +6,7 @@ Letters tell the parts apart; shades and colours help. Plain: ASCII alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -31,8 +32,12 @@ def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> s
     lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
     for place in memory_map.places:
         lines += _place(memory_map, place, paint, width, plain)
-    tables = [_table(chunk, width) for chunk in _chunks(memory_map.places, width)]
-    return "\n".join([*lines, "", "\n\n".join(table for table in tables if table)]).rstrip()
+    places = memory_map.places
+    rows = table_rows(known_bars(places).values())[:-1]
+    beside = _BESIDE_NAME + max((len(row.name) for row in rows), default=0)
+    count = max(1, (width - beside) // _SIZE_COLUMNS)  # as many as fit beside each other
+    tables = [_table(places[at : at + count], width) for at in range(0, len(places), count)]
+    return "\n".join([*lines, "", "\n\n".join(filter(None, tables))]).rstrip()
 
 
 def _place(
@@ -66,23 +71,20 @@ def _lines(text: str, width: int) -> list[str]:
 
 def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
     """Return a bar to scale between brackets; missing memory stands behind the end."""
-    inside = width - 2 - (1 if bar.over_bytes else 0)
+    inside = width - 2 - bool(bar.over_bytes)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
         (char, part.kind)
         for part, count in zip(bar.parts, counts, strict=True)
         for char in _filled(part.kind, count, plain)
     ]
-    end = len(cells)
-    if bar.over_bytes:
-        size = bar.parts_bytes
-        # At least a column is over, at least one is not.
-        end = min(max(1, inside * (size - bar.over_bytes) // size), inside - 1)
-    drawn = _coloured(cells[:end], paint)
-    if bar.over_bytes:
-        mark = paint(PLAIN_END if plain else END, "red")
-        drawn += mark + _coloured(cells[end:], paint)
-    return f"[{drawn}]"
+    if not bar.over_bytes:
+        return f"[{_coloured(cells, paint)}]"
+    # At least a column is over, at least one is not.
+    size = bar.parts_bytes
+    end = min(max(1, inside * (size - bar.over_bytes) // size), inside - 1)
+    mark = paint(PLAIN_END if plain else END, "red")
+    return f"[{_coloured(cells[:end], paint)}{mark}{_coloured(cells[end:], paint)}]"
 
 
 def _filled(kind: str, count: int, plain: bool) -> str:
@@ -99,13 +101,10 @@ def _filled(kind: str, count: int, plain: bool) -> str:
 
 def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
     """Return the text with each run of one part in its colour."""
-    text, run, kind = "", "", ""
-    for char, its in [*cells, ("", "")]:
-        if its != kind:
-            colour = KINDS[kind].colour if run else ""
-            text += paint(run, colour) if colour else run
-            run, kind = "", its
-        run += char
+    text = ""
+    for kind, run in groupby(cells, key=lambda cell: cell[1]):
+        chars, colour = "".join(char for char, _ in run), KINDS[kind].colour
+        text += paint(chars, colour) if colour else chars
     return text
 
 
@@ -114,32 +113,24 @@ _BESIDE_NAME = 6
 _SIZE_COLUMNS = 13
 
 
-def _chunks(places: Sequence[MemoryPlace], width: int) -> list[Sequence[MemoryPlace]]:
-    """Return rows of places, with as many beside each other as fit."""
-    rows = table_rows(known_bars(places).values())[:-1]
-    beside = _BESIDE_NAME + max((len(row.name) for row in rows), default=0)
-    count = max(1, (width - beside) // _SIZE_COLUMNS)
-    return [places[at : at + count] for at in range(0, len(places), count)]
-
-
 def _table(places: Sequence[MemoryPlace], width: int) -> str:
     """Return a table of all parts in bytes; empty if no part is known."""
-    known = known_bars(places)
+    bars = known_bars(places)
     rows = [
-        ["" if row.kind is None else KINDS[row.kind].letter, row.name, *map(_cell, row.sizes)]
-        for row in table_rows(known.values())
+        [
+            "" if row.kind is None else KINDS[row.kind].letter,
+            row.name,
+            *(format_bytes(size) if size else "" for size in row.sizes),
+        ]
+        for row in table_rows(bars.values())
         if any(row.sizes)
     ]
     if not rows:
         return ""
-    least = max(16, width - _BESIDE_NAME - _SIZE_COLUMNS * len(known))
-    heads = ["", "part", *known]
-    widths = [None, least, *(None for _ in known)]
+    least = max(16, width - _BESIDE_NAME - _SIZE_COLUMNS * len(bars))
+    heads = ["", "part", *bars]
+    widths = [None, least, *(None for _ in bars)]
     return table(rows, heads, right=range(2, len(heads)), widths=widths, margin="  ")
-
-
-def _cell(size: int) -> str:
-    return format_bytes(size) if size else ""
 
 
 def columns_of(sizes: Sequence[int], width: int) -> list[int]:
@@ -149,12 +140,8 @@ def columns_of(sizes: Sequence[int], width: int) -> list[int]:
     Where more than ``width`` sizes are above 0, the largest have a column each.
     """
     filled = [at for at, size in enumerate(sizes) if size > 0]
-    columns = [0] * len(sizes)
-    if not filled or width <= 0:
-        return columns
-    by_size = sorted(filled, key=lambda at: (-sizes[at], at))
-    for at in by_size[:width]:
-        columns[at] = 1
+    first = sorted(filled, key=lambda at: (-sizes[at], at))[: max(0, width)]
+    columns = [int(at in first) for at in range(len(sizes))]
     # Each further column goes to whoever is furthest from its share, the first of equals.
     total = sum(sizes[at] for at in filled)
     spare = width - sum(columns)

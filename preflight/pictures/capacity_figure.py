@@ -37,16 +37,11 @@ def capacity_figure(capacity: Capacity) -> Html:
         )
         return join([*parts, element("p", caption_text)], "\n")
     shown = thinned(reusing(capacity.rounds), MOST_MARKS)
-    if drawn_tiers(shown):
-        caption_text = caption(shown)
-        if any(_spread(shown, name) for name in drawn_tiers(shown)):
-            caption_text += "; the pale area is from the least to the most"
-        names = drawn_tiers(shown)
-        drawn = (
-            _curve(shown, names),
-            _curve_key(shown, names),
-            element("figcaption", caption_text),
-        )
+    if names := drawn_tiers(shown):
+        text = caption(shown)
+        if any(_spread(shown, name) for name in names):
+            text += "; the pale area is from the least to the most"
+        drawn = _curve(shown, names), _curve_key(shown, names), element("figcaption", text)
         parts.append(element("figure", *drawn, class_="curve"))
     return join([*parts, _rounds(capacity.rounds)], "\n")
 
@@ -88,9 +83,8 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
             shapes.append(element("polygon", points=area, class_=f"area t{at}"))
         shapes.append(element("polyline", points=_points(line), class_=f"line t{at}"))
         for x, y in line:
-            shapes.append(
-                element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=6, class_=f"mark t{at}")
-            )
+            place = {"cx": f"{x:.1f}", "cy": f"{y:.1f}"}
+            shapes.append(element("circle", **place, r=6, class_=f"mark t{at}"))
             shapes.append(_text(letter_of(tier), f"{x:.1f}", f"{y + 3.5:.1f}", "letter", "middle"))
     last = rounds[-1]
     rates = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
@@ -169,10 +163,7 @@ def _rounds(rounds: Sequence[Round]) -> Html:
         )
         for each in rounds
     ]
-    heads = [tier if at == 0 else f"+ {tier}" for at, tier in enumerate(tiers)]
-    return table(
-        ["round", "tokens held", "reusable", *heads, "evicting"],
-        rows,
-        caption="Round by round",
-        numeric_columns=range(1, 3 + len(tiers)),
-    )
+    names = [tier if at == 0 else f"+ {tier}" for at, tier in enumerate(tiers)]
+    heads = ["round", "tokens held", "reusable", *names, "evicting"]
+    numeric = range(1, 3 + len(tiers))
+    return table(heads, rows, caption="Round by round", numeric_columns=numeric)

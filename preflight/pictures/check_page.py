@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from checks.base.finding import Status
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
-from checks.hugetlb.pools import Pool
-from checks.memory.facts import MemoryFacts
 from checks.run.facts import Facts
-from checks.system.facts import SystemFacts
 from preflight.base.one_line import with_last_name
 from preflight.base.program import data_file
 from preflight.base.usage_error import UsageError
@@ -48,12 +46,11 @@ PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage"
 def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     """Write the whole document. A picture whose facts are missing says so in its place."""
     launch = seen.launch
+    facts, needs = seen.facts, seen.needs
     sections = [
         PagePart("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
-        PagePart(
-            "Locked memory", lambda: locked_figure(locked_of(seen.facts, seen.needs)), on_paper=True
-        ),
-        PagePart("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
+        PagePart("Locked memory", lambda: locked_figure(locked_of(facts, needs)), on_paper=True),
+        PagePart("GPUs and NICs", lambda: topology_figure(topology_of(facts, needs))),
     ]
     if isinstance(launch, Unknown):
         sections.append(PagePart("What the cache holds", lambda: launch))
@@ -113,7 +110,11 @@ def report_page(
     drawn = list(sections)
     parts = [_verdict(report), _summary(report, groups, wanting), _to_do(groups)]
     parts += [_section(each) for each in drawn if each.on_paper]
-    parts += _findings(report, wanting, about)
+    if wanting:
+        cards = [
+            _card(row, _anchor(wanting, row), about.get(row.finding.check, "")) for row in wanting
+        ]
+        parts.append(element("section", element("h2", "Each finding"), *cards, class_="screen"))
     parts += [
         _listed(report, Status.PASS, "What passed", {"have": "have", "need": "need"}),
         _listed(report, Status.SKIP, "What was skipped", {"why": "text"}),
@@ -125,12 +126,10 @@ def report_page(
 
 def error_page(message: str, made: Made) -> str:
     """Write the page of a command that gave no answer."""
-    box = element(
-        "section", element("strong", "No answer"), element("p", message), class_="verdict fail"
-    )
-    return page(
-        "No answer", join([element("h1", NAME), box, _foot(made)], "\n"), style=page_style()
-    )
+    texts = (element("strong", "No answer"), element("p", message))
+    box = element("section", *texts, class_="verdict fail")
+    body = join([element("h1", NAME), box, _foot(made)], "\n")
+    return page("No answer", body, style=page_style())
 
 
 def page_style() -> str:
@@ -142,11 +141,10 @@ def page_style() -> str:
 def _verdict(report: Report) -> Html:
     """Return the page's head: verdict, reason, counts, and how the launch was read."""
     word = report.verdict.value
-    head = element("strong", status_badge(word), " ", verdict_reason(report))
-    read = element("p", f"read: {report.understood}") if report.understood else ""
-    return element(
-        "section", head, element("p", count_text(report)), read, class_=f"verdict {word}"
-    )
+    parts = [element("strong", status_badge(word), " ", verdict_reason(report))]
+    parts.append(element("p", count_text(report)))
+    parts += [element("p", f"read: {report.understood}")] if report.understood else []
+    return element("section", *parts, class_=f"verdict {word}")
 
 
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
@@ -158,32 +156,20 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
     if not wanting:
         return join(unused)
     file = launch_file(report)
-    lines = [
-        element(
-            "li",
-            status_badge(label(rows[0])),
-            " ",
-            # The id apart: a rule's own name (store-key-unknown) makes no secret of what follows.
-            element(
-                "a", f"{ids}: ", with_last_name(text, file), href=f"#{_anchor(wanting, rows[0])}"
-            ),
-            class_=label(rows[0]),
-        )
-        for rows in groups
-        for ids, text in [told_of(rows)]
-    ]
-    words = list(dict.fromkeys(label(row) for row in wanting))
-    shown = words if len(words) > 1 else []
+    lines = []
+    for rows in groups:
+        ids, text = told_of(rows)
+        # The id apart: a rule's own name (store-key-unknown) makes no secret of what follows.
+        words = f"{ids}: ", with_last_name(text, file)
+        link = element("a", *words, href=f"#{_anchor(wanting, rows[0])}")
+        name = label(rows[0])
+        lines.append(element("li", status_badge(name), " ", link, class_=name))
+    labels = list(dict.fromkeys(label(row) for row in wanting))
+    shown = labels if len(labels) > 1 else []
     ticks = [tick(f"show-{word}", status_badge(word), checked=True) for word in shown]
-    return join(
-        [
-            element("h2", "What was found"),
-            element("p", *ticks, tick("print-all", "print all of it"), class_="filter"),
-            element("ul", *lines, class_="summary"),
-            *unused,
-        ],
-        "\n",
-    )
+    filters = element("p", *ticks, tick("print-all", "print all of it"), class_="filter")
+    summary = element("ul", *lines, class_="summary")
+    return join([element("h2", "What was found"), filters, summary, *unused], "\n")
 
 
 def _anchor(wanting: Sequence[Row], row: Row) -> str:
@@ -192,18 +178,12 @@ def _anchor(wanting: Sequence[Row], row: Row) -> str:
 
 def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
     """Return the list of steps to take; empty if nothing is to be done."""
-    all_steps = steps(groups)
-    if not all_steps:
+    lines = []
+    for step in steps(groups):
+        advice = f": {step.advice}" if step.advice else ""
+        lines.append(element("li", element("strong", step.head), advice, _commands(step.commands)))
+    if not lines:
         return Html("")
-    lines = [
-        element(
-            "li",
-            element("strong", step.head),
-            f": {step.advice}" if step.advice else "",
-            _commands(step.commands),
-        )
-        for step in all_steps
-    ]
     return join([element("h2", "To do"), element("ol", *lines, class_="steps")])
 
 
@@ -214,49 +194,31 @@ def _commands(lines: Sequence[str]) -> Html:
     return element("pre", text, class_="copied" if typed else None) if lines else Html("")
 
 
-def _findings(report: Report, wanting: Sequence[Row], about: Mapping[str, str]) -> list[Html]:
-    if not wanting:
-        return []
-    cards = [_card(row, _anchor(wanting, row), about.get(row.finding.check, "")) for row in wanting]
-    return [element("section", element("h2", "Each finding"), *cards, class_="screen")]
-
-
 def _card(row: Row, anchor: str, about: str) -> Html:
     """Return the card of one finding: quantities, advice, commands, evidence, explanation."""
     finding = row.finding
-    waived = row.ignored is not None
     word = label(row)
-    head = element("h3", status_badge(word), f" {finding.check}: ", finding.subject)
     follows = finding.text
     if finding.status is Status.FAIL and row.consequence is not None:
         follows = f"{follows}: {row.consequence.value}" if follows else row.consequence.value
-    quantities = [
-        ("ignored", f"was {finding.status.value}; {row.ignored}" if waived else ""),
-        ("have", finding.have),
-        ("need", finding.need),
-        ("formula", finding.formula),
-    ]
+    ignored = "" if row.ignored is None else f"was {finding.status.value}; {row.ignored}"
+    quantities = [("ignored", ignored)]
+    quantities += [(name, getattr(finding, name)) for name in ("have", "need", "formula")]
     seen = [
         element("li", element("code", each.source), ": ", element("code", each.value or "(empty)"))
         for each in finding.evidence
     ]
     heading = f"Seen in {len(seen)} places" if len(seen) > 1 else "Seen"
+    texts = [element("p", each) for each in about.split("\n\n")] if about else []
+    details = [(heading, [element("ul", *seen, class_="small")] if seen else [])]
+    details.append((f"What {finding.check} is about", texts))
     parts = [
-        head,
+        element("h3", status_badge(word), f" {finding.check}: ", finding.subject),
         element("p", follows) if follows else "",
         facts_list(quantities),
         element("p", element("strong", "To do: "), row.advice) if row.advice else "",
         _commands(row.commands),
-        element("details", element("summary", heading), element("ul", *seen, class_="small"))
-        if seen
-        else "",
-        element(
-            "details",
-            element("summary", f"What {finding.check} is about"),
-            *(element("p", each) for each in about.split("\n\n")),
-        )
-        if about
-        else "",
+        *(element("details", element("summary", head), *inner) for head, inner in details if inner),
     ]
     return element("article", *parts, class_=f"card {word}", id=anchor)
 
@@ -295,39 +257,31 @@ def _foot(made: Made) -> Html:
 
 def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
     """Draw processes with their memory, and settings with their origins; no environment."""
-    processes = table(
-        ["process", "node", "GPU", "huge pages", "regular memory", "registered per NIC"],
-        [_process(process) for process in needs.processes],
-        caption=f"Processes of {needs.source}",
-        numeric_columns=(3, 4, 5),
-    )
+
+    def size(size: int | Unknown) -> str:
+        return "unknown" if isinstance(size, Unknown) else format_bytes(size) if size else ""
+
+    rows = [
+        (
+            process.name,
+            "any" if process.node is None else str(process.node),
+            "" if process.gpu is None else str(process.gpu),
+            size(process.hugetlb_bytes),
+            size(process.regular_bytes),
+            size(process.registered_bytes),
+        )
+        for process in needs.processes
+    ]
+    heads = ["process", "node", "GPU", "huge pages", "regular memory", "registered per NIC"]
+    caption = f"Processes of {needs.source}"
+    processes = table(heads, rows, caption=caption, numeric_columns=(3, 4, 5))
     shown = sizing.shown
     if shown is None:
         return processes
-    inputs = table(
-        ["setting", "value", "from"],
-        [(name, _value(each.value), each.origin) for name, each in shown.inputs.shown.items()],
-        caption="Settings",
-    )
+    settings = shown.inputs.shown.items()
+    values = [(name, _value(each.value), each.origin) for name, each in settings]
+    inputs = table(["setting", "value", "from"], values, caption="Settings")
     return join([processes, element("details", element("summary", "Settings"), inputs)], "\n")
-
-
-def _process(process: ProcessNeeds) -> tuple[str, ...]:
-    """Return a process as a row: where it runs and its memory."""
-    return (
-        process.name,
-        "any" if process.node is None else str(process.node),
-        "" if process.gpu is None else str(process.gpu),
-        _size(process.hugetlb_bytes),
-        _size(process.regular_bytes),
-        _size(process.registered_bytes),
-    )
-
-
-def _size(size: int | Unknown) -> str:
-    if isinstance(size, Unknown):
-        return "unknown"
-    return format_bytes(size) if size else ""
 
 
 def _value(value: object) -> str:
@@ -338,50 +292,42 @@ def _value(value: object) -> str:
 
 def host_table(facts: Facts) -> Html:
     """Return the host in a few lines; an unread fact says so."""
+
+    def memory() -> str:
+        sizes = [facts.memory.value(key) for key in ("MemTotal", "MemAvailable")]
+        total, available = (_text(partial(lambda x: format_bytes(known(x)), x)) for x in sizes)
+        return f"{total}, {available} available"
+
+    def container() -> str:
+        kind, source = facts.system.container.kind, facts.system.container.source
+        return f"{kind} ({source})" if source else kind
+
+    version = _text(lambda: known(facts.system.distribution_version))
     rows = [
-        ("kernel", lambda: known(facts.system.kernel_release)),
-        ("distribution", lambda: _distribution(facts.system)),
-        ("container", lambda: _container(facts.system)),
-        ("memory", lambda: _memory(facts.memory)),
+        ("kernel", _text(lambda: known(facts.system.kernel_release))),
+        ("distribution", _text(lambda: f"{known(facts.system.distribution)} {version}")),
+        ("container", _text(container)),
+        ("memory", _text(memory)),
     ]
-    return facts_list([*((name, _text(read)) for name, read in rows), *_pools(facts)])
+    return facts_list([*rows, *_pools(facts)])
 
 
-def _text(read: Callable[..., str], *arguments: object) -> str:
+def _text(read: Callable[[], str]) -> str:
     try:
-        return read(*arguments)
+        return read()
     except (UnknownFactError, UnreadTopicError) as error:
         return f"unknown: {error.fact.reason}"
 
 
-def _distribution(system: SystemFacts) -> str:
-    name = known(system.distribution)
-    return f"{name} {_text(lambda: known(system.distribution_version))}"
-
-
-def _container(system: SystemFacts) -> str:
-    kind, source = system.container.kind, system.container.source
-    return f"{kind} ({source})" if source else kind
-
-
-def _memory(memory: MemoryFacts) -> str:
-    sizes = (memory.value(key) for key in ("MemTotal", "MemAvailable"))
-    total, available = (_text(_known_size, size) for size in sizes)
-    return f"{total}, {available} available"
-
-
-def _known_size(size: int | Unknown) -> str:
-    return format_bytes(known(size))
-
-
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
+    """Return a row for each page size: pages, free pages, promised pages."""
+
+    def text(size: int) -> str:
+        pool = known(pools[size])
+        return f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"
+
     try:
         pools = known(facts.hugetlb.hugetlb.pools)
     except (UnknownFactError, UnreadTopicError) as error:
         return [("huge pages", f"unknown: {error.fact.reason}")]
-    return [(f"pages of {format_page_size(size)}", _text(_pool, pools[size])) for size in pools]
-
-
-def _pool(read: Pool | Unknown) -> str:
-    pool = known(read)
-    return f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"
+    return [(f"pages of {format_page_size(size)}", _text(partial(text, size))) for size in pools]

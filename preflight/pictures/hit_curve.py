@@ -72,23 +72,18 @@ class _Plot(NamedTuple):
 def _plot(capacity: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
     """Return the plot; None if nothing hits, or there is one size alone."""
     sizes = [size for size, _ in answer.best]
-    if not answer.curve.ceiling or len(sizes) < 2:
+    ceiling = answer.curve.ceiling
+    if not ceiling or len(sizes) < 2:
         return None
     least, most = sizes[0], sizes[-1]
-    count = 1
-    while least << count < most:
-        count += 1
-    plot = _Plot(answer, least, least << count, _top(answer.curve.ceiling), ())
+    doublings = max(1, (-(-most // least) - 1).bit_length())
+    top = min(1.0, (int(ceiling * 10) + 1) / 10)  # the next ten per cent
+    plot = _Plot(answer, least, least << doublings, top, ())
     marks = [
         _Mark(letter_of(name), name, plot.across(blocks), answer.curve.rate(blocks))
         for name, blocks in tier_sizes(capacity, answer)
     ]
     return plot._replace(marks=tuple(marks))
-
-
-def _top(ceiling: float) -> float:
-    """Return the next ten per cent above ``ceiling``, at most 1."""
-    return min(1.0, (int(ceiling * 10) + 1) / 10)
 
 
 def _short(tokens: int) -> str:
@@ -153,12 +148,11 @@ def _between(points: Sequence[tuple[float, float]], across: float) -> float:
     before = points[0]
     for point in points:
         if point[0] >= across:
-            if point[0] == before[0]:
-                return point[1]
-            part = (across - before[0]) / (point[0] - before[0])
+            width = point[0] - before[0]
+            part = (across - before[0]) / width if width else 1.0
             return before[1] + (point[1] - before[1]) * part
         before = point
-    return points[-1][1]
+    return before[1]
 
 
 def plot_figure(
@@ -227,20 +221,6 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 """
 
 
-def plot_svg(capacity: CapacityAnswer, answer: TraceAnswer) -> str:
-    """Return the curve as a whole document; "" if there is nothing to draw."""
-    style = Html(f"<style>{_ALONE}</style>")
-    drawn = plot_figure(capacity, answer, style, xmlns="http://www.w3.org/2000/svg")
-    return f"{drawn}\n" if drawn else ""
-
-
-def trace_page(capacity: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
-    """Return a page with all that the text says. style: of pictures."""
-    title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
-    parts = [element("h1", title), *trace_parts(capacity, answer)]
-    return page(title, join(parts, "\n"), style=style)
-
-
 def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
     """Return the parts of a page about a trace: each server's tiers, curve and notes."""
     parts = [element("p", trace_head(answer))]
@@ -264,11 +244,16 @@ def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
 
 
 def say_picture(format_: str, capacity: CapacityAnswer, answer: TraceAnswer) -> None:
-    """Print the page, or the curve by itself: ``html`` or ``svg``."""
+    """Print the page with all that the text says, or the curve by itself: ``html`` or ``svg``."""
     if format_ == "html":
-        say(trace_page(capacity, answer, page_style()).rstrip("\n"))
-    elif drawn := plot_svg(capacity, answer):
-        say(drawn.rstrip("\n"))
+        title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
+        body = join([element("h1", title), *trace_parts(capacity, answer)], "\n")
+        say(page(title, body, style=page_style()).rstrip("\n"))
+        return
+    style = Html(f"<style>{_ALONE}</style>")
+    drawn = plot_figure(capacity, answer, style, xmlns="http://www.w3.org/2000/svg")
+    if drawn:
+        say(drawn)
     else:
         say("--format svg: not written: nothing is asked for twice", err=True)
 

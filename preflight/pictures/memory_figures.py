@@ -22,46 +22,33 @@ _PALE = ("pool", "free", "reserve", "closed", "unknown")
 
 def memory_figure(memory_map: MemoryMap) -> Html:
     """Draw every bar with its notes, and one table of all parts in bytes."""
-    return join(
-        [
-            _patterns(),
-            *(_place(memory_map, place) for place in memory_map.places),
-            _table(memory_map),
-        ],
-        "\n",
-    )
+    places = (_place(memory_map, place) for place in memory_map.places)
+    return join([_patterns(), *places, _table(memory_map)], "\n")
 
 
 def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
     """Draw the bars of one place: now, and with the launch."""
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
-    shown = place.shown
     total = place.now.total_bytes
     size = "bound to no node" if total is None else format_bytes(total)
     lines = [element("h3", f"{place.name}: {size}")]
-    if place.now.parts:
-        lines.append(_row(memory_map, "now", place.name, place.now))
-    if isinstance(place.after, Unknown):
-        lines.append(element("p", f"With the launch: unknown: {place.after.reason}"))
-    elif place.after is not None:
-        lines.append(_row(memory_map, "with the launch", place.name, place.after))
-    if not isinstance(shown, Unknown):
-        lines += [element("p", note, class_="small") for note in shown.notes]
+    for label, bar in (("now", place.now), ("with the launch", place.after)):
+        if isinstance(bar, Unknown):
+            lines.append(element("p", f"With the launch: unknown: {bar.reason}"))
+        elif bar is not None and (bar.parts or bar is place.after):
+            drawn = _svg(f"{place.name} {label}", bar, memory_map.share(bar))
+            head = element("span", label, class_="small muted")
+            lines.append(element("div", head, drawn, class_="bar"))
+    if not isinstance(place.shown, Unknown):
+        lines += [element("p", note, class_="small") for note in place.shown.notes]
     return element("div", *lines, class_="place")
-
-
-def _row(memory_map: MemoryMap, label: str, name: str, bar: Bar) -> Html:
-    drawn = _svg(f"{name} {label}", bar, memory_map.share(bar))
-    return element("div", element("span", label, class_="small muted"), drawn, class_="bar")
 
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
     """Draw a bar with widths in per cent, so that letters are not stretched."""
     size = bar.parts_bytes
     parts = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
-    if bar.over_bytes:
-        parts += f"; {format_bytes(bar.over_bytes)} of it is not there"
     shapes, at = [], 0
     for part in bar.parts:
         kind = KINDS[part.kind]
@@ -74,13 +61,23 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
         shapes.append(element("g", title, *inner))
         at += part.bytes
     if bar.over_bytes:
-        end = size - bar.over_bytes
-        shapes.append(_rect(end, bar.over_bytes, size, "p-over"))
-        place = _percent(end, size)
-        shapes.append(element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end"))
+        parts += f"; {format_bytes(bar.over_bytes)} of it is not there"
+        shapes += _over(size - bar.over_bytes, size)
+    return _membar(f"{label}: {parts}", share, shapes)
+
+
+def _membar(label: str, share: float, shapes: Sequence[Html]) -> Html:
+    """Draw a bar that is ``share`` of the page wide, and two pixels at least."""
     width = f"{max(1.0, share * 100):.4f}%"
-    about = {"role": "img", "aria_label": f"{label}: {parts}"}
+    about = {"role": "img", "aria_label": label}
     return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
+
+
+def _over(end: int, size: int) -> list[Html]:
+    """Draw what is over the end, and the end."""
+    place = _percent(end, size)
+    line = element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end")
+    return [_rect(end, size - end, size, "p-over"), line]
 
 
 def _letter(kind: str, x: str | int, y: int) -> Html:
@@ -99,23 +96,19 @@ def _percent(part: int, total: int) -> str:
 
 def _table(memory_map: MemoryMap) -> Html:
     """Return a table of all parts in bytes; empty if no part is known."""
-    known = known_bars(memory_map.places)
+    bars = known_bars(memory_map.places)
     rows = [
         [
             row.name if row.kind is None else join([_swatch(row.kind), row.name]),
-            *map(_cell, row.sizes),
+            *(Keyed(format_bytes(size), size) if size else "" for size in row.sizes),
         ]
-        for row in table_rows(known.values())
+        for row in table_rows(bars.values())
     ]
     if not rows:
         return Html("")
     caption = "Memory with this launch" if memory_map.with_launch else "Memory of this host"
-    numeric = range(1, len(known) + 1)
-    return table(["part", *known], rows, caption=caption, numeric_columns=numeric)
-
-
-def _cell(size: int) -> Keyed | str:
-    return Keyed(format_bytes(size), size) if size else ""
+    numeric = range(1, len(bars) + 1)
+    return table(["part", *bars], rows, caption=caption, numeric_columns=numeric)
 
 
 def _swatch(kind: str) -> Html:
@@ -138,13 +131,13 @@ def _patterns() -> Html:
             f"{join(inner)}</pattern>"
         )
 
-    up = element("path", d="M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", class_="hatch")
+    rising = "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4"
+    up = element("path", d=rising, class_="hatch")
     down = element("path", d="M-2,6 l4,4 M0,0 l8,8 M6,-2 l4,4", class_="hatch")
     dot = element("circle", cx="4", cy="4", r="1.2", class_="dot")
-    over = element("path", d="M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", class_="hatch-over")
     defs = element(
         "defs",
-        pattern("over", over),
+        pattern("over", element("path", d=rising, class_="hatch-over")),
         pattern("stripes", up),
         pattern("cross", up, down),
         pattern("dots", dot),
@@ -182,10 +175,8 @@ def locked_figure(locked: Sequence[Locked]) -> Html:
     """Draw the registered memory and the limit of each process, to one scale."""
     if not locked:
         return element("p", "No process of the launch registers memory with a NIC.")
-    whole = max(
-        (each.wanted.bytes for each in locked if isinstance(each.wanted, Demand)), default=0
-    )
-    return join([_locked(each, whole) for each in locked], "\n")
+    sizes = [each.wanted.bytes for each in locked if isinstance(each.wanted, Demand)]
+    return join([_locked(each, max(sizes, default=0)) for each in locked], "\n")
 
 
 def _locked(each: Locked, whole: int) -> Html:
@@ -193,24 +184,14 @@ def _locked(each: Locked, whole: int) -> Html:
     name = fold(each.names)
     head = element("h3", name)
     if isinstance(each.wanted, Unknown):
-        return element(
-            "div", head, element("p", f"Not known: {each.wanted.reason}"), class_="place"
-        )
+        text = element("p", f"Not known: {each.wanted.reason}")
+        return element("div", head, text, class_="place")
     size, may = each.wanted.bytes, each.may_bytes
     message = f"registers {format_bytes(size)}, may lock {each.have}"
     shapes = [element("title", message), _rect(0, size, size, "k-l2")] if size else []
     if isinstance(may, int) and may < size:
-        end = _percent(may, size)
-        shapes.append(_rect(may, size - may, size, "p-over"))
-        shapes.append(element("line", x1=end, x2=end, y1=0, y2=BAR_HEIGHT, class_="end"))
-    bar = element(
-        "svg",
-        element("g", *shapes),
-        class_="membar",
-        width=f"{max(1.0, size * 100 / whole if whole else 0):.4f}%",
-        height=BAR_HEIGHT,
-        role="img",
-        aria_label=f"{name}: {message}",
-    )
-    text = f"{message}; {each.wanted.formula}"
-    return element("div", head, bar, element("p", text, class_="small"), class_="place")
+        shapes += _over(may, size)
+    share = size / whole if whole else 0
+    bar = _membar(f"{name}: {message}", share, [element("g", *shapes)])
+    text = element("p", f"{message}; {each.wanted.formula}", class_="small")
+    return element("div", head, bar, text, class_="place")

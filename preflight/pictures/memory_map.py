@@ -6,20 +6,20 @@ The same numbers as the checks judge by: of the whole host what ``MemAvailable``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.pages import MemoryKind
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.pools import HugeTlb, Pool
 from checks.memory.facts import MemoryFacts
 from checks.memory.judge import RESERVE_BYTES
 from checks.run.facts import Facts
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.replay import ProcessReplay
+from preflight.mooncake.allocations import Backing
 
 # What the map is drawn from, whatever was checked.
 MAP_TOPICS = ("memory", "hugetlb", "numa")
@@ -163,11 +163,12 @@ class _Memory(NamedTuple):
 
 def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
     """Map the host's memory. takes: the launch's, None without one."""
-    host = _place("host", _host(facts), takes)
+    topic = facts.topic("hugetlb")
+    hugetlb = topic if isinstance(topic, Unknown) else topic.hugetlb
+    host = _place("host", _host(facts, hugetlb), takes)
     numa = facts.topic("numa")
     if isinstance(numa, Unknown) or len(numa.nodes) < 2:
         return MemoryMap((host,))
-    hugetlb = _hugetlb(facts)
     places = []
     for numa_node in numa.nodes:
         bound = takes if not isinstance(takes, Sequence) else _bound(takes, numa_node.node)
@@ -175,10 +176,8 @@ def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMa
             continue  # CPUs without memory of their own
         memory = _node(numa_node.node, numa_node.total_bytes, numa_node.available_bytes, hugetlb)
         places.append(_place(f"node {numa_node.node}", memory, bound))
-    free = () if not isinstance(takes, Sequence) else _bound(takes, None)
-    if free:
-        bar = Bar(None, _launch_parts(free))
-        places.append(MemoryPlace("any node", Bar(None, ()), bar))
+    if isinstance(takes, Sequence) and (free := _bound(takes, None)):
+        places.append(MemoryPlace("any node", Bar(None, ()), Bar(None, _launch_parts(free))))
     return MemoryMap((*places, host))
 
 
@@ -193,23 +192,19 @@ def _place(
     if isinstance(memory, Unknown):
         return MemoryPlace(name, memory, None if takes is None else memory)
     now = _bar(memory, ())
-    if takes is None or isinstance(takes, Unknown) or isinstance(now, Unknown):
-        return MemoryPlace(name, now, None if takes is None else _first_unknown(takes, now))
-    return MemoryPlace(name, now, _bar(memory, takes))
-
-
-def _first_unknown(*values: object) -> Unknown:
-    return next(value for value in values if isinstance(value, Unknown))
+    if takes is None or isinstance(takes, Unknown):
+        return MemoryPlace(name, now, takes)
+    return MemoryPlace(name, now, now if isinstance(now, Unknown) else _bar(memory, takes))
 
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
     """Return the bar of a memory with ``takes`` on top."""
     available = memory.available_bytes
     rest = memory.total_bytes - available
+    pools: Mapping[int, tuple[int, int]] = {}
     if isinstance(memory.pools, Unknown):
         if any(take.page_bytes is not None for take in takes):
             return memory.pools
-        pools: Mapping[int, tuple[int, int]] = {}
         first = [BarPart("unknown", rest)]
     else:
         pools = memory.pools
@@ -223,78 +218,54 @@ def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
                 f"the HugeTLB pools ({format_bytes(in_pools)}) are larger than this memory "
                 f"({format_bytes(memory.total_bytes)})"
             )
-    wanted = _pages(takes)
+    wanted: Counter[int] = Counter()
+    for take in takes:
+        if take.page_bytes is not None:
+            wanted[take.page_bytes] += take.bytes // take.page_bytes
     grown = sum(size * max(0, pages - pools.get(size, (0, 0))[1]) for size, pages in wanted.items())
-    left_in_pools = sum(
-        size * max(0, free - wanted.get(size, 0)) for size, (_, free) in pools.items()
-    )
+    left_in_pools = sum(size * max(0, free - wanted[size]) for size, (_, free) in pools.items())
     regular = sum(take.bytes for take in takes if take.page_bytes is None)
     closed = 0 if memory.allowed_bytes is None else max(0, available - memory.allowed_bytes)
     # A pool grows outside of any memory cgroup.
     left = available - closed - regular - max(0, grown - closed)
-    closed = max(0, closed - grown)
     reserve = min(memory.reserve_bytes, max(0, left))
     parts = (
         *first,
         *_launch_parts(takes),
         BarPart("pool", left_in_pools),
-        BarPart("closed", closed),
+        BarPart("closed", max(0, closed - grown)),
         BarPart("free", max(0, left) - reserve),
         BarPart("reserve", reserve),
     )
-    over = max(0, -left)
-    notes = (*memory.notes, *_notes(memory, grown, over, reserve, bool(takes)))
-    return Bar(memory.total_bytes, _ordered(parts), over, notes)
-
-
-def _notes(memory: _Memory, grown: int, over: int, reserve: int, launched: bool) -> Iterable[str]:
-    """Yield the sentences on a bar: pages to reserve, over-commitment, a small reserve."""
+    notes, over = list(memory.notes), max(0, -left)
     if grown:
-        yield f"{format_bytes(grown)} of the huge pages are not reserved yet"
+        notes.append(f"{format_bytes(grown)} of the huge pages are not reserved yet")
     if over:
         what = "there is" if memory.allowed_bytes is None else "the memory cgroup allows"
-        yield f"over-committed: {format_bytes(over)} more than {what}"
-    elif launched and reserve < memory.reserve_bytes:
-        yield f"{format_bytes(reserve)} left of {format_bytes(memory.reserve_bytes)} reserve"
-
-
-def _pages(takes: Iterable[Take]) -> dict[int, int]:
-    """Count huge pages by size."""
-    pages: dict[int, int] = {}
-    for take in takes:
-        if take.page_bytes is not None:
-            pages[take.page_bytes] = pages.get(take.page_bytes, 0) + take.bytes // take.page_bytes
-    return pages
+        notes.append(f"over-committed: {format_bytes(over)} more than {what}")
+    elif takes and reserve < memory.reserve_bytes:
+        size = format_bytes(memory.reserve_bytes)
+        notes.append(f"{format_bytes(reserve)} left of {size} reserve")
+    return Bar(memory.total_bytes, _ordered(parts), over, tuple(notes))
 
 
 def _launch_parts(takes: Iterable[Take]) -> tuple[BarPart, ...]:
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for take in takes:
-        kind = take.owner if take.page_bytes is None else f"{take.owner}_huge"
-        sizes[kind] = sizes.get(kind, 0) + take.bytes
-    return _ordered(BarPart(kind, size) for kind, size in sizes.items())
+        sizes[take.owner if take.page_bytes is None else f"{take.owner}_huge"] += take.bytes
+    return _ordered(BarPart(*item) for item in sizes.items())
 
 
 def _ordered(parts: Iterable[BarPart]) -> tuple[BarPart, ...]:
     order = list(KINDS)
-    return tuple(
-        sorted((part for part in parts if part.bytes), key=lambda part: order.index(part.kind))
-    )
+    return tuple(sorted((x for x in parts if x.bytes), key=lambda part: order.index(part.kind)))
 
 
-def _hugetlb(facts: Facts) -> HugeTlb | Unknown:
-    topic = facts.topic("hugetlb")
-    return topic if isinstance(topic, Unknown) else topic.hugetlb
-
-
-def _host(facts: Facts) -> _Memory | Unknown:
+@or_unknown
+def _host(facts: Facts, hugetlb: HugeTlb | Unknown) -> _Memory | Unknown:
     """Return the memory of the whole host, as far as the memory cgroup allows."""
-    topic: MemoryFacts | Unknown = facts.topic("memory")
-    if isinstance(topic, Unknown):
-        return topic
-    total, available = topic.value("MemTotal"), topic.value("MemAvailable")
-    if isinstance(total, Unknown) or isinstance(available, Unknown):
-        return _first_unknown(total, available)
+    topic: MemoryFacts = known(facts.topic("memory"))
+    total, available = known(topic.value("MemTotal")), known(topic.value("MemAvailable"))
     if available > total:
         return Unknown(f"MemAvailable is more than MemTotal ({total} bytes)")
 
@@ -302,7 +273,6 @@ def _host(facts: Facts) -> _Memory | Unknown:
         free = max(0, pool.free_pages - pool.reserved_pages)
         return pool.total_pages - free, free
 
-    pools = _pools(_hugetlb(facts), whole)
     notes: tuple[str, ...] = ()
     allowed = None
     if isinstance(topic.headroom, Unknown):
@@ -310,20 +280,22 @@ def _host(facts: Facts) -> _Memory | Unknown:
     elif topic.headroom is not None and topic.headroom.left_bytes < available:
         allowed = max(0, topic.headroom.left_bytes)
         notes = (f"the memory cgroup allows {format_bytes(allowed)} more",)
-    return _Memory(total, available, pools, allowed, RESERVE_BYTES, notes)
+    return _Memory(total, available, _pools(hugetlb, whole), allowed, RESERVE_BYTES, notes)
 
 
+@or_unknown
 def _node(
     numa_node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
 ) -> _Memory | Unknown:
     """Return the memory of one NUMA node."""
-    if isinstance(total, Unknown) or isinstance(available, Unknown):
-        return _first_unknown(total, available)
+    total, available = known(total), known(available)
     if available > total:
         return Unknown(f"node {numa_node}: more is available than there is ({total} bytes)")
+    promised: list[int] = []
 
     def share(pool: Pool) -> tuple[int, int] | Unknown:
         """Return the held and the free pages of a pool on this node."""
+        promised.append(pool.page_size_bytes * pool.reserved_pages)
         if numa_node in pool.nodes:
             here = pool.nodes[numa_node]
             return here.total_pages - here.free_pages, here.free_pages
@@ -332,32 +304,21 @@ def _node(
         return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
 
     pools = _pools(hugetlb, share)
-    promised = 0
-    if not isinstance(pools, Unknown) and not isinstance(hugetlb, Unknown):
-        promised = sum(
-            size * hugetlb_pool.reserved_pages
-            for size in pools
-            if not isinstance(hugetlb_pool := hugetlb.pool(size), Unknown)
-        )
-    notes = (f"{format_bytes(promised)} of all nodes' free huge pages are promised to others",)
-    return _Memory(total, available, pools, notes=notes if promised else ())
+    size = 0 if isinstance(pools, Unknown) else sum(promised)
+    notes = (f"{format_bytes(size)} of all nodes' free huge pages are promised to others",)
+    return _Memory(total, available, pools, notes=notes if size else ())
 
 
+@or_unknown
 def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
     """Return pages held by others and pages free, by page size."""
-    if isinstance(hugetlb, Unknown):
-        return hugetlb
-    if isinstance(hugetlb.pools, Unknown):
-        return {} if hugetlb.pools.absent else hugetlb.pools
-    pages_by_size: dict[int, tuple[int, int]] = {}
-    for size, pool in hugetlb.pools.items():
-        pages = pool if isinstance(pool, Unknown) else share(pool)
-        if isinstance(pages, Unknown):
-            return pages
-        pages_by_size[size] = pages
-    return pages_by_size
+    pools = known(hugetlb).pools
+    if isinstance(pools, Unknown) and pools.absent:
+        return {}
+    pools = known(pools)
+    return {size: known(share(known(pool))) for size, pool in pools.items()}
 
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".
@@ -403,21 +364,14 @@ def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
     if shown is None:
         least = sized.sizing.inputs.least
         return least if isinstance(least, Unknown) else Unknown("what the launch maps is not known")
-    return tuple(take for process in shown.asked for take in _takes(process))
-
-
-def _takes(process: ProcessReplay) -> list[Take]:
-    """Return the memory that a process takes, mapping by mapping."""
     takes = []
-    for mapped in (*process.allocations, *process.heap):
-        size = mapped.pages * mapped.page_size_bytes
-        if size and (mapped.on_huge_pages or mapped.backing is Backing.REGULAR):
-            takes.append(_take(mapped, size, process.process.node))
-    return takes
-
-
-def _take(mapped: Allocation, size: int, bound: int | None) -> Take:
-    page = mapped.page_size_bytes if mapped.on_huge_pages else None
-    # A process that is bound takes its regular memory there too, though no mapping says so.
-    numa_node = bound if mapped.node is None else mapped.node
-    return Take(OWNERS.get(mapped.what, "other"), size, page, numa_node)
+    for replayed in shown.asked:
+        for mapped in (*replayed.allocations, *replayed.heap):
+            page = mapped.page_size_bytes if mapped.on_huge_pages else None
+            # A process that is bound takes its regular memory there too, though no mapping says so.
+            numa_node = replayed.process.node if mapped.node is None else mapped.node
+            bytes_taken = mapped.pages * mapped.page_size_bytes
+            if bytes_taken and (page or mapped.backing is Backing.REGULAR):
+                owner = OWNERS.get(mapped.what, "other")
+                takes.append(Take(owner, bytes_taken, page, numa_node))
+    return tuple(takes)

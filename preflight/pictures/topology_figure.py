@@ -25,22 +25,18 @@ _LETTERS = 22
 
 def topology_figure(topology: Topology) -> Html:
     """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
-    groups = [(f"node {numa_node.node}", numa_node.node) for numa_node in topology.nodes]
-    loose = any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics))
-    if loose:
-        groups.append(("on no known node", -1))
-    boxes = [
-        _node(topology, name, None if numa_node < 0 else numa_node) for name, numa_node in groups
-    ]
+    groups: list[tuple[str, int | None]] = [(f"node {x.node}", x.node) for x in topology.nodes]
+    if any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics)):
+        groups.append(("on no known node", None))
+    boxes = [_node(topology, name, numa_node) for name, numa_node in groups]
     parts = [element("div", *boxes, class_="nodes"), _key(topology)]
     return join([*parts, _devices(topology), _matrix(topology)], "\n")
 
 
 def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
     """Return the node whose box a device stands in; None if that node is not shown."""
-    return (
-        device.node if any(numa_node.node == device.node for numa_node in topology.nodes) else None
-    )
+    shown = any(numa_node.node == device.node for numa_node in topology.nodes)
+    return device.node if shown else None
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
@@ -48,13 +44,10 @@ def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
 
     None if no path is known.
     """
-    levels: dict[str, list[str]] = {}
-    for (its, nic), path in topology.paths.items():
-        if its == gpu and isinstance(path, str):
-            levels.setdefault(path, []).append(nic)
-    for level in LEVELS:
-        if level in levels:
-            return level, tuple(levels[level])
+    paths = {nic: path for (its, nic), path in topology.paths.items() if its == gpu}
+    known = [path for path in paths.values() if isinstance(path, str)]
+    for level in (level for level in LEVELS if level in known):
+        return level, tuple(nic for nic, path in paths.items() if path == level)
     return None
 
 
@@ -72,12 +65,10 @@ def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
     caption = element("figcaption", ", ".join(about))
     if not rows:
         return element("figure", caption, element("p", "No GPU and no NIC", class_="small"))
-    lines, sentences = _lines(topology, gpus, nics)
-    shapes = [*lines]
-    shapes += [_device(gpu, 0, _top(at, len(gpus), rows), _GPU) for at, gpu in enumerate(gpus)]
-    shapes += [
-        _device(nic, _WIDTH - _NIC, _top(at, len(nics), rows), _NIC) for at, nic in enumerate(nics)
-    ]
+    shapes, sentences = _lines(topology, gpus, nics)
+    for devices, left, width in ((gpus, 0, _GPU), (nics, _WIDTH - _NIC, _NIC)):
+        for at, device in enumerate(devices):
+            shapes.append(_device(device, left, _top(at, len(devices), rows), width))
     names = ", ".join(device.name for device in (*gpus, *nics))
     # The parser of HTML gives viewBox its capital back.
     size = {"viewBox": f"0 0 {_WIDTH} {rows * _ROW}", "width": "100%"}
@@ -132,31 +123,26 @@ def _short(text: str) -> str:
 
 def _key(topology: Topology) -> Html:
     """Explain the lines that are drawn, and name GPUs whose nearest NIC is in another box."""
-    drawn, far = [], []
+    drawn, far = set(), []
     for gpu in topology.gpus:
         best = nearest(topology, gpu.name)
         if best is None:
             continue
         level, names = best
+        drawn.add(level)
         here = [nic for nic in topology.nics if nic.name in names]
-        if level not in drawn:
-            drawn.append(level)
         if all(_box_of(topology, nic) != _box_of(topology, gpu) for nic in here):
             far.append(f"{gpu.name}: its nearest NIC ({', '.join(names)}) is not on its node")
-    items = [
-        element("li", _sample(level), f" {level}: through {LEVELS[level]}")
-        for level in LEVELS
-        if level in drawn
-    ]
+    items = []
+    for level in (level for level in LEVELS if level in drawn):
+        line = element("line", x1="0", y1="6", x2="34", y2="6", class_=f"path {level.lower()}")
+        size = {"width": "34", "height": "12", "aria_hidden": "true"}
+        sample = element("svg", line, class_="sample", **size)
+        items.append(element("li", sample, f" {level}: through {LEVELS[level]}"))
     if any(device.used_by for device in (*topology.gpus, *topology.nics)):
         items.append(element("li", "Thick border: used by the launch"))
     parts = [element("ul", *items, class_="key")] if items else []
     return join([*parts, *(element("p", text) for text in far)], "\n")
-
-
-def _sample(level: str) -> Html:
-    line = element("line", x1="0", y1="6", x2="34", y2="6", class_=f"path {level.lower()}")
-    return element("svg", line, class_="sample", width="34", height="12", aria_hidden="true")
 
 
 def _devices(topology: Topology) -> Html:
@@ -173,9 +159,8 @@ def _devices(topology: Topology) -> Html:
     ]
     if not rows:
         return element("p", "No GPU and no RDMA device is seen here")
-    whole = table(
-        ["device", "what", "PCI address", "node", "used by"], rows, caption="GPUs and NICs"
-    )
+    heads = ["device", "what", "PCI address", "node", "used by"]
+    whole = table(heads, rows, caption="GPUs and NICs")
     return element("details", element("summary", f"{len(rows)} GPUs and NICs"), whole)
 
 

@@ -6,7 +6,7 @@ EINVAL), mlx5 (EAGAIN and ENOMEM, with a line in the kernel's log); seen on soft
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -84,12 +84,14 @@ class LimitMet(NamedTuple):
 def limit_met(refusal: RegistrationRefusal) -> LimitMet:
     """Return the limit that ``refusal`` met."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
-    for judge in (_cgroup, _memlock, _length, _keys, _table, _memory):
-        met = judge(refusal)
-        if met is not None:
-            return met._replace(text=f"{refusal.call} on {refusal.device}: {shown}: {met.text}")
-    text = "nothing that was read explains it"
-    return LimitMet(NOT_TOLD, False, f"{refusal.call} on {refusal.device}: {shown}: {text}")
+    every = (judge(refusal) for judge in (_cgroup, _memlock, _length, _keys, _table))
+    met = next(filter(None, every), None)
+    if met is None and refusal.number == errno.ENOMEM:
+        text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
+        met = LimitMet(HOST_MEMORY, False, text)
+    elif met is None:
+        met = LimitMet(NOT_TOLD, False, "nothing that was read explains it")
+    return met._replace(text=f"{refusal.call} on {refusal.device}: {shown}: {met.text}")
 
 
 def _cgroup(refusal: RegistrationRefusal) -> LimitMet | None:
@@ -111,23 +113,17 @@ def _cgroup(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _memlock(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the memlock limit if it explains EPERM or ENOMEM; else None."""
-    limit = refusal.memlock_bytes
+    limit, pinned = refusal.memlock_bytes, refusal.pinned_bytes
     if limit is None or refusal.lifted:
         return None
+    text = ""
     if refusal.number == errno.EPERM and limit == 0:
-        return LimitMet(
-            MEMLOCK, refusal.lifted is False, "the limit is 0, so nothing may be locked"
-        )
-    if refusal.number != errno.ENOMEM or refusal.pinned_bytes is None:
-        return None
-    sum_bytes = refusal.pinned_bytes + refusal.asked_bytes
-    if sum_bytes <= limit:
-        return None
-    text = (
-        f"{format_bytes(refusal.pinned_bytes)} are pinned (VmPin) and "
-        f"{format_bytes(refusal.asked_bytes)} more are over the limit of {format_bytes(limit)}"
-    )
-    return LimitMet(MEMLOCK, refusal.lifted is False, text)
+        text = "the limit is 0, so nothing may be locked"
+    elif refusal.number == errno.ENOMEM and pinned is not None:
+        more = format_bytes(refusal.asked_bytes)
+        text = f"{format_bytes(pinned)} are pinned (VmPin) and {more} more are over the limit of "
+        text = f"{text}{format_bytes(limit)}" if pinned + refusal.asked_bytes > limit else ""
+    return LimitMet(MEMLOCK, refusal.lifted is False, text) if text else None
 
 
 def _length(refusal: RegistrationRefusal) -> LimitMet | None:
@@ -163,29 +159,21 @@ def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the device's table limit if EIO, or its driver's ENOMEM or ENOSPC, shows it."""
-    own = refusal.number == errno.EIO or (
-        refusal.number in (errno.ENOMEM, errno.ENOSPC) and refusal.driver in _TABLE_DRIVERS
-    )
-    if not own:
+    listed = refusal.driver in _TABLE_DRIVERS
+    if refusal.number != errno.EIO and not (
+        listed and refusal.number in (errno.ENOMEM, errno.ENOSPC)
+    ):
         return None
     text = f"the device refused it with {format_bytes(refusal.held_bytes)} in its tables"
     line = _logged(refusal, "return with error") or _logged(refusal, refusal.driver)
     if line is not None:
         text += f"; the kernel's log: {line}"
-    return LimitMet(DEVICE_TABLE, refusal.driver in _TABLE_DRIVERS, text)
-
-
-def _memory(refusal: RegistrationRefusal) -> LimitMet | None:
-    if refusal.number != errno.ENOMEM:
-        return None
-    text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
-    return LimitMet(HOST_MEMORY, False, text)
+    return LimitMet(DEVICE_TABLE, listed, text)
 
 
 def _logged(refusal: RegistrationRefusal, words: str) -> str | None:
     """Return the first new line of the kernel's log with ``words``."""
-    lines = [line for line in refusal.log or () if words and words in line]
-    return lines[0][:200] if lines else None
+    return next((line[:200] for line in refusal.log or () if words and words in line), None)
 
 
 class RegistrationCeiling(NamedTuple):
@@ -213,74 +201,61 @@ class ProbeNeed(NamedTuple):
 
 
 def ceilings(
-    facts: Facts, nics: Iterable[Nic], region_bytes: int, page_bytes: int
-) -> list[RegistrationCeiling]:
-    """Return every limit that is known of registering regions on all of ``nics`` at once."""
-    chosen = list(nics)
-    found = []
+    facts: Facts, nics: Sequence[Nic], region_bytes: int, page_bytes: int
+) -> Iterator[RegistrationCeiling]:
+    """Yield every limit that is known of registering regions on all of ``nics`` at once."""
     granted = grant(facts.system, facts.limits, None)
     limit = granted.limit
     if granted.void is not True and not isinstance(limit, Unknown) and limit.soft is not None:
-        regions = regions_under(limit.soft, len(chosen), region_bytes, BASE_PAGE_BYTES)
-        source = f"{format_bytes(limit.soft)} for {len(chosen)} x {format_bytes(region_bytes)}"
-        found.append(RegistrationCeiling(MEMLOCK, regions * region_bytes, None, source))
-    for nic in chosen:
-        found += _of_cgroups(facts, nic)
-        found += _of_device(facts, nic, page_bytes)
-    return found
+        regions = regions_under(limit.soft, len(nics), region_bytes, BASE_PAGE_BYTES)
+        source = f"{format_bytes(limit.soft)} for {len(nics)} x {format_bytes(region_bytes)}"
+        yield RegistrationCeiling(MEMLOCK, regions * region_bytes, None, source)
+    for nic in nics:
+        yield from _of_cgroups(facts, nic)
+        yield from _of_device(facts, nic, page_bytes)
 
 
-def _of_cgroups(facts: Facts, nic: Nic) -> list[RegistrationCeiling]:
-    """Return how many more registrations with ``nic`` each rdma cgroup allows."""
-    if isinstance(facts.rdma.cgroups, Unknown):
-        return []
-    found = []
-    for group in facts.rdma.cgroups:
+def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
+    """Yield how many more registrations with ``nic`` each rdma cgroup allows."""
+    for group in () if isinstance(facts.rdma.cgroups, Unknown) else facts.rdma.cgroups:
         limit, used = group.limit(nic.name), group.use(nic.name)
         if isinstance(used, Unknown):
             used = CgroupLimit(0, 0)
+        source = f"{group.file}: {nic.name}"
         if limit.objects is not None:
             left = max(0, limit.objects - (used.objects or 0) - PROTECTION_DOMAINS)
-            source = f"{group.file}: {nic.name} hca_object={limit.objects}"
-            found.append(RegistrationCeiling(CGROUP, None, left, source))
+            yield RegistrationCeiling(CGROUP, None, left, f"{source} hca_object={limit.objects}")
         if limit.handles is not None and limit.handles <= (used.handles or 0):
-            source = f"{group.file}: {nic.name} hca_handle={limit.handles}"
-            found.append(RegistrationCeiling(CGROUP, None, 0, source))
-    return found
+            yield RegistrationCeiling(CGROUP, None, 0, f"{source} hca_handle={limit.handles}")
 
 
-def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[RegistrationCeiling]:
-    """Return the device's own limits, if known: free memory keys, and bytes in its table."""
-    found = []
+def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[RegistrationCeiling]:
+    """Yield the device's limits, if known: free memory keys, and bytes in its table."""
     limits, kernel = nic.verbs.limits, facts.rdma.kernel
     if not isinstance(limits, Unknown) and limits.max_mr > 0 and not isinstance(kernel, Unknown):
         used = kernel.resources.get(nic.name, {}).get("mr", 0)
         source = f"{nic.name}: max_mr {limits.max_mr}, {used} in use"
-        found.append(RegistrationCeiling(MEMORY_KEYS, None, max(0, limits.max_mr - used), source))
+        yield RegistrationCeiling(MEMORY_KEYS, None, max(0, limits.max_mr - used), source)
     row = row_of(nic)
     if row is not None and not isinstance(row, Unknown) and row.table.bound is TableBound.ENTRIES:
         source = f"{row.name}: {row.table.holds_entries} entries, {row.confidence.value}"
-        found.append(
-            RegistrationCeiling(DEVICE_TABLE, row.table.holds_entries * page_bytes, None, source)
-        )
-    return found
+        size = row.table.holds_entries * page_bytes
+        yield RegistrationCeiling(DEVICE_TABLE, size, None, source)
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
     """Return the devices of the first process that uses any; Unknown if they are not known."""
-    for use in uses(facts.rdma, needs):
-        if isinstance(use.devices.names, Unknown) or use.devices.names:
-            return use.devices.names
-    return ()
+    every = (use.devices.names for use in uses(facts.rdma, needs))
+    return next((names for names in every if isinstance(names, Unknown) or names), ())
 
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
     """Return what the launch registers with ``devices``; Unknown if its memory is not known."""
-    most = nic_bytes = nic_regions = nic_objects = 0
-    found = uses(facts.rdma, needs)
+    most = 0
+    every = uses(facts.rdma, needs)
     lengths: set[int] = set()
-    for use in found:
+    for use in every:
         names = known(use.devices.names)
         largest = largest_region_bytes(use.nics, use.environment)
         for process in use.processes:
@@ -293,14 +268,14 @@ def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> Probe
             for region in known(process.regions):
                 longest = region.bytes if isinstance(largest, Unknown) else largest
                 lengths.add(registration_of(region, longest, use.release).piece_bytes)
-    for sums in nic_loads(facts.rdma, found):
+    rows = [(0, 0, 0)]
+    for sums in nic_loads(facts.rdma, every):
         if sums.nic.name in devices:
-            nic_bytes = max(nic_bytes, sums.bytes)
-            objects = objects_of(sums.nic, needs, found)
-            regions_here = sum(own.registrations for _, own in sums.loads)
-            nic_regions = max(nic_regions, regions_here)
-            nic_objects = max(nic_objects, regions_here + objects.others)
-    return ProbeNeed(most, nic_bytes, nic_regions, nic_objects, tuple(sorted(lengths - {0})))
+            regions = sum(own.registrations for _, own in sums.loads)
+            others = objects_of(sums.nic, needs, every).others
+            rows.append((sums.bytes, regions, regions + others))
+    size, regions, objects = map(max, zip(*rows, strict=True))
+    return ProbeNeed(most, size, regions, objects, tuple(sorted(lengths - {0})))
 
 
 _MOST_SHOWN = 3
@@ -322,12 +297,10 @@ class Users(NamedTuple):
         """One sentence: who uses the device, or that this cannot be told."""
         if self.contexts is None:
             return f"{self.device}: whether others use it cannot be told"
-        found = f"{self.device} is in use: {self.contexts} open, {self.regions} memory regions"
+        text = f"{self.device} is in use: {self.contexts} open, {self.regions} memory regions"
         names = ", ".join(self.processes[:_MOST_SHOWN])
         more = len(self.processes) - _MOST_SHOWN
-        if more > 0:
-            names += f" and {more} more"
-        return f"{found} ({names})" if names else found
+        return f"{text} ({names}{f' and {more} more' if more > 0 else ''})" if names else text
 
 
 def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:

@@ -25,12 +25,7 @@ from checks.base.unknown import Unknown
 from checks.numa.nodes import read_process_sizes
 from checks.rdma.verbs import CgroupLimit, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
-from preflight.probes.memory import (
-    Layout,
-    map_range,
-    memory_available_bytes,
-    plan_layout,
-)
+from preflight.probes.memory import Layout, map_range, memory_available_bytes, plan_layout
 from preflight.rehearsal.child import become
 from preflight.rehearsal.run import MemoryWatch
 from preflight.verbs.objects import RegisteredRegion, open_device
@@ -99,9 +94,11 @@ def child(order: Order, parent: int, say: Say) -> int:
     except OSError as error:
         call, device = getattr(error, "call", ""), getattr(error, "device", "")
         words = (call, device and f"on {device}:", error.strerror or str(error))
-        text = " ".join(word for word in words if word)
-        refusal = _early_refusal(order, error)
-        met = None if refusal is None else limit_met(refusal)
+        text, met = " ".join(word for word in words if word), None
+        if device in order.devices:  # the device could not be opened
+            driver = order.drivers[order.devices.index(device)]
+            refusal = RegistrationRefusal(device, driver, call, error.errno or 0, 0, 0)
+            met = limit_met(refusal._replace(cgroups=_cgroups(device)))
         say({"event": "error", "error": text if met is None else met.text, "met": met})
         return 1
     return 0
@@ -118,8 +115,7 @@ def _measure(order: Order, say: Say) -> None:
     largest = min(device.largest_bytes for device in devices)
     layout = layout_of(order, largest)
     before = memory_available_bytes()
-    address = map_range(layout)
-    run = _Run(order, devices, layout, address, log, say)
+    run = _Run(order, devices, layout, log, say)
     region = min(order.region_bytes, layout.range_bytes)
     held = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
@@ -148,17 +144,11 @@ class _Run:
     """Registers each length on every device or on none, as Mooncake does."""
 
     def __init__(
-        self,
-        order: Order,
-        devices: list[OpenDevice],
-        layout: Layout,
-        address: int,
-        log: KernelLog,
-        say: Say,
+        self, order: Order, devices: list[OpenDevice], layout: Layout, log: KernelLog, say: Say
     ) -> None:
-        """Begin with nothing held; the time budget starts now."""
+        """Begin with nothing held, and map the range. The time budget starts now."""
         self._order, self._devices, self._layout = order, devices, layout
-        self._address, self._log, self._say = address, log, say
+        self._address, self._log, self._say = map_range(layout), log, say
         self._held = 0
         self._least_refused = -1
         self._until = time.monotonic() + order.budget_seconds
@@ -173,64 +163,51 @@ class _Run:
 
     def register(self, size: int) -> bool:
         """Hold ``size`` bytes more on every device; False if a limit prevented it."""
-        if self.spent(self._held + size) > self._order.spend_bytes:
-            return self._refused(size, SPEND)
         room = self._watch.room()
-        if room.bytes < 0:
-            return self._refused(size, f"the host's limit ({room.source})")
-        if time.monotonic() > self._until:
-            return self._refused(size, BUDGET)
+        why: RegistrationRefusal | str = ""
+        if self.spent(self._held + size) > self._order.spend_bytes:
+            why = SPEND
+        elif room.bytes < 0:
+            why = f"the host's limit ({room.source})"
+        elif time.monotonic() > self._until:
+            why = BUDGET
+        why = why or self._register_all(size) or ""
+        if not why:
+            self._held += size
+            self._say({"event": "held", "held_bytes": self._held, "tries": self.registrations})
+        elif self._least_refused < 0 or self._held + size <= self._least_refused:
+            self._least_refused, self.tightest = self._held + size, why
+        return not why
+
+    def _register_all(self, size: int) -> RegistrationRefusal | None:
+        """Register on every device; if one refuses, on none, and return the evidence."""
         self.registrations += 1
-        taken: list[OpenDevice] = []
+        order, number = self._order, 0
         try:
-            for device in self._devices:
-                device.register(self._address, size)
-                taken.append(device)
+            for number in range(len(self._devices)):
+                self._devices[number].register(self._address, size)
         except OSError as error:
-            refusal = self._refusal(len(taken), size, error)
-            for device in taken:
+            refusing = self._devices[number]
+            refusal = RegistrationRefusal(
+                refusing.name,
+                order.drivers[number],
+                "ibv_reg_mr",
+                error.errno or 0,
+                self._held,
+                size,
+                read_process_sizes(Root(), os.getpid()).get("VmPin"),
+                order.memlock_bytes,
+                order.lifted,
+                _cgroups(refusing.name),
+                refusing.largest_bytes,
+                _keys_in_use(refusing.name),
+                order.most_keys[number],
+                self._log.new_lines(),
+            )
+            for device in self._devices[:number]:
                 device.take_back()
-            return self._refused(size, refusal)
-        self._held += size
-        self._say({"event": "held", "held_bytes": self._held, "tries": self.registrations})
-        return True
-
-    def _refused(self, size: int, why: RegistrationRefusal | str) -> bool:
-        least = self._held + size
-        if self._least_refused < 0 or least <= self._least_refused:
-            self._least_refused, self.tightest = least, why
-        return False
-
-    def _refusal(self, number: int, size: int, error: OSError) -> RegistrationRefusal:
-        """Collect the evidence on a refusal. number: the index of the device that refused."""
-        order, device = self._order, self._devices[number]
-        return RegistrationRefusal(
-            device.name,
-            order.drivers[number],
-            "ibv_reg_mr",
-            error.errno or 0,
-            self._held,
-            size,
-            read_process_sizes(Root(), os.getpid()).get("VmPin"),
-            order.memlock_bytes,
-            order.lifted,
-            _cgroups(device.name),
-            device.largest_bytes,
-            _keys_in_use(device.name),
-            order.most_keys[number],
-            self._log.new_lines(),
-        )
-
-
-def _early_refusal(order: Order, error: OSError) -> RegistrationRefusal | None:
-    """Return the refusal of a device that could not be opened; None if the error names none."""
-    device = getattr(error, "device", "")
-    if device not in order.devices:
+            return refusal
         return None
-    number = order.devices.index(device)
-    call = getattr(error, "call", "")
-    refusal = RegistrationRefusal(device, order.drivers[number], call, error.errno or 0, 0, 0)
-    return refusal._replace(cgroups=_cgroups(device))
 
 
 class KernelLog:
@@ -264,12 +241,12 @@ def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
     groups = read_cgroups(Root())
     if isinstance(groups, Unknown):
         return None
-    found = []
-    for group in groups:
-        used = group.use(device)
-        counted = CgroupLimit(0, 0) if isinstance(used, Unknown) else used
-        found.append(CgroupUse(group.file, group.limit(device), counted))
-    return tuple(found)
+    used = [(group, group.use(device)) for group in groups]
+    none = CgroupLimit(0, 0)
+    return tuple(
+        CgroupUse(group.file, group.limit(device), none if isinstance(use, Unknown) else use)
+        for group, use in used
+    )
 
 
 def _keys_in_use(device: str) -> int | None:
@@ -295,26 +272,22 @@ def search(register: Register, region_bytes: int, largest_bytes: int, up_to_byte
     """
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
-    held, step = 0, 1
-    while held < wanted:
-        asked = min(step, most, wanted - held)
+    count, step = 0, 1
+    while count < wanted:
+        asked = min(step, most, wanted - count)
         if not register(asked * region_bytes):
-            return _halve(register, region_bytes, held, asked - 1)
-        held += asked
+            break
+        count += asked
         step *= 2
-    return held * region_bytes
-
-
-def _halve(register: Register, region_bytes: int, held: int, gap: int) -> int:
-    """Search between ``held`` regions, which fit, and ``held + gap``, the most that may."""
+    else:
+        return count * region_bytes
+    gap = asked - 1  # between what fits and the most that may
     while gap:
         asked = (gap + 1) // 2
-        if register(asked * region_bytes):
-            held += asked
-            gap -= asked
-        else:
-            gap = asked - 1
-    return held * region_bytes
+        fits = register(asked * region_bytes)
+        count += asked * fits
+        gap = gap - asked if fits else asked - 1
+    return count * region_bytes
 
 
 class OpenDevice:
@@ -351,9 +324,6 @@ class OpenDevice:
         self._device.close()
 
 
-Progress = Callable[[dict[str, Any]], None]
-
-
 class ProbeError(Exception):
     """Nothing was measured; the message is a sentence. met: the limit that stopped it, if any."""
 
@@ -362,7 +332,7 @@ class ProbeError(Exception):
         self.met = met
 
 
-def measure(order: Order, progress: Progress) -> Measurement:
+def measure(order: Order, progress: Say) -> Measurement:
     """Run the measurement and return it.
 
     Raises ProbeError, and KeyboardInterrupt once the process is gone.

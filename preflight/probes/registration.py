@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT
 from checks.memlock.demand import grant
 from checks.rdma.calls import saved, state_folders
-from checks.rdma.device_table import MEMORY_KEYS, OF_DEVICE, RESULT_SCHEMA, Identity, identity_of
+from checks.rdma.device_table import MEMORY_KEYS, OF_DEVICE, RESULT_SCHEMA, identity_of
 from checks.rdma.facts import Nic
 from checks.rdma.registration import PROTECTION_DOMAINS
 from checks.run.facts import Facts, read_facts
@@ -41,8 +41,6 @@ from preflight.render.plain_data import fields, plain
 # Mooncake's local buffer, the least that a client registers.
 DEFAULT_REGION_BYTES = 16 * MIB
 LEAST_REGION_BYTES = MIB
-# Measured beyond the need, so that a launch may grow a little on the same result.
-_MORE_THAN_NEEDED = (5, 4)
 _PAGES = {"2m": 2 * MIB, "1g": GIB}
 
 
@@ -106,8 +104,15 @@ def registration_ceiling(
         status = "too little" if certain else "unknown"
         return base._replace(status=status, reason=str(error), met=error.met)
     status, reason = judge(measured, need, sizes.spend_bytes, order)
-    answer = base._replace(status=status, reason=reason, measured=measured, met=measured.met)
-    return answer._replace(saved=_saved(nics, answer) if sizes.save else ())
+    files: list[str] = []
+    # What is measured beside others is not the device's.
+    if sizes.save and not busy and measured.held_bytes:
+        try:
+            files = keep(nics, order.page_bytes, measured)
+        except OSError as error:
+            say(f"mooncake-preflight measure: not saved: {error}", err=True)
+    base = base._replace(measured=measured, met=measured.met, saved=tuple(files))
+    return base._replace(status=status, reason=reason)
 
 
 def _chosen(
@@ -118,24 +123,19 @@ def _chosen(
     Raises UsageError.
     """
     there = {nic.name: nic for nic in facts.rdma.present}
-    named = tuple(
-        dict.fromkeys(name.strip() for text in devices for name in text.split(",") if name.strip())
-    )
-    missing = [name for name in named if name not in there]
+    names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
+    missing = [name for name in names if name not in there]
     if missing:
         raise UsageError(
             f"--device {missing[0]}: this host has no such RDMA device, but "
             f"{', '.join(there) or 'none at all'}"
         )
-    if named:
-        return tuple(there[name] for name in named)
-    if isinstance(launched, Unknown):
+    if not names and isinstance(launched, Unknown):
         return Unknown(f"which devices the launch uses is not known: {launched.reason}")
-    if launched is not None:
-        if not launched:
-            return Unknown("the launch comes to no RDMA device here (see the checks of rdma)")
-        return tuple(there[name] for name in launched)
-    return tuple(there.values())
+    if not names and launched == ():
+        return Unknown("the launch comes to no RDMA device here (see the checks of rdma)")
+    wanted = names or (there if isinstance(launched, Unknown | None) else launched)
+    return tuple(there[name] for name in dict.fromkeys(wanted))
 
 
 def _order(
@@ -152,63 +152,53 @@ def _order(
     if not region:
         raise UsageError("--region 0: a region has at least one byte; write 16mb")
     region = round_up(region, page)
-    longest = known.lengths[-1] if known else 1 << 62
     up_to = sizes.up_to_bytes
     if up_to is None:
-        if known:
-            up_to = known.nic_bytes * _MORE_THAN_NEEDED[0] // _MORE_THAN_NEEDED[1]
-        else:
-            up_to = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    up_to = round_up(max(up_to, region), region)
-    granted = grant(facts.system, facts.limits, None)
-    limit, lifted = granted.limit, facts.limits.effective(IPC_LOCK_BIT)
+        # Beyond the need, so that a launch may grow a little on the same result.
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        up_to = known.nic_bytes * 5 // 4 if known else memory
+    limit = grant(facts.system, facts.limits, None).limit
+    lifted = facts.limits.effective(IPC_LOCK_BIT)
+    bounds = (nic.verbs.limits for nic in nics)
     order = Order(
         tuple(nic.name for nic in nics),
         tuple(nic.provider if isinstance(nic.provider, str) else nic.driven_by for nic in nics),
-        tuple(
-            0 if isinstance(nic.verbs.limits, Unknown) else nic.verbs.limits.max_mr for nic in nics
-        ),
+        tuple(0 if isinstance(bound, Unknown) else bound.max_mr for bound in bounds),
         any(nic.driver is None for nic in nics),
         page,
         region,
-        max(longest, region),
-        up_to,
+        max(known.lengths[-1] if known else 1 << 62, region),
+        round_up(max(up_to, region), region),
         sizes.spend_bytes,
         None if isinstance(limit, Unknown) else limit.soft,
         None if isinstance(lifted, Unknown) else lifted,
     )
-    _refuse_small_spend(order)
-    return order
-
-
-def _refuse_small_spend(order: Order) -> None:
-    """Refuse to spend less than holding one region takes."""
     layout = layout_of(order, order.longest_bytes)
-    least = layout.spent_bytes(order.region_bytes * len(order.devices), order.soft)
-    if layout.range_bytes < order.region_bytes or least > order.spend_bytes:
-        least = max(least, 16 * (order.region_bytes // order.page_bytes) * 8, 8 * order.page_bytes)
+    least = layout.spent_bytes(region * len(nics), order.soft)
+    if layout.range_bytes < region or least > order.spend_bytes:
+        least = max(least, 16 * (region // page) * 8, 8 * page)
         raise UsageError(
             f"--spend {format_bytes(order.spend_bytes)} is too little to register one region of "
-            f"{format_bytes(order.region_bytes)} on {len(order.devices)} device"
-            f"{'s' if len(order.devices) > 1 else ''}: give at least "
-            f"--spend {-(-least // MIB)}mb"
+            f"{format_bytes(region)} on {len(nics)} device{'s' if len(nics) > 1 else ''}: give at "
+            f"least --spend {-(-least // MIB)}mb"
         )
+    return order
 
 
 def judge(
     measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: Order
 ) -> tuple[str, str]:
     """Return the status and the reason in a sentence, for a launch where one was given."""
+    kind = None if measured.met is None else measured.met.kind
     held = f"{format_bytes(measured.held_bytes)} on each device"
-    if measured.met is not None:
-        what = held
-        if measured.met.kind in (CGROUP, MEMORY_KEYS):  # they count, whatever the size
-            what = f"{measured.held_regions} regions on each device"
-        told = f"{measured.met.kind} lets {what} be registered and no region more"
-    elif measured.stopped == "":
-        told = f"no limit was met up to {held}"
+    if kind is not None:
+        if kind in (CGROUP, MEMORY_KEYS):  # they count, whatever the size
+            held = f"{measured.held_regions} regions on each device"
+        told = f"{kind} lets {held} be registered and no region more"
     else:
-        told = f"no limit was met up to {held}, where {measured.stopped} ended it"
+        told = f"no limit was met up to {held}"
+        if measured.stopped:
+            told += f", where {measured.stopped} ended it"
         layout = layout_of(order, order.longest_bytes)
         more = layout.spent_bytes(order.up_to_bytes * len(order.devices), order.soft)
         if measured.stopped == SPEND and more > spend_bytes:
@@ -217,103 +207,65 @@ def judge(
         return ("measured" if not measured.stopped else "unknown"), told
     if isinstance(need, Unknown):
         return "unknown", f"{told}; what the launch registers is not known: {need.reason}"
-    kind = None if measured.met is None else measured.met.kind
     # The limit of a process is held against one; what a device or a cgroup has, against all.
     asked = need.process_bytes if kind == MEMLOCK else need.nic_bytes
+    fits, shown = asked <= measured.held_bytes, f"{format_bytes(asked)} with each device"
     if kind == CGROUP:
         # The probe's own protection domain was one of what the cgroup let be made.
         room = measured.held_regions + PROTECTION_DOMAINS
         fits = need.nic_objects <= room
         shown = f"{need.nic_objects} objects of at most {room} on a device"
     elif kind in OF_DEVICE and measured.held_regions < need.nic_regions:
-        fits = need.nic_regions <= measured.held_regions
-        shown = f"{need.nic_regions} regions with a device"
-    else:
-        fits = asked <= measured.held_bytes
-        shown = f"{format_bytes(asked)} with each device"
+        fits, shown = False, f"{need.nic_regions} regions with a device"
+    told += f"; the launch needs {shown}"
     if fits:
-        return "fits", f"{told}; the launch needs {shown}"
-    if measured.met is None:
-        return "unknown", f"{told}; the launch needs {shown}"
-    return "too little", f"{told}; the launch needs {shown}, so registering fails"
-
-
-def _saved(nics: tuple[Nic, ...], answer: CeilingAnswer) -> tuple[str, ...]:
-    """Save the result and return the files. One measured beside others is not a device's."""
-    if answer.users or answer.measured is None:
-        return ()
-    if not answer.measured.held_bytes:
-        return ()
-
-    assert answer.order is not None
-    try:
-        return tuple(keep(nics, answer.order.page_bytes, answer.measured))
-    except OSError as error:
-        say(f"mooncake-preflight measure: not saved: {error}", err=True)
-        return ()
+        return "fits", told
+    return ("unknown", told) if kind is None else ("too little", f"{told}, so registering fails")
 
 
 def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
     """Save one result for each device and return the files. Raises OSError.
 
-    A result that says less than one that is there already is not kept.
+    A result that says less than one that is there already is not kept. A limit is named only if
+    it is certain and the device's own.
     """
-    root = Root()
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []
+    refusal, met = measured.refusal, measured.met
     for nic in nics:
-        identity = identity_of(root, nic.name, nic.driven_by)
-        result = _result(nic, identity, page_bytes, measured)
-        if _says_less(result, identity):
+        identity = identity_of(Root(), nic.name, nic.driven_by)
+        own = refusal is not None and refusal.device == nic.name
+        # A limit of this process says nothing of the device but that it holds at least so much;
+        # one that the errno alone names is no proof.
+        kind = met.kind if own and met is not None and met.sure and met.kind in OF_DEVICE else ""
+        measured_on = {**identity._asdict(), "page_bytes": page_bytes}
+        if not kind and _is_saved(measured_on, measured.held_bytes):
             continue
-        path = os.path.join(folder, f"{_file_name(identity, page_bytes)}.json")
+        result = {
+            "schema": RESULT_SCHEMA,
+            **measured_on,
+            "device": nic.name,
+            "region_bytes": measured.region_bytes,
+            "holds_bytes": measured.held_bytes,
+            "holds_regions": measured.held_regions,
+            "met": kind,
+        }
+        hardware, firmware, driver, version = identity
+        parts = (driver, version, hardware, firmware, str(page_bytes))
+        stem = re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(part for part in parts if part))
+        path = os.path.join(folder, f"{stem}.json")
         os.makedirs(folder, 0o755, exist_ok=True)
         write_whole(path, f"{json.dumps(result, indent=2)}\n".encode(), 0o644)
         written.append(path)
     return written
 
 
-def _result(nic: Nic, identity: Identity, page_bytes: int, measured: Measurement) -> dict[str, Any]:
-    """Build the result to save for one device: the memory that it held, and the limit it met.
-
-    A limit is named only if it is certain and the device's own.
-    """
-    refusal, met = measured.refusal, measured.met
-    own = refusal is not None and refusal.device == nic.name
-    # A limit of this process says nothing of the device but that it holds at least so much; one
-    # that the errno alone names is no proof.
-    kind = met.kind if own and met is not None and met.sure and met.kind in OF_DEVICE else ""
-    return {
-        "schema": RESULT_SCHEMA,
-        **identity._asdict(),
-        "device": nic.name,
-        "page_bytes": page_bytes,
-        "region_bytes": measured.region_bytes,
-        "holds_bytes": measured.held_bytes,
-        "holds_regions": measured.held_regions,
-        "met": kind,
-    }
-
-
-def _says_less(result: dict[str, Any], identity: Identity) -> bool:
-    """Return whether the result met no limit and a saved one of this device holds as much."""
-    if result["met"]:
-        return False
-    for old in saved():
-        if all(old.get(name) == value for name, value in identity._asdict().items()) and (
-            old.get("page_bytes") == result["page_bytes"]
-        ):
-            held = old.get("holds_bytes")
-            if isinstance(held, int) and held >= result["holds_bytes"]:
-                return True
-    return False
-
-
-def _file_name(identity: Identity, page_bytes: int) -> str:
-    hardware, firmware, driver, version = identity
-    named = (driver, version, hardware, firmware, str(page_bytes))
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(part for part in named if part))
+def _is_saved(measured_on: dict[str, Any], held_bytes: int) -> bool:
+    """Tell whether a saved result of this device and page size holds as much."""
+    same = (old for old in saved() if measured_on.items() <= old.items())
+    holds = (old.get("holds_bytes") for old in same)
+    return any(isinstance(size, int) and size >= held_bytes for size in holds)
 
 
 class CeilingAnswer(NamedTuple):
@@ -338,16 +290,14 @@ def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
     if order is not None and measured is not None:
         each = "each of " if len(answer.devices) > 1 else ""
         held = f"{format_bytes(measured.held_bytes)} on {each}{', '.join(answer.devices)}"
-        page = format_page_size(order.page_bytes)
-        left = f"{measured.left} regions are left"
-        if measured.left is None:
-            left = "what is left registered is not known"
-        yield f"held {held}, on {page} pages, to {format_bytes(measured.region_bytes)}"
+        page, size = format_page_size(order.page_bytes), format_bytes(measured.region_bytes)
+        yield f"held {held}, on {page} pages, to {size}"
         yield f"{measured.held_regions} regions of up to {format_bytes(measured.range_bytes)}"
-        yield (
-            f"took {measured.registrations} registrations, {format_bytes(measured.spent_bytes)} of "
-            f"memory at most; {left}"
-        )
+        left = "what is left registered is not known"
+        if measured.left is not None:
+            left = f"{measured.left} regions are left"
+        spent = format_bytes(measured.spent_bytes)
+        yield f"took {measured.registrations} registrations, {spent} of memory at most; {left}"
     if answer.met is not None:
         sure = "" if answer.met.sure else " (by its error alone)"
         yield f"met {answer.met.kind}{sure}: {answer.met.text}"

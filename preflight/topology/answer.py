@@ -11,7 +11,7 @@ from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names, folded
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown, UnreadTopicError
+from checks.base.unknown import Unknown, UnreadTopicError, known
 from checks.gpu.hardware_use import physical_gpus, splits_segment
 from checks.pci.facts import PathClass
 from checks.placement.mooncake_topology import (
@@ -153,8 +153,7 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
         return engine
     if not isinstance(engine, Environment) or (engine.package is None and not engine.mooncake):
         return Unknown("no Mooncake is installed for this interpreter or the python3 on PATH")
-    wheel = engine.mooncake[0] if engine.mooncake else None
-    name, version = ("", "") if wheel is None else (wheel.name, wheel.version)
+    name, version = engine.mooncake[0][:2] if engine.mooncake else ("", "")
     return Engine(engine.interpreter, name, version)
 
 
@@ -243,18 +242,24 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
     if isinstance(seen.view, Unknown) or isinstance(used, Unknown) or len(used) < 2:
         return
     first = {place.name: place.first for place in seen.view.locations}
-    known = {name: nics for name, nics in first.items() if not isinstance(nics, Unknown)}
-    taken = {nic for nics in known.values() for nic in nics}
+    nics_of = {name: nics for name, nics in first.items() if not isinstance(nics, Unknown)}
+    taken = {nic for nics in nics_of.values() for nic in nics}
     idle = [name for name in used if name not in taken]
-    if idle and len(known) == len(first):
+    if idle and len(nics_of) == len(first):
         yield (
             f"{folded(idle)}: preferred for no memory, so used only when a transfer is tried "
             "again; everything is registered there all the same"
         )
-    of_gpus = [nics for name, nics in known.items() if name.startswith("cuda:")]
+    of_gpus = [nics for name, nics in nics_of.items() if name.startswith("cuda:")]
     if len(of_gpus) > 1 and len(set(of_gpus)) == 1 and len(of_gpus[0]) == 1:
         yield f"all {len(of_gpus)} GPUs share {of_gpus[0][0]}, of {len(used)} NICs in use"
-    yield from _of_nodes(topology, memory_nodes, used)
+    nodes = {nic.node for nic in topology.nics if nic.name in used and nic.node is not None}
+    for node in topology.nodes if nodes else ():
+        if node.node in memory_nodes and node.node not in nodes and node.memory_bytes != 0:
+            yield (
+                f"memory on node {node.node} has no NIC in use there: its transfers take any of "
+                f"{folded(used)}"
+            )
 
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
@@ -269,11 +274,11 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
         if not set(gpu.used_by) & set(seen.processes):
             continue
         paths = {name: topology.paths[gpu.name, name] for name in usable}
-        known = {name: PathClass[path] for name, path in paths.items() if isinstance(path, str)}
-        used = min((known[name] for name in names if name in known), default=None)
-        best = min(known.values(), default=None)
+        levels = {name: PathClass[path] for name, path in paths.items() if isinstance(path, str)}
+        used = min((levels[name] for name in names if name in levels), default=None)
+        best = min(levels.values(), default=None)
         if used is not None and best is not None and best < used:
-            nearest = folded(name for name in known if known[name] is best)
+            nearest = folded(name for name in levels if levels[name] is best)
             gpus_of.setdefault((nearest, best.name, used.name), []).append(gpu.name)
     for (nearest, best_name, used_name), gpus in gpus_of.items():
         yield (
@@ -282,31 +287,15 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
         )
 
 
-def _of_nodes(
-    topology: Topology, memory_nodes: Sequence[int], names: tuple[str, ...]
-) -> Iterator[str]:
-    """Yield a note for each NUMA node with memory and no NIC in use."""
-    nodes = {nic.node for nic in topology.nics if nic.name in names and nic.node is not None}
-    if not nodes:
-        return
-    for node in topology.nodes:
-        if node.node in memory_nodes and node.node not in nodes and node.memory_bytes != 0:
-            yield (
-                f"memory on node {node.node} has no NIC in use there: its transfers take any of "
-                f"{folded(names)}"
-            )
-
-
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
     """Yield whose segment lies on several NUMA nodes; a bound rank may have it on one."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:
-            assert not isinstance(process.segment_nodes, Unknown)
-            split.setdefault(process.segment_nodes, []).append(process.name)
+            split.setdefault(known(process.segment_nodes), []).append(process.name)
+    unnamed = seen.devices.chosen in _WITHOUT_NAMES
+    where = "NICs" if unnamed else f"devices of {seen.devices.how}"
     for nodes, names in split.items():
         listed = ", ".join(str(node) for node in sorted(nodes))
-        unnamed = seen.devices.chosen in _WITHOUT_NAMES
-        where = "NICs" if unnamed else f"devices of {seen.devices.how}"
         who = fold_names(names) if len(names) > 1 else names[0]
         yield f"{who}: the segment is split over nodes {listed}, where the {where} sit"

@@ -65,12 +65,7 @@ OTHER = LaunchWords(
         "--hicache-storage-backend mooncake".split()
     )
 )
-HOSTS = {
-    "gpu": gpu_host,
-    "erdma": erdma_host,
-    "container": limited_container,
-    "plain": plain_host,
-}
+HOSTS = {"gpu": gpu_host, "erdma": erdma_host, "container": limited_container, "plain": plain_host}
 
 
 @pytest.fixture
@@ -438,10 +433,7 @@ def _write(path: Path, content: bytes) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_what_is_no_host_is_refused_with_its_name(
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed(monkeypatch, [])
     make, says = FOREIGN[kind]

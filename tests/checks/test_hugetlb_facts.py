@@ -13,12 +13,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit, read_stock, stated_stock
-from checks.numa.nodes import (
-    memory_nodes,
-    numa_nodes,
-    parse_node_list,
-    read_meminfo,
-)
+from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list, read_meminfo
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.checks.recorded import recorded
 from tests.tables import each_row
@@ -160,10 +155,7 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
     ],
 )
 def test_cgroup_limits(
-    memberships: str,
-    files: dict[str, str],
-    limit: tuple[int, str | None] | None,
-    tmp_path: Path,
+    memberships: str, files: dict[str, str], limit: tuple[int, str | None] | None, tmp_path: Path
 ) -> None:
     Host(cgroup=files).write(tmp_path)
     (tmp_path / "proc/self/cgroup").write_text(memberships)

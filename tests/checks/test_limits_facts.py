@@ -44,11 +44,7 @@ PROCESSES: dict[str, Any] = {
     "complete": True,
 }
 CALLS: dict[str, Any] = {
-    "limits.identity": {
-        "user_namespace": "user:[4026531837]",
-        "sudo_uid": 1000,
-        "slurm_job": True,
-    },
+    "limits.identity": {"user_namespace": "user:[4026531837]", "sudo_uid": 1000, "slurm_job": True},
     "limits.processes": PROCESSES,
 }
 

@@ -198,11 +198,7 @@ def _written(folder: Path, files: Mapping[str, str]) -> list[str]:
     ],
 )
 def test_nothing_of_it_is_in_a_capture(
-    place: str,
-    options: tuple[str, ...],
-    host: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    place: str, options: tuple[str, ...], host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a secret by its setting, nor user info and queries, nor a word not understood."""
     monkeypatch.setenv("HF_TOKEN", MARK)

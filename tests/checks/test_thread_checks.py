@@ -129,10 +129,7 @@ ROOT_USER = {"euid": 0, "effective_capabilities": 0}
         ({"effective_capabilities": 1 << SYS_ADMIN_BIT}, Status.PASS),
         # Another namespace's user 0 is an ordinary user of the host.
         ({**ROOT_USER, "initial_user_namespace": False}, Status.FAIL),
-        (
-            {"effective_capabilities": (1 << 41) - 1, "initial_user_namespace": False},
-            Status.FAIL,
-        ),
+        ({"effective_capabilities": (1 << 41) - 1, "initial_user_namespace": False}, Status.FAIL),
         ({"initial_user_namespace": UNREADABLE}, Status.UNKNOWN),
         ({"effective_capabilities": UNREADABLE}, Status.UNKNOWN),
     ],

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from preflight.pictures.bars import bars_text, columns_of, draws_blocks
-from preflight.pictures.memory_map import (
-    KINDS,
-    MemoryMap,
-    MemoryPlace,
-    Take,
-    memory_map,
-)
+from preflight.pictures.memory_map import KINDS, MemoryMap, MemoryPlace, Take, memory_map
 from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
 from tests.tables import each_row
 
@@ -126,10 +120,7 @@ def test_what_is_not_there_stands_behind_the_end_of_memory() -> None:
 def test_unknown_is_said_and_not_drawn() -> None:
     found = MemoryMap((MemoryPlace("host", Unknown("/proc/meminfo: \x1b[31mdenied"), None),))
     text = bars_text(found, uncoloured, 80, plain=True)
-    assert lines(text) == [
-        "Memory of this host",
-        r"host: unknown: /proc/meminfo: \x1b[31mdenied",
-    ]
+    assert lines(text) == ["Memory of this host", r"host: unknown: /proc/meminfo: \x1b[31mdenied"]
 
 
 def test_an_unknown_launch_leaves_the_picture_of_now() -> None:

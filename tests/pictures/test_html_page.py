@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.render.html_page import (
-    Html,
-    Keyed,
-    element,
-    escape,
-    join,
-    page,
-    status_badge,
-    table,
-)
+from preflight.render.html_page import Html, Keyed, element, escape, join, page, status_badge, table
 from tests.paths import ROOT
 from tests.pictures.markup import Markup, faults
 

@@ -25,14 +25,7 @@ from preflight.pictures.memory_map import (
 )
 from tests.builders.synthetic import build_host
 from tests.checks.test_synthetic import FITTED, LAUNCH
-from tests.pictures.memory_hosts import (
-    ONE_NODE,
-    PAGE,
-    TWO_NODES,
-    WHY,
-    MemoryNode,
-    memory_facts,
-)
+from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, WHY, MemoryNode, memory_facts
 
 
 def bar(found: MemoryMap, name: str, *, now: bool = False) -> Bar:
@@ -68,14 +61,7 @@ def test_a_launch_takes_its_pages_from_the_pool_and_the_rest_from_free_memory() 
     takes = [take("l2", 12, 0), take("segment", 6, 0, None)]
     found = memory_map(memory_facts(TWO_NODES), takes)
     node = bar(found, "node 0")
-    assert parts(node) == {
-        "used": 4,
-        "held": 4,
-        "l2_huge": 12,
-        "pool": 4,
-        "segment": 6,
-        "free": 34,
-    }
+    assert parts(node) == {"used": 4, "held": 4, "l2_huge": 12, "pool": 4, "segment": 6, "free": 34}
     assert node.notes == ()
     assert parts(bar(found, "node 0", now=True)) == {"used": 4, "held": 4, "pool": 16, "free": 40}
     assert parts(bar(found, "node 1")) == {"used": 4, "held": 4, "pool": 16, "free": 40}
