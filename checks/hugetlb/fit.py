@@ -120,10 +120,10 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):
-        peaks = [max(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
-        everything = sum(peaks) + max(usage.headroom.get(spot, 0) for usage in usages)
-        for usage, peak in zip(usages, peaks, strict=True):
-            dropped = _at(spot, usage.dropped)
+        both = [(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
+        everything = sum(map(max, both)) + max(usage.headroom.get(spot, 0) for usage in usages)
+        for usage, (mapped, dropped) in zip(usages, both, strict=True):
+            peak = max(mapped, dropped)
             # Where nothing is without the arena, nothing but the arena is with it.
             must_have = dropped if usage.serves_all or not dropped else peak
             touched = (usage.mapped, usage.dropped, usage.headroom)

@@ -522,19 +522,26 @@ def of_rounds(
 
 
 @lru_cache(maxsize=8)
-def _requests(workload: MultiTurnWorkload, block: int, seed: int) -> tuple[Request, ...]:
-    """Return the requests of the rounds, which are the same for every division."""
-    return tuple(rounds_requests(workload, block, seed))
+def _requests(
+    workload: MultiTurnWorkload, block: int, seed: int
+) -> tuple[tuple[Request, ...], int]:
+    """Return the requests of the rounds, and their blocks that were seen before.
+
+    They are the same for every division.
+    """
+    requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
+    seen = 0
+    for request in requests:
+        seen += before.get(request.session, 0)
+        before[request.session] = len(request.blocks)
+    return requests, seen
 
 
 def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
     """Return the part of what was seen before that is kept, in one order of the clients."""
     (replay,) = plan.replays(block)
-    before: dict[int | None, int] = {}
-    seen = 0
-    for request in _requests(workload, block, seed):
-        seen += before.get(request.session, 0)
-        before[request.session] = len(request.blocks)
+    requests, seen = _requests(workload, block, seed)
+    for request in requests:
         replay.take(request)
     return min(1.0, sum(replay.flows.hits.values()) / seen) if seen else 1.0
 

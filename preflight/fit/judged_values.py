@@ -411,6 +411,7 @@ def judged_values(
             (target.pages - (target.now_pages or 0)) * target.page_bytes for target in targets
         )
         room = _kept(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
+        room = min(room, _pool_room(targets, hugetlb))
         return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
     wanted = None if ids is None else frozenset(ids)
     chosen = [
@@ -427,7 +428,7 @@ def judged_values(
     findings += launch_findings(sizing)
     kept, left = _kept(needs, facts, host.keep_bytes)
     findings = [finding for finding in (*findings, *kept) if not host.left_out(finding.check)]
-    room = min(left - host.keep_bytes, _gate_room(sizing, facts))
+    room = min(left - host.keep_bytes, _gate_room(sizing, facts), _pool_room(targets, hugetlb))
     return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
 
 
@@ -470,6 +471,17 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
     text = f"{less} too little would be left (--keep)" if less else ""
     formula = f"{format_bytes(available)} available - {format_bytes(taken)} on regular pages"
     return [Finding(KEEP, status, "memory to keep", have, need, formula, text)], left
+
+
+def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
+    """Return how much more memory the pools of all nodes could grow by, about."""
+    free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
+    rooms = [
+        free[node] - (pages - (now or 0)) * page_bytes
+        for page_bytes, node, pages, now in targets
+        if node is not None and node in free
+    ]
+    return min(rooms) * len(rooms) if rooms else 1 << 62
 
 
 def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
