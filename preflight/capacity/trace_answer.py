@@ -84,10 +84,7 @@ def page_of(found: CapacityAnswer) -> int:
 
 
 def trace_answers(
-    found: Sequence[CapacityAnswer],
-    trace: Trace,
-    asked: TraceRequest,
-    tell: Callable[[str], None],
+    found: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
 ) -> tuple[TraceAnswer, ...]:
     """Replay ``trace``, which is read once, on each. tell: told now and then how far it is.
 

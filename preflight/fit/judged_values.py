@@ -382,10 +382,7 @@ class FitAnswer(NamedTuple):
 
 
 def judged_values(
-    state: LaunchState,
-    host: HostState,
-    values: SizeValues,
-    ids: Iterable[str] | None = None,
+    state: LaunchState, host: HostState, values: SizeValues, ids: Iterable[str] | None = None
 ) -> Judgement:
     """Judge ``values``; ``ids``: of the host's checks these alone (those of the launch always).
 

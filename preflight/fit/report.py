@@ -15,15 +15,7 @@ from checks.capture.secrets import clean_text, public
 from preflight.base.envelope import actions, finding_object
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import (
-    KEEP,
-    ROOM,
-    FitAnswer,
-    Goal,
-    NextGib,
-    SizeBound,
-    is_mended,
-)
+from preflight.fit.judged_values import KEEP, ROOM, FitAnswer, Goal, NextGib, SizeBound, is_mended
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
 from preflight.judging.refusal import REFUSED

@@ -270,11 +270,7 @@ class Solver:
         return self.best(values).room_bytes
 
     def _between(
-        self,
-        make: Callable[[int], SizeValues],
-        holds: Callable[[int], bool],
-        low: int,
-        high: int,
+        self, make: Callable[[int], SizeValues], holds: Callable[[int], bool], low: int, high: int
     ) -> int:
         """Return the last number that holds, between ``low``, which does, and ``high``.
 

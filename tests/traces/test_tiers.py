@@ -9,15 +9,7 @@ import pytest
 from preflight.base.usage_error import UsageError
 from preflight.traces.curve import optimum
 from preflight.traces.formats import Request, chained
-from preflight.traces.tiers import (
-    Flows,
-    Replay,
-    Routing,
-    Rules,
-    StorePool,
-    StoreRules,
-    TierSizes,
-)
+from preflight.traces.tiers import Flows, Replay, Routing, Rules, StorePool, StoreRules, TierSizes
 from tests.tables import each_row
 from tests.traces.test_curve import counted, made
 
@@ -204,12 +196,7 @@ def test_what_comes_to_a_store_whose_memory_is_leased_goes_at_once() -> None:
 
 def test_what_moved_is_counted() -> None:
     _, flows = replayed("ab cd ef ab", sizes(2, 4, 9), EAGER)
-    assert dict(flows.moved) == {
-        ("L1", "L2"): 6,
-        ("L2", "L3"): 6,
-        ("L3", "L2"): 2,
-        ("L2", "L1"): 2,
-    }
+    assert dict(flows.moved) == {("L1", "L2"): 6, ("L2", "L3"): 6, ("L3", "L2"): 2, ("L2", "L1"): 2}
     assert dict(flows.evicted) == {"L1": 6, "L2": 4}
     # The last token of a prompt is always computed, so the page that it ends is.
     assert dict(flows.saved) == {"L3": BLOCK}
