@@ -236,12 +236,13 @@ def _requests(
 ) -> Iterator[Request]:
     """Yield the requests of the records. Raises UsageError, which begins with file and line."""
     earlier: Earlier = {}
-    line = 0
+    where = ""
     try:
         for line, record in records:
+            where = f"--trace {name}, line {line}"
             yield from found.read(record, size, earlier)
     except LineError as error:
-        raise UsageError(f"--trace {name}, line {line}: {error}") from None
+        raise UsageError(f"{where}: {error}") from None
 
 
 # ---- fields ----
