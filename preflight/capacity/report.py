@@ -199,18 +199,14 @@ def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, A
             }
             for tier in capacity.tiers
         ],
-        "keys": _keys_object(capacity.keys),
+        "keys": {"count": keys.number, "master_bytes": keys.master_bytes}
+        if isinstance(keys := capacity.keys, Keys)
+        else plain(keys),
         "prefetch_tokens": plain(capacity.prefetch),
         "rounds": [_round_object(each) for each in capacity.rounds],
         "conclusions": list(summarize_rounds(server, found.workload)),
         "notes": plain(server.notes),
     }
-
-
-def _keys_object(keys: Keys | Unknown | None) -> dict[str, Any] | None:
-    if isinstance(keys, Keys):
-        return {"count": keys.number, "master_bytes": keys.master_bytes}
-    return None if keys is None else {"unknown": keys.reason}
 
 
 def _round_object(each: Round) -> dict[str, Any]:

@@ -224,7 +224,10 @@ def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
 
 def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
     """Return all of it, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
-    curve, block = answer.curve, answer.block_tokens
+    curve, block, wanted = answer.curve, answer.block_tokens, None
+    if (rate := answer.asked.hit_rate) is not None:
+        need = curve.size_for(rate)
+        wanted = {"rate": rate, "tokens": None if need is None else need * block}
     return {
         **fields(answer.trace, "name", "format"),
         "block_tokens": block,
@@ -237,21 +240,13 @@ def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
             {"tokens": size * block, "lru": curve.rate(size), "best": best}
             for size, best in sorted(dict(answer.best).items())
         ],
-        "wanted": _wanted(answer),
+        "wanted": wanted,
         "servers": [
             {"unknown": replay.reason} if isinstance(replay, Unknown) else _replay(server, replay)
             for server, replay in zip(found.servers, answer.servers, strict=True)
         ],
         "notes": list(answer.notes),
     }
-
-
-def _wanted(answer: TraceAnswer) -> dict[str, Any] | None:
-    rate = answer.asked.hit_rate
-    if rate is None:
-        return None
-    need = answer.curve.size_for(rate)
-    return {"rate": rate, "tokens": None if need is None else need * answer.block_tokens}
 
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
@@ -270,16 +265,10 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
 
 def _flows(flows: Flows) -> dict[str, Any]:
     """Build the JSON of one replay: hit rates, tokens saved, blocks evicted and moved."""
+    keys = "name", "rate", "saved_tokens", "evicted_blocks"
+    each = ((name, flows.rate(name), flows.saved[name], flows.evicted[name]) for name in TIERS)
     return {
-        "tiers": [
-            {
-                "name": name,
-                "rate": flows.rate(name),
-                "saved_tokens": flows.saved[name],
-                "evicted_blocks": flows.evicted[name],
-            }
-            for name in TIERS
-        ],
+        "tiers": [dict(zip(keys, tier, strict=True)) for tier in each],
         "missed": flows.missed,
         "moved": [{"from": a, "to": b, "blocks": flows.moved[a, b]} for a, b in _MOVES],
         "too_long": flows.too_long,

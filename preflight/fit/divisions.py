@@ -215,7 +215,10 @@ class Chooser:
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
-        servers = (_scaled(server, l2, segment) for server in self._base.servers)
+        servers = []
+        for each in self._base.servers:
+            host, pool = _times(each.tiers.host, l2), _times(each.tiers.pool, segment)
+            servers.append(each._replace(tiers=each.tiers._replace(host=host, pool=pool)))
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
@@ -305,7 +308,12 @@ class Chooser:
         ]
         order = sorted(range(len(tried)), key=lambda at: self._rank(tried[at]), reverse=True)
         drawn, capacity = answers[order[0]], capacities[order[0]]
-        notes = (*drawn.notes, *_left_out(capacity, drawn))
+        left_out = (
+            f"{server.subject}: not replayed: {replay.reason}"
+            for server, replay in zip(capacity.servers, drawn.servers, strict=True)
+            if isinstance(replay, Unknown)
+        )
+        notes = (*drawn.notes, *left_out)
         name, ceiling = self._asked.trace or "", drawn.curve.ceiling
         self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
         return [tried[at] for at in order]
@@ -394,12 +402,6 @@ def _l2_tokens(server: ServerCapacity) -> int:
     host = server.tiers.host
     tokens = None if host is None else host.group_tokens
     return tokens.least if isinstance(tokens, Bounds) else 0
-
-
-def _scaled(server: ServerCapacity, l2: float, segment: float) -> ServerCapacity:
-    tiers = server.tiers
-    host, store = _times(tiers.host, l2), _times(tiers.pool, segment)
-    return server._replace(tiers=tiers._replace(host=host, pool=store))
 
 
 def _times(tier: Tier | None, factor: float) -> Tier | None:
@@ -518,12 +520,6 @@ def _rates(answer: TraceAnswer) -> Rates:
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in replays)
     return tuple((least, most) for least, most in both)
-
-
-def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
-    for server, replay in zip(capacity.servers, answer.servers, strict=True):
-        if isinstance(replay, Unknown):
-            yield f"{server.subject}: not replayed: {replay.reason}"
 
 
 def _saved(answer: TraceAnswer) -> int:

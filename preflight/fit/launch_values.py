@@ -162,23 +162,17 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
         place = _segment_place(process, process.number, reading)
         if place not in places:
             places.append(place)
-    places = _together(places)
     if not places:
         return None, why
+    new = [place for place in places if place.kind == "new-variable"]
+    if len(new) > 1:  # one place: it is to be set for all commands
+        commands = tuple(index for place in new for index in place.commands)
+        places = [*(p for p in places if p not in new), new[0]._replace(commands=commands)]
     stores = [process.server.store for process in processes if process.server]
     spell = segment_text if all(store is None or store.gigabytes for store in stores) else str
     flags = {place.name if place.kind.endswith(("flag", "joined")) else "" for place in places}
     name = flags.pop() if len(flags) == 1 else ""
     return Knob(name or SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
-
-
-def _together(places: list[ValuePlace]) -> list[ValuePlace]:
-    """Return one place for a variable that no command has yet: it is to be set for all of them."""
-    new = [place for place in places if place.kind == "new-variable"]
-    if len(new) < 2:
-        return places
-    commands = tuple(index for place in new for index in place.commands)
-    return [*(p for p in places if p not in new), new[0]._replace(commands=commands)]
 
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:

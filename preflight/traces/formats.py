@@ -45,8 +45,9 @@ def read_records(name: str) -> Iterator[tuple[int, Record]]:
                 yield number, _object(name, number, partial(_cells, heads), text)
         else:
             for number, text in every if first else ():
-                if record := _logged(text):
-                    yield number, record
+                match = None if _ENDED in text else _IDS.search(text)
+                if match:
+                    yield number, {"token_ids": [int(each) for each in match[1].split(",")]}
 
 
 def _open(name: str) -> TextIO:
@@ -117,11 +118,6 @@ def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, 
 # when a request has ended holds it once more.
 _IDS = regex(r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[((?:[0-9]{1,18}, ?)*[0-9]{1,18})\]")
 _ENDED = "Finish: obj="
-
-
-def _logged(text: str) -> Record | None:
-    found = None if _ENDED in text else _IDS.search(text)
-    return {"token_ids": [int(each) for each in found[1].split(",")]} if found else None
 
 
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
