@@ -412,9 +412,9 @@ def _times(tier: Tier | None, factor: float) -> Tier | None:
 
     if tier is None or isinstance(tier.tokens, Unknown):
         return tier
-    own = tier.group_tokens
-    own = grown(own) if isinstance(own, Bounds) else own
-    return tier._replace(tokens=grown(tier.tokens), group_tokens=own)
+    of_group = tier.group_tokens
+    of_group = grown(of_group) if isinstance(of_group, Bounds) else of_group
+    return tier._replace(tokens=grown(tier.tokens), group_tokens=of_group)
 
 
 def _unique(capacity: CapacityAnswer) -> int:

@@ -37,8 +37,8 @@ def fit_page(answer: Fitted) -> str:
     if answered is not None:
         heads, rows = division_table(answered, answer.first)
         numbers = range(1, len(heads))
-        shown = [one for one in answered.tried if not (answer.first and one.about == "now")]
-        most = max((tokens for one in shown for _, tokens in one.held), default=0) or 1
+        shown = [each for each in answered.tried if not (answer.first and each.about == "now")]
+        most = max((tokens for each in shown for _, tokens in each.held), default=0) or 1
         parts += [
             element("h2", "Tokens by tier"),
             element("p", answered.what),

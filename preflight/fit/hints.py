@@ -72,12 +72,14 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
-    pools = [pool for pool in hugetlb.hugetlb.pools.values() if isinstance(pool, Pool)]
+    pools = [
+        huge_pool for huge_pool in hugetlb.hugetlb.pools.values() if isinstance(huge_pool, Pool)
+    ]
     taken = _taken(answer)
     spare = [
-        (size, pool.free_pages - pool.reserved_pages - taken.get(size, 0))
-        for pool in pools
-        for size in [pool.page_size_bytes]
+        (size, huge_pool.free_pages - huge_pool.reserved_pages - taken.get(size, 0))
+        for huge_pool in pools
+        for size in [huge_pool.page_size_bytes]
     ]
     if sum(size * max(0, pages) for size, pages in spare) < GIB:
         return

@@ -99,12 +99,12 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
     """Return ``root`` with every page that nobody has given back to the memory of its node."""
     now = PlannedRoot(root, {})
-    for pool in pools:
-        size, name = pool.page_size_bytes, f"hugepages-{pool.page_size_bytes // KIB}kB"
+    for huge_pool in pools:
+        size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
         # Which node a reservation will be met on is not known: so many stay on each.
         shares = {
-            numa_node: max(0, share.free_pages - pool.reserved_pages)
-            for numa_node, share in pool.nodes.items()
+            numa_node: max(0, share.free_pages - huge_pool.reserved_pages)
+            for numa_node, share in huge_pool.nodes.items()
         }
         released = sum(shares.values())
         if not released:
@@ -449,7 +449,7 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
 
 
 def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
-    """Return how much more memory the pools of all nodes could grow by, about."""
+    """Return how much more memory the pools of all NUMA nodes could grow by, about."""
     free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
     rooms = [
         free[node] - (pages - (now or 0)) * page_bytes
@@ -493,4 +493,6 @@ _NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
     """Return the checks whose findings sizes change, and those that hold a size to the host."""
     low, high = Counter(first.findings), Counter(second.findings)
-    return frozenset({*GATES, *(one.check for one in (low - high) + (high - low))} - _NO_GATES)
+    return frozenset(
+        {*GATES, *(finding.check for finding in (low - high) + (high - low))} - _NO_GATES
+    )

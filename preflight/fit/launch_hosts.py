@@ -30,7 +30,7 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> LaunchHosts:
     caching = [process for process in caching if _kind(process) in kinds]
     by_host = [caching]
     if taken is not None:
-        by_host = [[each for each in caching if each.number in own.own] for own in taken.groups]
+        by_host = [[each for each in caching if each.number in group.own] for group in taken.groups]
     hosts, shared = 0, 0
     for servers in by_host:
         copies = max((_copies(server) for server in servers), default=0)
