@@ -487,20 +487,14 @@ def _duration_seconds(word: Word, name: str) -> float:
         raise UnknownFactError(unresolved(word))
     found = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
     if found is None:
-        raise UsageError(
-            f"mooncake_master --{name}={word.text} at {word.origin}: not a time, which is "
-            "milliseconds, or a number with ms, s, m or h, such as 10s; the master does not start "
-            "with it"
-        )
+        what = "a time, which is milliseconds, or a number with ms, s, m or h, such as 10s"
+        raise _refused(word, name, what)
     unit = (found[2] or "ms").lower()
     return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
 
 
 def _ratio(word: Word, name: str) -> float:
-    """Parse a master's flag that is a part of the pool, 0 to 1.
-
-    Raises UsageError for any other value, UnknownFactError if a variable decides it.
-    """
+    """Parse a master's flag that is a part of the pool, 0 to 1. Raises UsageError for others."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     try:
@@ -508,8 +502,10 @@ def _ratio(word: Word, name: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1:
-        raise UsageError(
-            f"mooncake_master --{name}={word.text} at {word.origin}: not a part of the pool, which "
-            "is 0 to 1, such as 0.9; the master does not start with it"
-        )
+        raise _refused(word, name, "a part of the pool, which is 0 to 1, such as 0.9")
     return number
+
+
+def _refused(word: Word, name: str, what: str) -> UsageError:
+    where = f"mooncake_master --{name}={word.text} at {word.origin}"
+    return UsageError(f"{where}: not {what}; the master does not start with it")

@@ -292,7 +292,6 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
 
 
 def _own(tier: Tier | None) -> Bounds | None:
-    """Return the tokens that one cache holds; None if they are not known."""
     return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
 
 
@@ -308,9 +307,9 @@ def _threshold(server: ServerCapacity) -> int:
     """Return prefetch_threshold of --hicache-storage-backend-extra-config, in tokens."""
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
-        config = json.loads(text) if isinstance(text, str) else {}
+        config = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
-        config = {}
+        config = None
     given = config.get("prefetch_threshold") if isinstance(config, dict) else None
     return given if isinstance(given, int) else PREFETCH_THRESHOLD_TOKENS
 

@@ -263,13 +263,10 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
 
 def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
     """Return every value as something to change, for a launch that is no file here."""
+    every = ((place, text) for knob, text in changes(sizes, values) for place in knob.places)
     why = "the launch is no file here"
-    advice = (
-        Advice(place.name, text, str(place.origin), why)
-        for knob, text in changes(sizes, values)
-        for place in knob.places
-    )
-    return Edited((), tuple(advice), reading)
+    advice = tuple(Advice(each.name, text, str(each.origin), why) for each, text in every)
+    return Edited((), advice, reading)
 
 
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
@@ -282,11 +279,11 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
     try:
         old, new = json.loads(before), json.loads(after)
     except ValueError:
-        return "it is no JSON that can be edited for certain"
+        old, new = None, None
     wanted = int(text) if text.isdecimal() else text
-    if not isinstance(old, dict) or new != {**old, KEY: wanted}:
-        return "it is no JSON that can be edited for certain"
-    return Edit(path, before, after)
+    if isinstance(old, dict) and new == {**old, KEY: wanted}:
+        return Edit(path, before, after)
+    return "it is no JSON that can be edited for certain"
 
 
 def _why(place: ValuePlace) -> str:

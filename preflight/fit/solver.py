@@ -510,20 +510,14 @@ class _Search:
 
     def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
         """Yield for each size what stops it from being one step larger."""
-        if self._goal is not Goal.POOL and values.l2_bytes is not None:
-            yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
-        if self._goal is not Goal.L2 and values.segment_bytes is not None:
-            yield self._bound("segment", values, values.segment_bytes + MIB)
-
-    def _bound(self, size: str, values: SizeValues, value: int) -> SizeBound:
-        more = values._replace(**{f"{size}_bytes": value})
-        return SizeBound(size, value, self.solver.stopping(self.solver.best(more)))
+        for size, step, without in (("l2", GIGABYTE, Goal.POOL), ("segment", MIB, Goal.L2)):
+            now = getattr(values, f"{size}_bytes")
+            if self._goal is not without and now is not None:
+                more = values._replace(**{f"{size}_bytes": now + step})
+                yield SizeBound(size, now + step, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """Return the size to set with which this host contributes ``contributed_bytes``.
-
-        Ranks on other hosts have shares of it.
-        """
+        """Return the size to set, of which ranks on other hosts have shares too."""
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib
