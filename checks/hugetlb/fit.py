@@ -115,10 +115,10 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):
-        peaks = [max(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
-        everything = sum(peaks) + max(usage.headroom.get(spot, 0) for usage in usages)
-        for usage, peak, three in zip(usages, peaks, every, strict=True):
-            dropped = _at(spot, usage.dropped)
+        both = [(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
+        everything = sum(map(max, both)) + max(usage.headroom.get(spot, 0) for usage in usages)
+        for usage, three, (mapped, dropped) in zip(usages, every, both, strict=True):
+            peak = max(mapped, dropped)
             # Where nothing is without the arena, nothing but the arena is with it.
             must_have = dropped if usage.serves_all or not dropped else peak
             if spot.nodes and not any(pages.get(spot) for pages in three):

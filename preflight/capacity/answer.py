@@ -101,10 +101,7 @@ class _StoreSetup(NamedTuple):
 def capacity_of(
     words: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
 ) -> CapacityAnswer | Unknown:
-    """Compute the capacity of a launch on a host; Unknown if the host cannot be read in time.
-
-    Raises UsageError without a launch, if the launch has no server, or if a number is invalid.
-    """
+    """Compute a launch's capacity on a host; Unknown if that is not read. Raises UsageError."""
     host = open_host(root, timeout_seconds)
     sized = size_within(words, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -127,10 +124,7 @@ def compute_capacity(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Compute the capacity of each server of a launch, and the workload against it.
-
-    Raises UsageError if the launch has no server, or if a number is invalid.
-    """
+    """Compute the capacity of each server, with the workload. Raises UsageError without servers."""
     found = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
@@ -231,10 +225,7 @@ def _budget_note(
     length: int | None,
     workload: MultiTurnWorkload | Unknown | None,
 ) -> Iterator[str]:
-    """Warn if the prefetch budget is 0, or smaller than one conversation or request.
-
-    length: its tokens; None if no length was asked about.
-    """
+    """Warn if the prefetch budget is 0, or smaller than one conversation or request (length)."""
     if isinstance(budget, Bounds) and budget.most <= 0:
         yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
     elif isinstance(budget, Bounds) and length is not None and budget.least < length:
@@ -251,11 +242,9 @@ def _conversation(
     """Return the cached tokens of one conversation, or of one request; None without a length."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
-    length = asked.wanted.request_length
-    if length is None or length < 1:
-        return None
+    length = asked.wanted.request_length or 0
     whole = length + (asked.wanted.output_length or 1) - 1
-    return max(1, whole // page * page)
+    return max(1, whole // page * page) if length > 0 else None
 
 
 def _counted(tier: Tier, length: int | None) -> Tier:
@@ -308,10 +297,10 @@ def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
     if isinstance(backend, str) and server.hicache and server.store is None:
         yield f"storage backend {backend}: what it holds is not computed here"
     if not server.hicache:
+        why = "--enable-hierarchical-cache is not given"
         if server.mode == "decode":
-            yield "no L2: host memory of a decode server keeps retracted requests, nothing to reuse"
-        else:
-            yield "no L2: --enable-hierarchical-cache is not given"
+            why = "host memory of a decode server keeps retracted requests, nothing to reuse"
+        yield f"no L2: {why}"
         return
     if deployment.write_policy != "write_through":
         yield f"write policy {deployment.write_policy}: L2 and L3 get less than L1, and later"

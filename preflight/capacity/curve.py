@@ -28,10 +28,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 def tiers_of(rounds: Sequence[Round]) -> tuple[str, ...]:
     """Return the names of the tiers that the rounds speak of, nearest to the GPU first."""
-    names: dict[str, None] = {}
-    for each in rounds:
-        names.update((name, None) for name, _, _ in each.hits)
-    return tuple(names)
+    return tuple(dict.fromkeys(name for each in rounds for name, _, _ in each.hits))
 
 
 def drawn_tiers(rounds: Sequence[Round]) -> tuple[str, ...]:

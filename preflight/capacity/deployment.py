@@ -115,10 +115,7 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
-    """Build the Router from its policy and cache threshold; None: the flag is not given.
-
-    Raises UsageError if the threshold is not a number from 0 to 1.
-    """
+    """Build the Router from these flags. Raises UsageError for a threshold beyond 0 to 1."""
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     given = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(given), []
@@ -156,10 +153,7 @@ class Cluster(NamedTuple):
 def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
-    """Return every server of the launch.
-
-    Raises UsageError if there is none, or if a number is invalid.
-    """
+    """Return every server of the launch. Raises UsageError for none, or an invalid number."""
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
@@ -205,10 +199,7 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Return the number of servers like that of ``process``, which spans ``nnodes`` hosts.
-
-    Raises UsageError.
-    """
+    """Return how many servers there are like ``process``, on ``nnodes`` each. Raises UsageError."""
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(

@@ -37,11 +37,17 @@ def _server(
     page = "" if server.page_tokens is None else f", pages of {server.page_tokens}"
     yield filled(f"{server.subject}: {server.model}{each}{page}", width)
     yield _tiers(capacity.tiers, width)
-    formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
-    lines = *formulas, *_keys(capacity.keys), *_budget(capacity.prefetch)
-    speed = found.new_tokens_per_second
-    if speed is not None:
-        lines = *lines, *(rate_sentence(tier, speed) for tier in capacity.tiers)
+    lines = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
+    if isinstance(keys := capacity.keys, Keys):
+        memory = format_bytes(keys.master_bytes)
+        lines += [
+            f"master: {keys.number:,} keys when the pool is full, about {memory} of its memory"
+        ]
+    if capacity.prefetch is not None:
+        most = _known(capacity.prefetch)
+        lines += [f"prefetch: L3 is read for up to {most} tokens at a time in each cache"]
+    if (speed := found.new_tokens_per_second) is not None:
+        lines += [rate_sentence(tier, speed) for tier in capacity.tiers]
     yield "\n".join(filled(line, width) for line in lines)
     if isinstance(found.workload, MultiTurnWorkload) and capacity.rounds:
         yield filled(_workload(found.workload), width)
@@ -51,31 +57,15 @@ def _server(
     yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
 
 
-def _keys(keys: Keys | Unknown | None) -> Iterator[str]:
-    if isinstance(keys, Keys):
-        yield (
-            f"master: {keys.number:,} keys when the pool is full, about "
-            f"{format_bytes(keys.master_bytes)} of its memory"
-        )
-
-
-def _budget(budget: Bounds | Unknown | None) -> Iterator[str]:
-    if budget is not None:
-        yield f"prefetch: L3 is read for up to {_known(budget)} tokens at a time in each cache"
-
-
 def _tiers(tiers: Sequence[Tier], width: int) -> str:
     """Format the table of tiers; it has a column of conversations if they were counted."""
-    counted = any(tier.conversations is not None for tier in tiers)
-    rows = [
-        [tier.name, tier.what, _known(tier.bytes, format_bytes), _known(tier.tokens)]
-        for tier in tiers
-    ]
-    heads = ["tier", "", "bytes", "tokens"]
-    if counted:
-        heads.append("conversations")
-        for row, tier in zip(rows, tiers, strict=True):
-            row.append("" if tier.conversations is None else _known(tier.conversations))
+    heads, rows = ["tier", "", "bytes", "tokens", "conversations"], []
+    for tier in tiers:
+        counted = "" if tier.conversations is None else _known(tier.conversations)
+        size = _known(tier.bytes, format_bytes)
+        rows.append([tier.name, tier.what, size, _known(tier.tokens), counted])
+    if all(tier.conversations is None for tier in tiers):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     return fitted(rows, heads, width, right=range(2, len(heads)))
 
 
@@ -113,15 +103,11 @@ def summarize_rounds(
     server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
     """Yield one sentence for each tier, and one for what is lost first."""
-    rounds = server.capacity.rounds
+    rounds, tiers = server.capacity.rounds, server.capacity.tiers
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
-    tiers = server.capacity.tiers
-    known = [(tier, tier.tokens) for tier in tiers if isinstance(tier.tokens, Bounds)]
-    for tier, tokens in known:
-        yield _fate(tier, tokens, rounds)
-    if known:
-        yield from _losses(rounds)
+    fates = [_fate(each, each.tokens, rounds) for each in tiers if isinstance(each.tokens, Bounds)]
+    yield from (*fates, *(_losses(rounds) if fates else ()))
 
 
 def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
@@ -140,10 +126,8 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
     maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
     if maybe is None:
-        return (
-            f"{lead}: never evicts in {_rounds(last.number)}, which come to "
-            f"{last.held_tokens:,} tokens"
-        )
+        never = f"{lead}: never evicts in {_rounds(last.number)}"
+        return f"{never}, which come to {last.held_tokens:,} tokens"
     held = rounds[maybe - 1].held_tokens
     before = "holds no whole round"
     if maybe > 1:
@@ -215,18 +199,14 @@ def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, A
             }
             for tier in capacity.tiers
         ],
-        "keys": _keys_object(capacity.keys),
+        "keys": {"count": keys.number, "master_bytes": keys.master_bytes}
+        if isinstance(keys := capacity.keys, Keys)
+        else plain(keys),
         "prefetch_tokens": plain(capacity.prefetch),
         "rounds": [_round_object(each) for each in capacity.rounds],
         "conclusions": list(summarize_rounds(server, found.workload)),
         "notes": plain(server.notes),
     }
-
-
-def _keys_object(keys: Keys | Unknown | None) -> dict[str, Any] | None:
-    if isinstance(keys, Keys):
-        return {"count": keys.number, "master_bytes": keys.master_bytes}
-    return None if keys is None else {"unknown": keys.reason}
 
 
 def _round_object(each: Round) -> dict[str, Any]:

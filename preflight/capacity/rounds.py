@@ -48,13 +48,6 @@ class Turn(NamedTuple):
     after: int
 
 
-def rounds(
-    workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
-) -> tuple[Round, ...]:
-    """Return every round of ``workload``; ``tiers``: nearest to the GPU first."""
-    return tuple(_rounds(workload, page_tokens, tiers))
-
-
 def rounds_requests(found: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
     """Yield the rounds as requests of a trace: in each all clients ask once, in a random order.
 
@@ -78,10 +71,11 @@ def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
-def _rounds(
+def rounds(
     workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
-) -> Iterator[Round]:
-    """Yield each round with the least and the most that the tiers can serve in it."""
+) -> tuple[Round, ...]:
+    """Return each round with the least and the most that ``tiers`` serve, the nearest first."""
+    every = []
     for number in range(1, workload.rounds + 1):
         turn = Turn(
             workload.clients,
@@ -103,15 +97,12 @@ def _rounds(
             for (name, low, high), (_, _, middle) in zip(hits, served, strict=True)
             if middle is not None
         ]
-        yield Round(
-            number,
-            held,
-            turn.clients * turn.before,
-            tuple(hits),
-            tuple(tier.name for tier in tiers if _evicts(turn, tier, False)),
-            tuple(tier.name for tier in tiers if _evicts(turn, tier, True)),
-            tuple(likely),
+        certain, maybe = (
+            tuple(tier.name for tier in tiers if _evicts(turn, tier, end)) for end in (False, True)
         )
+        seen = turn.clients * turn.before
+        every.append(Round(number, held, seen, tuple(hits), certain, maybe, tuple(likely)))
+    return tuple(every)
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
@@ -148,10 +139,9 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
         return min(least, most) / reusable, most / reusable, None
     low = tier.keeps.least
     # A leaf of the tree, one client's round, goes as a whole: up to one more than had to.
-    leaf = turn.after - turn.before
     step = turn.after - turn.before
     # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
-    first = max(0, low - leaf) - (turn.clients - 1) * turn.before
+    first = max(0, low - step) - (turn.clients - 1) * turn.before
     least = max(least, _falling(first, step, turn.clients, turn.before))
     likely = max(least, _random_order(turn, low)) / reusable if exact else None
     return min(least, most) / reusable, most / reusable, likely
@@ -283,7 +273,6 @@ def _pool(deployment: Deployment, pool: Tier, nearer: TierModel) -> TierModel:
 
 
 def _front(nearer: TierModel) -> int:
-    """Return the most tokens that all tiers in front hold."""
     return _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
 
 

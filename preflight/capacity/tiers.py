@@ -62,6 +62,8 @@ from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeome
 from preflight.sglang.pool_request import ratio_tokens
 from preflight.sizing.launch_inputs import LaunchInputs
 
+_DCP = Unknown("decode context parallelism: how tokens spread over ranks is not computed")
+
 
 class PageObjects(NamedTuple):
     """The objects of one page, all writing ranks together, in bytes.
@@ -111,16 +113,11 @@ def model_of(request: PoolRequest) -> ModelGeometry:
 def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
     """Return one rank's row in each pipeline stage. Raises UnknownFactError."""
     geometry = model_of(request)
-    why = ""
     if request.dcp > 1:
-        why = "decode context parallelism: how tokens spread over ranks is not computed"
-    elif LayerKind.LINEAR in geometry.layers:
-        why = (
-            f"{geometry.name} has linear-attention layers, whose states follow requests and "
-            "not tokens"
-        )
-    if why:
-        raise UnknownFactError(Unknown(why))
+        raise UnknownFactError(_DCP)
+    if LayerKind.LINEAR in geometry.layers:
+        why = "has linear-attention layers, whose states follow requests and not tokens"
+        raise UnknownFactError(Unknown(f"{geometry.name} {why}"))
     return stage_rows(request)
 
 
@@ -154,15 +151,9 @@ def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
     units = -(-object_bytes // (1 << unit_bits))
     if units > _MOST_UNITS:
         return None
-    return _bin_units(units) << unit_bits
-
-
-def _bin_units(units: int) -> int:
-    """Return the size of the least bin that is not smaller than ``units``."""
-    if units < 1 << _MANTISSA_BITS:
-        return units
-    step = 1 << (units.bit_length() - 1 - _MANTISSA_BITS)
-    return -(-units // step) * step
+    # Up to the least bin that is not smaller.
+    step = 1 << max(0, units.bit_length() - 1 - _MANTISSA_BITS)
+    return -(-units // step) * step << unit_bits
 
 
 def objects_that_fit(object_bytes: int, segment_bytes: int) -> int:
@@ -234,8 +225,7 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
         raise UnknownFactError(memory.refused)
     model_of(request)
     if request.dcp > 1:
-        why = "decode context parallelism: how tokens spread over ranks is not computed"
-        raise UnknownFactError(Unknown(why))
+        raise UnknownFactError(_DCP)
     known(deployment.given.hardware.drafts.own)
     if request.size_gb > 0:
         return _sized_tokens(deployment, request)
@@ -296,29 +286,16 @@ def pool_tier(
     pool: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier | None:
-    """Return the server's L3 tier; None without a store."""
+    """Compute L3 from the pages that the pool takes before its master evicts; None without one."""
     if deployment.server.store is None:
         return None
-    found = _full_pool(objects, pool, eviction)
-    if isinstance(found, Unknown):
+    try:
+        parts, limit, page = known(pool), known(eviction), known(objects)
+        if limit.cachelib:
+            raise UnknownFactError(Unknown(_CACHELIB))
+    except UnknownFactError as error:
         said = "" if isinstance(pool, Unknown) else _sum(pool)
-        return Tier("L3", "Mooncake pool", found, found, said, keys=found)
-    return found
-
-
-@or_unknown
-def _full_pool(
-    objects: PageObjects | Unknown,
-    pool: tuple[Segments, ...] | Unknown,
-    eviction: Eviction | Unknown,
-) -> Tier:
-    """Compute L3 from the pages that the pool takes before its master evicts.
-
-    Unknown if an input is not known, or if the master allocates with CacheLib.
-    """
-    parts, limit, page = known(pool), known(eviction), known(objects)
-    if limit.cachelib:
-        raise UnknownFactError(Unknown(_CACHELIB))
+        return Tier("L3", "Mooncake pool", error.fact, error.fact, said, keys=error.fact)
     every = page._replace(whole=(*page.whole, *page.beside), beside=())
     pages = Bounds(*sorted(pages_held(one, parts, limit) for one in (every, page)))
     sizes = pages.least * sum(every.whole), pages.most * sum(page.whole)
@@ -334,20 +311,17 @@ def pages_held(objects: PageObjects, pool: tuple[Segments, ...], eviction: Evict
     by_watermark = int(total * eviction.watermark) // sum(objects.whole)
     if len(set(objects.whole)) == 1:
         each = sum(objects_that_fit(objects.whole[0], part.bytes) * part.number for part in pool)
-        by_place = each // len(objects.whole)
-    else:
-        by_place = 0
-        for part in pool:
-            taken = [occupied_bytes(size, part.bytes) for size in objects.whole]
-            if None not in taken:
-                by_place += part.bytes // sum(size or 0 for size in taken) * part.number
+        return min(by_watermark, each // len(objects.whole))
+    by_place = 0
+    for part in pool:
+        taken = [occupied_bytes(size, part.bytes) for size in objects.whole]
+        if None not in taken:
+            by_place += part.bytes // sum(size or 0 for size in taken) * part.number
     return min(by_watermark, by_place)
 
 
 def _sum(pool: tuple[Segments, ...]) -> str:
-    return " + ".join(
-        f"{_times(part.number)}{format_bytes(part.bytes)} ({part.what})" for part in pool
-    )
+    return " + ".join(f"{_times(n)}{format_bytes(each)} ({what})" for what, each, n in pool)
 
 
 def _times(number: int) -> str:
@@ -356,9 +330,7 @@ def _times(number: int) -> str:
 
 def _formula(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> str:
     """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
-    sizes = sorted(set(objects.whole))
-    largest = pool[0].bytes
-    each = ", ".join(_occupied(size, largest) for size in sizes)
+    each = ", ".join(_occupied(size, pool[0].bytes) for size in sorted(set(objects.whole)))
     count = len(objects.whole)
     return (
         f"{_sum(pool)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
@@ -380,10 +352,7 @@ def offload_tier(
     folders: Mapping[str, Folder | Unknown],
     mooncake: MooncakeRelease,
 ) -> Tier | None:
-    """Return what is offloaded to disks; None where nothing is.
-
-    counts: of each process, by its name.
-    """
+    """Return what is offloaded to disks; None for nothing. counts: of processes, by name."""
     limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
@@ -448,11 +417,10 @@ class Eviction(NamedTuple):
 
 def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: int) -> int:
     """Return how many workers of one host have a client. Raises UnknownFactError."""
-    if client.in_scheduler:
-        return known(consumer.engines)
-    if client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA:
-        return known(consumer.engines)
-    return known(consumer.ranks)
+    alone = client.in_scheduler or (
+        client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
+    )
+    return known(consumer.engines if alone else consumer.ranks)
 
 
 @or_unknown
@@ -519,20 +487,14 @@ def _duration_seconds(word: Word, name: str) -> float:
         raise UnknownFactError(unresolved(word))
     found = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
     if found is None:
-        raise UsageError(
-            f"mooncake_master --{name}={word.text} at {word.origin}: not a time, which is "
-            "milliseconds, or a number with ms, s, m or h, such as 10s; the master does not start "
-            "with it"
-        )
+        what = "a time, which is milliseconds, or a number with ms, s, m or h, such as 10s"
+        raise _refused(word, name, what)
     unit = (found[2] or "ms").lower()
     return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
 
 
 def _ratio(word: Word, name: str) -> float:
-    """Parse a master's flag that is a part of the pool, 0 to 1.
-
-    Raises UsageError for any other value, UnknownFactError if a variable decides it.
-    """
+    """Parse a master's flag that is a part of the pool, 0 to 1. Raises UsageError for others."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     try:
@@ -540,8 +502,10 @@ def _ratio(word: Word, name: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1:
-        raise UsageError(
-            f"mooncake_master --{name}={word.text} at {word.origin}: not a part of the pool, which "
-            "is 0 to 1, such as 0.9; the master does not start with it"
-        )
+        raise _refused(word, name, "a part of the pool, which is 0 to 1, such as 0.9")
     return number
+
+
+def _refused(word: Word, name: str, what: str) -> UsageError:
+    where = f"mooncake_master --{name}={word.text} at {word.origin}"
+    return UsageError(f"{where}: not {what}; the master does not start with it")

@@ -84,10 +84,7 @@ def page_of(found: CapacityAnswer) -> int:
 
 
 def trace_answers(
-    found: Sequence[CapacityAnswer],
-    trace: Trace,
-    asked: TraceRequest,
-    tell: Callable[[str], None],
+    found: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
 ) -> tuple[TraceAnswer, ...]:
     """Replay ``trace``, which is read once, on each. tell: told now and then how far it is.
 
@@ -105,8 +102,7 @@ def trace_answers(
     counter = CurveCounter()
     requests, tokens, outputs = 0, 0, 0
     times: list[float] = []
-    for request in trace.requests:
-        requests += 1
+    for requests, request in enumerate(trace.requests, 1):
         if requests % TOLD_EVERY == 0:
             tell(f"{trace.name}: {requests:,} requests, {tokens:,} tokens")
         if merge > 1:
@@ -152,10 +148,7 @@ def _server_replays(
     span: float | None,
     ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
-    """Yield the result of each server's replays; Unknown if the server was not replayed.
-
-    span: seconds from the first request to the last; None if no time is recorded.
-    """
+    """Yield the result of each server's replays. span: seconds of the trace, if recorded."""
     for plan, own in ran:
         if isinstance(plan, Unknown):
             yield plan
@@ -166,11 +159,9 @@ def _server_replays(
 
 def _doubling(curve: Curve) -> Iterator[int]:
     """Yield sizes that double, to thousands of blocks, up to where nothing more is gained."""
-    size, end = _FIRST_SIZE, curve.size_for(curve.ceiling) or 1
-    yield size
-    while size < end:
-        size *= 2
-        yield size
+    yield (size := _FIRST_SIZE)
+    while size < (curve.size_for(curve.ceiling) or 1):
+        yield (size := 2 * size)
 
 
 def _held(found: CapacityAnswer, block: int) -> Iterator[int]:
@@ -194,10 +185,7 @@ class ReplayPlan(NamedTuple):
 
 
 def replay_plans(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
-    """Return the replays: servers that are alike, behind one router, answer one stream of requests.
-
-    The first of them stands for all. Those that differ are each replayed with all of it.
-    """
+    """Return the replays: the first server stands for all that are alike behind one router."""
     plans = [plan_of(server, found.router, asked) for server in found.servers]
     if found.router is None:
         return plans
@@ -222,10 +210,7 @@ def replay_plans(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan 
 def plan_of(
     server: ServerCapacity, router: Router | None, asked: TraceRequest
 ) -> ReplayPlan | Unknown:
-    """Plan how a trace is replayed on one server: tier sizes, rules and notes.
-
-    Unknown if no request reuses what an earlier one left, or neither L1 nor L2 is known.
-    """
+    """Plan a server's replay; Unknown if nothing is reused, or neither L1 nor L2 is known."""
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -254,13 +239,10 @@ def plan_of(
     evicts = server.eviction
     store = StoreRules(disk_gets_evicted=tiers.evicted_alone)
     if not isinstance(evicts, Unknown):
-        store = StoreRules(
-            evicts.watermark, evicts.ratio, evicts.lease_seconds, tiers.evicted_alone
-        )
-    if asked.routing is not None:
-        routing = Routing(asked.routing)
-    else:
-        routing = router.routing if router else Routing()
+        rates = evicts.watermark, evicts.ratio, evicts.lease_seconds
+        store = StoreRules(*rates, tiers.evicted_alone)
+    routing = router.routing if router else Routing()
+    routing = routing if asked.routing is None else Routing(asked.routing)
     rules = rules_of(deployment.given.release, deployment.write_policy)._replace(
         caches=deployment.groups,
         routing=routing,
@@ -310,7 +292,6 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
 
 
 def _own(tier: Tier | None) -> Bounds | None:
-    """Return the tokens that one cache holds; None if they are not known."""
     return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
 
 
@@ -326,9 +307,9 @@ def _threshold(server: ServerCapacity) -> int:
     """Return prefetch_threshold of --hicache-storage-backend-extra-config, in tokens."""
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
-        config = json.loads(text) if isinstance(text, str) else {}
+        config = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
-        config = {}
+        config = None
     given = config.get("prefetch_threshold") if isinstance(config, dict) else None
     return given if isinstance(given, int) else PREFETCH_THRESHOLD_TOKENS
 

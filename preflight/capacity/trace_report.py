@@ -67,10 +67,6 @@ def percent(rate: float) -> str:
     return f"{100 * rate:.1f}%"
 
 
-def _span(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
-
-
 def rate_span(least: float, most: float) -> str:
     """Return ``4.9 to 5.0%``, or one number if both are the same."""
     low, high = map(percent, sorted((least, most)))
@@ -78,34 +74,25 @@ def rate_span(least: float, most: float) -> str:
 
 
 def _counts(least: int, most: int) -> str:
-    low, high = sorted((least, most))
-    return _span(f"{low:,}", f"{high:,}")
+    return Bounds(*sorted((least, most))).text()
 
 
 def tier_rows(
     server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer
 ) -> tuple[Row, list[Row]]:
     """Return heads, and what each tier answers."""
-    names = [tier.name for tier in server.capacity.tiers]
     speed = answer.asked.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
     rows = []
-    for name in names:
-        shown = name
+    for name in (tier.name for tier in server.capacity.tiers):
         if replay.merged and name == "L1":
             rows.append([name, *["unknown"] * 3])
             continue
         low, high = (_of(flows, name, replay.merged) for flows in (replay.least, replay.most))
-        if replay.merged and name == "L2":
-            shown = "L1 and L2"
-        evicted = [size * answer.block_tokens for size in (low[2], high[2])]
+        shown = "L1 and L2" if replay.merged and name == "L2" else name
+        evicted = (size * answer.block_tokens for size in (low[2], high[2]))
         rows.append(
-            [
-                shown,
-                rate_span(low[0], high[0]),
-                _counts(low[1], high[1]),
-                _counts(evicted[0], evicted[1]),
-            ]
+            [shown, rate_span(low[0], high[0]), _counts(low[1], high[1]), _counts(*evicted)]
         )
     least, most = replay.least, replay.most
     saved = [sum(flows.saved.values()) for flows in (least, most)]
@@ -124,11 +111,8 @@ def tier_rows(
 def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
     """Return the part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
     names = ("L1", "L2") if merged and name == "L2" else (name,)
-    return (
-        sum(map(flows.rate, names)),
-        sum(flows.saved[each] for each in names),
-        flows.evicted[name],
-    )
+    saved = sum(flows.saved[each] for each in names)
+    return sum(map(flows.rate, names)), saved, flows.evicted[name]
 
 
 _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"), ("SSD", "L2"))
@@ -142,19 +126,17 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
     for move in _MOVES:
         if replay.merged and "L1" in move:
             continue
-        least, most = (
-            flows.moved[move] * answer.block_tokens * size for flows in (replay.least, replay.most)
-        )
-        if not most and not least:
+        flows = (replay.least, replay.most)
+        moved = Bounds(*sorted(each.moved[move] * answer.block_tokens * size for each in flows))
+        if not moved.most:
             continue
         each = ""
         if answer.span_seconds:
-            rate = max(least, most) / answer.span_seconds
+            rate = moved.most / answer.span_seconds
             each = f", {format_bytes(int(rate))}/s on average"
             if move[1] == "SSD" and server.ssd is not None and server.ssd.filling:
                 each += f", of which at most {percent(server.ssd.part(rate / size))} reach it"
-        shown = _span(*(format_bytes(each) for each in sorted((least, most))))
-        yield f"{move[0]} to {move[1]}: {shown}{each}"
+        yield f"{move[0]} to {move[1]}: {moved.text(format_bytes)}{each}"
     long = replay.least.too_long
     if long:
         yield f"{long:,} requests are longer than L1: a server refuses them, and here they are cut"
@@ -212,8 +194,7 @@ def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]
         )
     wanted = answer.asked.hit_rate
     if wanted is not None:
-        need = curve.size_for(wanted)
-        if need is None:
+        if (need := curve.size_for(wanted)) is None:
             yield f"{percent(wanted)}: no cache answers so much of this trace"
         else:
             yield f"{percent(wanted)}: one cache of {held(need)}"
@@ -237,47 +218,35 @@ def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
     if pool is not None and isinstance(pool.tokens, Bounds) and not isinstance(size, Unknown):
         limit = 0.0 if isinstance(server.eviction, Unknown) else server.eviction.watermark
         if limit:
-            whole = ceil(tokens * size / limit)
-            yield (
-                f"as the pool alone: segments of {format_bytes(whole)} in all, which evict above "
-                f"{limit:g}"
-            )
+            whole = format_bytes(ceil(tokens * size / limit))
+            yield f"as the pool alone: segments of {whole} in all, which evict above {limit:g}"
 
 
 def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
     """Return all of it, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
-    curve, block = answer.curve, answer.block_tokens
-    sizes = sorted({size for size, _ in answer.best})
-    best = dict(answer.best)
+    curve, block, wanted = answer.curve, answer.block_tokens, None
+    if (rate := answer.asked.hit_rate) is not None:
+        need = curve.size_for(rate)
+        wanted = {"rate": rate, "tokens": None if need is None else need * block}
     return {
-        "name": answer.trace.name,
-        "format": answer.trace.format,
+        **fields(answer.trace, "name", "format"),
         "block_tokens": block,
         **fields(answer, "requests", "input_tokens", "output_tokens", "span_seconds"),
-        "accesses": curve.accesses,
-        "distinct": curve.distinct,
-        "ceiling": curve.ceiling,
+        **fields(curve, "accesses", "distinct", "ceiling"),
         "knee_tokens": curve.knee * block,
         "sampled": curve.sampled,
         "sampling_error": curve.error,
         "curve": [
-            {"tokens": size * block, "lru": curve.rate(size), "best": best[size]} for size in sizes
+            {"tokens": size * block, "lru": curve.rate(size), "best": best}
+            for size, best in sorted(dict(answer.best).items())
         ],
-        "wanted": _wanted(answer),
+        "wanted": wanted,
         "servers": [
             {"unknown": replay.reason} if isinstance(replay, Unknown) else _replay(server, replay)
             for server, replay in zip(found.servers, answer.servers, strict=True)
         ],
         "notes": list(answer.notes),
     }
-
-
-def _wanted(answer: TraceAnswer) -> dict[str, Any] | None:
-    rate = answer.asked.hit_rate
-    if rate is None:
-        return None
-    need = answer.curve.size_for(rate)
-    return {"rate": rate, "tokens": None if need is None else need * answer.block_tokens}
 
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
@@ -296,16 +265,10 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
 
 def _flows(flows: Flows) -> dict[str, Any]:
     """Build the JSON of one replay: hit rates, tokens saved, blocks evicted and moved."""
+    keys = "name", "rate", "saved_tokens", "evicted_blocks"
+    each = ((name, flows.rate(name), flows.saved[name], flows.evicted[name]) for name in TIERS)
     return {
-        "tiers": [
-            {
-                "name": name,
-                "rate": flows.rate(name),
-                "saved_tokens": flows.saved[name],
-                "evicted_blocks": flows.evicted[name],
-            }
-            for name in TIERS
-        ],
+        "tiers": [dict(zip(keys, tier, strict=True)) for tier in each],
         "missed": flows.missed,
         "moved": [{"from": a, "to": b, "blocks": flows.moved[a, b]} for a, b in _MOVES],
         "too_long": flows.too_long,

@@ -146,10 +146,7 @@ def read_command(text: str) -> MultiTurnWorkload:
 
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
-    """Read the workload of a benchmark that the launch starts. Raises UsageError.
-
-    Unknown if a variable decides one of its values.
-    """
+    """Read the workload of a benchmark of the launch. Raises UsageError."""
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -164,12 +161,9 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
 
 def _options(words: Sequence[str], where: str) -> dict[str, str]:
     """Return values by name, as argparse reads them: abbreviations count, the last one wins."""
-    found = dict(_DEFAULTS)
+    found, left = dict(_DEFAULTS), iter(words)
     names = (*_DEFAULTS, *_SWITCHES, *_OTHERS)
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
+    for word in left:
         if not word.startswith("--"):
             continue
         flag, equals, value = word[2:].partition("=")
@@ -177,15 +171,14 @@ def _options(words: Sequence[str], where: str) -> dict[str, str]:
         fitting = [flag] if flag in names else [name for name in names if name.startswith(flag)]
         if len(fitting) != 1:
             continue  # an option of a release that is not known here
-        name = fitting[0]
-        if name in _SWITCHES:
-            found[name] = "true"
-            continue
+        if (name := fitting[0]) in _SWITCHES:
+            value = equals = "true"
         if not equals:
-            if index >= len(words):
-                raise UsageError(f"{where}: --{flag.replace('_', '-')} has no value")
-            value = words[index]
-            index += 1
+            try:
+                value = next(left)
+            except StopIteration:
+                message = f"{where}: --{flag.replace('_', '-')} has no value"
+                raise UsageError(message) from None
         found[name] = value
     return found
 

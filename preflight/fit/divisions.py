@@ -63,6 +63,7 @@ PUBLISHED = MultiTurnWorkload(
     80, 10, 2048, 2048, 1, "as the HiCache pages' benchmark has them", barrier=True
 )
 Rates = tuple[tuple[float, float], ...]
+Tell = Callable[[str], None]
 
 
 class Frontier(NamedTuple):
@@ -82,13 +83,9 @@ class Frontier(NamedTuple):
 
     def at(self, l2_bytes: int) -> SizeValues:
         """Return the division with so much L2: its segment lies between those of its neighbours."""
-        below, above = self.points[0], self.points[-1]
-        for point in self.points:
-            if (point.l2_bytes or 0) <= l2_bytes:
-                below = point
-        for point in reversed(self.points):
-            if (point.l2_bytes or 0) >= l2_bytes:
-                above = point
+        ends = self.points[:1], self.points[-1:]
+        below = [*ends[0], *(each for each in self.points if (each.l2_bytes or 0) <= l2_bytes)][-1]
+        above = [*(each for each in self.points if (each.l2_bytes or 0) >= l2_bytes), *ends[1]][0]
         first, last = below.l2_bytes or 0, above.l2_bytes or 0
         part = (l2_bytes - first) / (last - first) if last > first else 0.0
         most, least = below.segment_bytes or 0, above.segment_bytes or 0
@@ -174,20 +171,12 @@ class Answered(NamedTuple):
 
 
 class Chooser:
-    """Orders divisions of a launch's memory by what is answered with them.
-
-    now: the sizes that the launch has, which may not fit.
-    """
+    """Orders divisions of a launch's memory by what is answered with them."""
 
     def __init__(
-        self,
-        asked: Asked,
-        now: SizeValues,
-        options: LaunchOptions,
-        root: Root,
-        tell: Callable[[str], None],
+        self, asked: Asked, now: SizeValues, options: LaunchOptions, root: Root, tell: Tell
     ) -> None:
-        """Keep the question, and the host and options that a launch is sized with."""
+        """Keep the question. now: the sizes that the launch has, which may not fit."""
         self._asked, self._now, self._tell = asked, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
@@ -199,9 +188,8 @@ class Chooser:
     def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
         """Take ``inputs``, sized with ``values``; return the least L2 that is of use, in bytes.
 
-        capped: it is no more than that of ``values``. Where SGLang demands it that is one larger
-        than the GPU's. Raises UnknownFactError where what the launch holds is not known, and
-        UsageError for a workload that cannot be.
+        capped: no more than that of ``values``. SGLang may demand more than the GPU's. Raises
+        UnknownFactError, and UsageError for a workload that cannot be.
         """
         request = CapacityRequest(Cluster(self._asked.hosts))
         self._values = values
@@ -211,18 +199,10 @@ class Chooser:
             for tier in (server.tiers.host, server.tiers.pool):
                 if tier is not None and isinstance(tier.tokens, Unknown):
                     raise UnknownFactError(tier.tokens)
-            gpu, host = server.tiers.gpu.group_tokens, server.tiers.host
-            host_tokens = None if host is None else host.group_tokens
+            gpu, tokens = server.tiers.gpu.group_tokens, _l2_tokens(server)
             demanded = server.deployment.given.release.must_exceed_device
-            if (
-                demanded
-                and isinstance(gpu, Bounds)
-                and isinstance(host_tokens, Bounds)
-                and host_tokens.least
-            ):
-                least = max(
-                    least, (gpu.most * size // host_tokens.least // GIGABYTE + 1) * GIGABYTE
-                )
+            if demanded and isinstance(gpu, Bounds) and tokens:
+                least = max(least, (gpu.most * size // tokens // GIGABYTE + 1) * GIGABYTE)
         if self._asked.trace is None:
             workload = workload_of(self._asked.workload, inputs.processes)
             if isinstance(workload, Unknown):
@@ -235,7 +215,10 @@ class Chooser:
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
-        servers = (_scaled(server, l2, segment) for server in self._base.servers)
+        servers = []
+        for each in self._base.servers:
+            host, pool = _times(each.tiers.host, l2), _times(each.tiers.pool, segment)
+            servers.append(each._replace(tiers=each.tiers._replace(host=host, pool=pool)))
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
@@ -248,11 +231,10 @@ class Chooser:
         """Return the parts that are kept; a store that nothing reads counts for nothing."""
         assert self.workload is not None
         if not buffers and not self._reads(capacity):
-            servers = (
-                server._replace(tiers=server.tiers._replace(pool=None))
-                for server in capacity.servers
+            every = (
+                each._replace(tiers=each.tiers._replace(pool=None)) for each in capacity.servers
             )
-            capacity = capacity._replace(servers=tuple(servers))
+            capacity = capacity._replace(servers=tuple(every))
         return of_rounds(capacity, self.workload, orders, clients, self._routing, buffers)
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
@@ -297,18 +279,12 @@ class Chooser:
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
-            deployment, host = server.deployment, server.tiers.host
-            if (
-                not deployment.given.release.buffer_only
-                or deployment.buffers
-                or deployment.server.mode == "decode"
-            ):
+            deployment, tokens = server.deployment, _l2_tokens(server)
+            able = deployment.given.release.buffer_only and deployment.server.mode != "decode"
+            if not able or deployment.buffers or not tokens:
                 return 0
-            host_tokens = None if host is None else host.group_tokens
-            if not isinstance(host_tokens, Bounds) or not host_tokens.least:
-                return 0
-            tokens = _STAGED * length / BUFFERED_PART
-            sizes.append(int(tokens / host_tokens.least * (values.l2_bytes or 0)))
+            staged = _STAGED * length / BUFFERED_PART
+            sizes.append(int(staged / tokens * (values.l2_bytes or 0)))
         return -(-max(sizes) // GIGABYTE) * GIGABYTE
 
     def _buffered(self, frontier: Frontier) -> Iterator[Division]:
@@ -332,7 +308,12 @@ class Chooser:
         ]
         order = sorted(range(len(tried)), key=lambda at: self._rank(tried[at]), reverse=True)
         drawn, capacity = answers[order[0]], capacities[order[0]]
-        notes = (*drawn.notes, *_left_out(capacity, drawn))
+        left_out = (
+            f"{server.subject}: not replayed: {replay.reason}"
+            for server, replay in zip(capacity.servers, drawn.servers, strict=True)
+            if isinstance(replay, Unknown)
+        )
+        notes = (*drawn.notes, *left_out)
         name, ceiling = self._asked.trace or "", drawn.curve.ceiling
         self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
         return [tried[at] for at in order]
@@ -356,18 +337,10 @@ class Chooser:
         """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
         if not self._tried:
             return None
-        near = (
-            division
-            for division in self._tried
-            if division.values.l2_bytes == values.l2_bytes and division.about != BUFFER_ONLY
-        )
-        best = Division(
-            "best", values, next(near, self._tried[0]).rates, *self._held(self.capacity(values))
-        )
-        named = sorted(
-            (division for division in self._tried if division.about),
-            key=lambda division: -division.kept,
-        )
+        alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
+        near = next((each for each in alike if each.about != BUFFER_ONLY), self._tried[0])
+        best = Division("best", values, near.rates, *self._held(self.capacity(values)))
+        named = sorted((each for each in self._tried if each.about), key=lambda each: -each.kept)
         return self._answered._replace(tried=(best, *named), next_gib=self._next_gib(values))
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
@@ -380,13 +353,9 @@ class Chooser:
             values._replace(l2_bytes=(values.l2_bytes or 0) + more),
             values._replace(segment_bytes=(values.segment_bytes or 0) + more),
         )
-        base, *others = (
-            _saved(tokens) for tokens in self._replayed([self.capacity(v) for v in grown])
-        )
-        names = ("l2", "segment")
-        return tuple(
-            (n, (tokens - base) // _MORE_GIB) for n, tokens in zip(names, others, strict=True)
-        )
+        base, *others = map(_saved, self._replayed([self.capacity(v) for v in grown]))
+        each = ((tokens - base) // _MORE_GIB for tokens in others)
+        return tuple(zip(("l2", "segment"), each, strict=True))
 
     def _replayed(
         self, capacities: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
@@ -428,10 +397,11 @@ class Chooser:
         return all(not isinstance(budget, Bounds) or budget.least >= length for budget in budgets)
 
 
-def _scaled(server: ServerCapacity, l2: float, segment: float) -> ServerCapacity:
-    tiers = server.tiers
-    host, store = _times(tiers.host, l2), _times(tiers.pool, segment)
-    return server._replace(tiers=tiers._replace(host=host, pool=store))
+def _l2_tokens(server: ServerCapacity) -> int:
+    """Return the least tokens of L2 of one cache; 0 if it has none, or they are not known."""
+    host = server.tiers.host
+    tokens = None if host is None else host.group_tokens
+    return tokens.least if isinstance(tokens, Bounds) else 0
 
 
 def _times(tier: Tier | None, factor: float) -> Tier | None:
@@ -442,17 +412,15 @@ def _times(tier: Tier | None, factor: float) -> Tier | None:
 
     if tier is None or isinstance(tier.tokens, Unknown):
         return tier
-    of_group = (
-        grown(tier.group_tokens) if isinstance(tier.group_tokens, Bounds) else tier.group_tokens
-    )
+    of_group = tier.group_tokens
+    of_group = grown(of_group) if isinstance(of_group, Bounds) else of_group
     return tier._replace(tokens=grown(tier.tokens), group_tokens=of_group)
 
 
 def _unique(capacity: CapacityAnswer) -> int:
-    """Return the tokens that are held at least once.
+    """Return the tokens that are held at least once; the store is one for all servers.
 
-    With write_through each tier gets what the one in front has: they are copies of each other. The
-    store is one for all servers, and each server has L1 and L2 for itself.
+    With write_through each tier gets what the one in front has: they are copies of each other.
     """
     in_servers, in_store = 0, 0
     for server in capacity.servers:
@@ -462,14 +430,11 @@ def _unique(capacity: CapacityAnswer) -> int:
             for tier in (tiers.gpu, tiers.host)
             if tier is not None and isinstance(tier.tokens, Bounds)
         ]
-        in_servers += max(front, default=0) if _copies(server) else sum(front)
+        copies = server.deployment.write_policy == DEFAULT_WRITE_POLICY
+        in_servers += max(front, default=0) if copies else sum(front)
         if tiers.pool is not None and isinstance(tiers.pool.tokens, Bounds):
             in_store = max(in_store, tiers.pool.tokens.least)
     return max(in_servers, in_store)
-
-
-def _copies(server: ServerCapacity) -> bool:
-    return server.deployment.write_policy == DEFAULT_WRITE_POLICY
 
 
 def _published(capacities: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
@@ -516,25 +481,31 @@ def of_rounds(
             parts.append(sum(both) / len(both))
         rates.append((min(parts), max(parts)))
     if not rates:
-        reasons = (plan for plan in plans if isinstance(plan, Unknown))
-        raise UnknownFactError(next(reasons))
+        raise UnknownFactError(next(plan for plan in plans if isinstance(plan, Unknown)))
     return tuple(rates)
 
 
 @lru_cache(maxsize=8)
-def _requests(workload: MultiTurnWorkload, block: int, seed: int) -> tuple[Request, ...]:
-    """Return the requests of the rounds, which are the same for every division."""
-    return tuple(rounds_requests(workload, block, seed))
+def _requests(
+    workload: MultiTurnWorkload, block: int, seed: int
+) -> tuple[tuple[Request, ...], int]:
+    """Return the requests of the rounds, and their blocks that were seen before.
+
+    They are the same for every division.
+    """
+    requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
+    seen = 0
+    for request in requests:
+        seen += before.get(request.session, 0)
+        before[request.session] = len(request.blocks)
+    return requests, seen
 
 
 def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
     """Return the part of what was seen before that is kept, in one order of the clients."""
     (replay,) = plan.replays(block)
-    before: dict[int | None, int] = {}
-    seen = 0
-    for request in _requests(workload, block, seed):
-        seen += before.get(request.session, 0)
-        before[request.session] = len(request.blocks)
+    requests, seen = _requests(workload, block, seed)
+    for request in requests:
         replay.take(request)
     return min(1.0, sum(replay.flows.hits.values()) / seen) if seen else 1.0
 
@@ -545,17 +516,10 @@ def _rates(answer: TraceAnswer) -> Rates:
     Raises UsageError.
     """
     replays = [each for each in answer.servers if not isinstance(each, Unknown)]
-    if not replays:
-        reasons = [each.reason for each in answer.servers if isinstance(each, Unknown)]
-        raise UsageError(f"--trace: {reasons[0]}")
+    if not replays and isinstance(answer.servers[0], Unknown):
+        raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in replays)
     return tuple((least, most) for least, most in both)
-
-
-def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
-    for server, replay in zip(capacity.servers, answer.servers, strict=True):
-        if isinstance(replay, Unknown):
-            yield f"{server.subject}: not replayed: {replay.reason}"
 
 
 def _saved(answer: TraceAnswer) -> int:

@@ -107,9 +107,7 @@ class FirstLaunch(NamedTuple):
                 l2_gb=l2_gb,
                 segment_bytes=segment_bytes,
                 protocol="rdma" if nics else "tcp",
-                devices=f"export MOONCAKE_DEVICE={nics}\n\n"
-                if nics
-                else "export MC_FORCE_TCP=1\n\n",
+                devices=f"export {f'MOONCAKE_DEVICE={nics}' if nics else 'MC_FORCE_TCP=1'}\n\n",
                 ib_device=(' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else "")
                 + (" \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""),
             )
@@ -207,9 +205,7 @@ def fitted(
         if wanted is Goal.BEST:
             from preflight.fit.divisions import Chooser
 
-            both_now = (
-                None if each is None else each.now_bytes for each in (sizes.l2, sizes.segment)
-            )
+            now = SizeValues(*(each and each.now_bytes for each in (sizes.l2, sizes.segment)))
             asked = asked or Asked()
             if asked.hosts is None:
                 from preflight.fit.launch_hosts import launch_hosts
@@ -217,8 +213,7 @@ def fitted(
                 read_hosts = launch_hosts(sized.sizing, len(read_gpus(host.root, None).on_pci))
                 notes += (read_hosts.note,) if read_hosts.note else ()
                 asked = asked._replace(hosts=read_hosts.hosts if read_hosts.hosts > 1 else None)
-            chooser_inputs = asked, SizeValues(*both_now)
-            chooser = Chooser(*chooser_inputs, options, host.root, progress.show)
+            chooser = Chooser(asked, now, options, host.root, progress.show)
             try:
                 answer = solve(state, machine, wanted, chooser)
                 if answer.fits is not None:
@@ -236,7 +231,7 @@ def fitted(
         progress.clear()
     if answer.fits is not None:
         models = Models(host.root, options.model_config)
-        answer = answer._replace(shares=shares(answer.fits, answer.goal, models))
+        answer = answer._replace(shares=tuple(shares(answer.fits, answer.goal, models)))
     if host.described is not None:
         answer = _of_description(answer, machine, host.described.not_described)
     changes, command = None, ""
@@ -266,31 +261,26 @@ def fitted(
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
     """Return the launch with no memory limit on its containers, which it sets itself."""
     commands = tuple(
-        command
-        if command.container is None or command.container.memory_bytes is None
-        else command._replace(container=command.container._replace(memory_bytes=None))
+        command._replace(
+            container=command.container and command.container._replace(memory_bytes=None)
+        )
         for command in launch.reading.commands
     )
-    if commands == launch.reading.commands:
-        return launch
     return launch._replace(reading=launch.reading._replace(commands=commands))
 
 
 def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """Return an answer without what checks of the host miss in a description.
-
-    Devices that it leaves out, and the launch needs, stay. topics: of such devices.
-    """
+    """Return an answer without what checks miss in a description of devices that nobody needs."""
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
-    kept = [
-        finding
-        for finding in answer.beside
-        if finding.status is Status.FAIL
-        or finding.check not in asked
-        or (finding.need and asked[finding.check])
-    ]
+    kept = tuple(
+        each
+        for each in answer.beside
+        if each.status is Status.FAIL
+        or each.check not in asked
+        or (each.need and asked[each.check])
+    )
     devices = frozenset(id_ for id_, missing in asked.items() if missing)
-    return answer._replace(beside=tuple(kept), not_described=devices)
+    return answer._replace(beside=kept, not_described=devices)
 
 
 def _exit_code(answer: FitAnswer) -> int:

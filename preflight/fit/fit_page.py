@@ -2,7 +2,7 @@
 
 from checks.base.units import format_bytes
 from checks.capture.secrets import public
-from preflight.fit.divisions import Answered, Division
+from preflight.fit.divisions import Division
 from preflight.fit.fit_launch import Fitted
 from preflight.fit.report import WORDS, division_table, fit_text, size_rows
 from preflight.inputs.host_source import Sized
@@ -37,10 +37,12 @@ def fit_page(answer: Fitted) -> str:
     if answered is not None:
         heads, rows = division_table(answered, answer.first)
         numbers = range(1, len(heads))
+        shown = [each for each in answered.tried if not (answer.first and each.about == "now")]
+        most = max((tokens for each in shown for _, tokens in each.held), default=0) or 1
         parts += [
             element("h2", "Tokens by tier"),
             element("p", answered.what),
-            *_tokens(answered, answer.first),
+            *(_division(division, most) for division in shown),
             table(heads, rows, caption="Divisions, the best first", numeric_columns=numbers),
         ]
         if answered.chosen is not None and answered.answer is not None:
@@ -48,13 +50,6 @@ def fit_page(answer: Fitted) -> str:
     parts += [element("h2", "The whole answer"), element("pre", public(text))]
     title = f"{WORDS[answer.exit_code]}: {answer.launch}"
     return page(title, join(parts, "\n"), style=page_style()).rstrip("\n")
-
-
-def _tokens(answered: Answered, first: bool) -> list[Html]:
-    """Draw a bar for each tier of each division, all on one scale."""
-    shown = [division for division in answered.tried if not (first and division.about == "now")]
-    most = max((tokens for division in shown for _, tokens in division.held), default=0) or 1
-    return [_division(division, most) for division in shown]
 
 
 def _division(division: Division, most: int) -> Html:

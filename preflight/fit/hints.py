@@ -5,7 +5,8 @@ The first is found by asking the same checks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from checks.base.pages import MemoryKind
 from checks.base.units import GIB, format_page_size
@@ -67,25 +68,19 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
 
 
 def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint about pages that are reserved, free, and more than the launch takes.
-
-    A plan never lowers a pool.
-    """
+    """Yield a hint about free pages that the launch does not take: a plan never lowers a pool."""
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
     pools = [
-        hugepage_pool
-        for hugepage_pool in hugetlb.hugetlb.pools.values()
-        if isinstance(hugepage_pool, Pool)
+        huge_pool for huge_pool in hugetlb.hugetlb.pools.values() if isinstance(huge_pool, Pool)
     ]
     taken = _taken(answer)
-    spare = []
-    for hugepage_pool in pools:
-        size = hugepage_pool.page_size_bytes
-        spare.append(
-            (size, hugepage_pool.free_pages - hugepage_pool.reserved_pages - taken.get(size, 0))
-        )
+    spare = [
+        (size, huge_pool.free_pages - huge_pool.reserved_pages - taken.get(size, 0))
+        for huge_pool in pools
+        for size in [huge_pool.page_size_bytes]
+    ]
     if sum(size * max(0, pages) for size, pages in spare) < GIB:
         return
     root = released_root(host.root, pools)
@@ -104,14 +99,12 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
         )
 
 
-def _taken(answer: FitAnswer) -> dict[int, int]:
+def _taken(answer: FitAnswer) -> Mapping[int, int]:
     """Return pages of each size that the launch takes, with the sizes found or the least."""
-    judged = answer.fits or answer.least
-    pages: dict[int, int] = {}
-    if not isinstance(judged.needs.usages, Unknown):
-        for usage in judged.needs.usages:
-            for spot, count in usage.mapped.items():
-                pages[spot.page_size_bytes] = pages.get(spot.page_size_bytes, 0) + count
+    usages, pages = (answer.fits or answer.least).needs.usages, Counter[int]()
+    for usage in () if isinstance(usages, Unknown) else usages:
+        for spot, count in usage.mapped.items():
+            pages[spot.page_size_bytes] += count
     return pages
 
 
@@ -119,46 +112,33 @@ def _more(larger: SizeValues, answer: FitAnswer) -> bool:
     """Return whether either size is at least one step larger, and none is smaller."""
     if answer.fits is None:
         return True
-    pairs = [
-        (larger.l2_bytes or 0, answer.values.l2_bytes or 0),
-        (larger.segment_bytes or 0, answer.values.segment_bytes or 0),
-    ]
-    return all(new >= old for new, old in pairs) and any(new > old for new, old in pairs)
+    more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
+    return min(more) >= 0 and max(more) > 0
 
 
-def shares(judgement: Judgement, goal: Goal, models: Models) -> tuple[NextGib, ...]:
-    """Return the cost and gain of 1 GiB more, for each of the sizes that ``goal`` is about."""
-    return tuple(_shares(judgement, goal, models))
-
-
-def _shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
-    """Yield the cost and gain of 1 GiB more for each size that the goal sets."""
+def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
+    """Yield the cost and gain of 1 GiB more, for each of the sizes that ``goal`` is about."""
     shown = judgement.sizing.shown
     if shown is None:
         return
     mapped = [a for process in shown.asked for a in process.allocations]
     if goal is not Goal.POOL:
         ranks = sum(1 for p in shown.inputs.launch.processes if p.host_pools_bytes)
-        yield _share(
-            "l2", mapped, MemoryKind.HOST_POOL, ranks, _tokens(judgement, models, of_one_rank=True)
-        )
+        tokens = _tokens(judgement, models, of_one_rank=True)
+        yield _share("l2", mapped, MemoryKind.HOST_POOL, ranks, tokens)
     if goal is not Goal.L2:
-        yield _share(
-            "segment", mapped, MemoryKind.SEGMENT, 1, _tokens(judgement, models, of_one_rank=False)
-        )
+        tokens = _tokens(judgement, models, of_one_rank=False)
+        yield _share("segment", mapped, MemoryKind.SEGMENT, 1, tokens)
 
 
 def _share(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
     """Return the memory and pages that 1 GiB more of a size takes."""
-    of_size = [a for a in mapped if a.what == what]
-    of_size = [a for a in of_size if a.backing is not Backing.ARENA] or [
-        a for a in mapped if a.what == MemoryKind.ARENA
-    ]
-    pages = [a.page_size_bytes for a in of_size if a.on_huge_pages]
+    of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
+    of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]
+    page = max((a.page_size_bytes for a in of_size if a.on_huge_pages), default=0)
     host_bytes = times * GIB
-    page = max(pages, default=0)
     return NextGib(size, host_bytes, host_bytes // page if page else 0, page, tokens)
 
 

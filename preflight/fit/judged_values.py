@@ -99,15 +99,12 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
     """Return ``root`` with every page that nobody has given back to the memory of its node."""
     now = PlannedRoot(root, {})
-    for hugepage_pool in pools:
-        size, name = (
-            hugepage_pool.page_size_bytes,
-            f"hugepages-{hugepage_pool.page_size_bytes // KIB}kB",
-        )
+    for huge_pool in pools:
+        size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
         # Which node a reservation will be met on is not known: so many stay on each.
         shares = {
-            numa_node: max(0, share.free_pages - hugepage_pool.reserved_pages)
-            for numa_node, share in hugepage_pool.nodes.items()
+            numa_node: max(0, share.free_pages - huge_pool.reserved_pages)
+            for numa_node, share in huge_pool.nodes.items()
         }
         released = sum(shares.values())
         if not released:
@@ -122,15 +119,11 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
 
 
 def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the free memory by node, and the page cache that gives way, in bytes.
-
-    Of the one node where none are shown.
-    """
+    """Return the free bytes by node, and the page cache that gives way; one node if none show."""
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
     for numa_node, table in read_node_meminfo(root).items():
-        value = table if isinstance(table, Unknown) else table.value("MemFree")
-        if isinstance(table, Unknown) or isinstance(value, Unknown):
+        if isinstance(table, Unknown) or isinstance(value := table.value("MemFree"), Unknown):
             continue
         free[numa_node] = value
         rows = (table.value(name) for name in _CACHE)
@@ -143,10 +136,7 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
-    """Return ``pages`` spread over nodes in turn, a full one left out.
-
-    What no node has room for goes evenly.
-    """
+    """Spread ``pages`` over nodes in turn, full ones left out; what has no room goes evenly."""
     shares = dict.fromkeys(room, 0)
     left, open_nodes = pages, [numa_node for numa_node in room if room[numa_node] > 0]
     while left and open_nodes:
@@ -251,10 +241,8 @@ def is_mended(finding: Finding) -> bool:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
         return True
-    written_limit = (
-        finding.check == "memory.cgroup" and not finding.settings and finding.subject != "cgroup"
-    )
-    return written_limit or finding.check == "hugetlb.after-reboot"
+    limited = finding.check == "memory.cgroup" and finding.subject != "cgroup"
+    return (limited and not finding.settings) or finding.check == "hugetlb.after-reboot"
 
 
 class HostState(NamedTuple):
@@ -382,10 +370,7 @@ class FitAnswer(NamedTuple):
 
 
 def judged_values(
-    state: LaunchState,
-    host: HostState,
-    values: SizeValues,
-    ids: Iterable[str] | None = None,
+    state: LaunchState, host: HostState, values: SizeValues, ids: Iterable[str] | None = None
 ) -> Judgement:
     """Judge ``values``; ``ids``: of the host's checks these alone (those of the launch always).
 
@@ -407,17 +392,12 @@ def judged_values(
     findings += [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=g.reason) for g in gaps]
     facts, planned = host.facts, host.root
     if ids is not None and any(finding.status is Status.FAIL for finding in findings):
-        grown = sum(
-            (target.pages - (target.now_pages or 0)) * target.page_bytes for target in targets
-        )
+        grown = sum((each.pages - (each.now_pages or 0)) * each.page_bytes for each in targets)
         room = _kept(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
+        room = min(room, _pool_room(targets, hugetlb))
         return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
-    wanted = None if ids is None else frozenset(ids)
-    chosen = [
-        (check, judge_one)
-        for check, judge_one in host.checks
-        if check.id != _RESERVATION and (wanted is None or check.id in wanted)
-    ]
+    wanted = {check.id for check, _ in host.checks} if ids is None else {*ids}
+    chosen = [pair for pair in host.checks if pair[0].id in wanted - {_RESERVATION}]
     planned = planned_root(host.root, targets, needs.default_page_bytes)
     if planned is not host.root:
         sizing = size_written(launch, state.options, planned)
@@ -427,7 +407,7 @@ def judged_values(
     findings += launch_findings(sizing)
     kept, left = _kept(needs, facts, host.keep_bytes)
     findings = [finding for finding in (*findings, *kept) if not host.left_out(finding.check)]
-    room = min(left - host.keep_bytes, _gate_room(sizing, facts))
+    room = min(left - host.keep_bytes, _gate_room(sizing, facts), _pool_room(targets, hugetlb))
     return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
 
 
@@ -443,18 +423,14 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
     """Return ``before`` with what a plan changes read anew."""
     topics: dict[str, Any] = {name: before.topic(name) for name in READERS}
     for name in _PLANNED_TOPICS:
-        if isinstance(topics[name], Unknown):
-            continue
-        module, function = READERS[name]
-        topics[name] = getattr(import_module(module), function)(planned, needs)
+        if not isinstance(topics[name], Unknown):
+            module, function = READERS[name]
+            topics[name] = getattr(import_module(module), function)(planned, needs)
     return Facts(topics)
 
 
 def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
-    """Return whether enough stays available once everything of the launch is mapped, and how much.
-
-    What is not known is nothing.
-    """
+    """Judge whether enough stays available once all is mapped; with the bytes that stay."""
     memory: MemoryFacts | Unknown = facts.topic("memory")
     try:
         available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
@@ -472,6 +448,17 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
     return [Finding(KEEP, status, "memory to keep", have, need, formula, text)], left
 
 
+def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
+    """Return how much more memory the pools of all NUMA nodes could grow by, about."""
+    free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
+    rooms = [
+        free[node] - (pages - (now or 0)) * page_bytes
+        for page_bytes, node, pages, now in targets
+        if node is not None and node in free
+    ]
+    return min(rooms) * len(rooms) if rooms else 1 << 62
+
+
 def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
     """Return how much more is available than SGLang's gate asks for of the last rank, about."""
     memory: MemoryFacts | Unknown = facts.topic("memory")
@@ -485,18 +472,14 @@ def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
         if pools is None or ranks is None or isinstance(ranks, Unknown):
             continue
         asked = asked_bytes(pools.pools, ranks.sharing, inputs.sglang)
-        regular = [
-            allocation
+        regular = any(
+            allocation.what is MemoryKind.HOST_POOL and not allocation.on_huge_pages
             for replay in sizing.shown.asked
             if replay.process.id.command == process.number
             for allocation in replay.allocations
-            if allocation.what is MemoryKind.HOST_POOL and not allocation.on_huge_pages
-        ]
-        others = (
-            sum(host_pool.taken_bytes for host_pool in pools.pools) * (ranks.here - 1)
-            if regular
-            else 0
         )
+        taken = sum(host_pool.taken_bytes for host_pool in pools.pools)
+        others = taken * (ranks.here - 1) if regular else 0
         if asked is not None and pools.budget_bytes is None:
             room = min(room, available - asked[0] - others)
     return room
@@ -504,15 +487,12 @@ def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
 
 # What sizes change back and forth: its remedy is a variable of the launch, never a size. And what
 # says of a division that it is a poor one: it starts.
-_NO_GATES = ("rdma.fork-safe", "l3-repeats-l2")
+_NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
-    """Return the checks whose findings sizes change.
-
-    Those that hold a size against the host are among them.
-    """
-    counted = [Counter(judgement.findings) for judgement in (first, second)]
-    first_alone = {finding.check for finding in (counted[0] - counted[1])}
-    second_alone = {finding.check for finding in (counted[1] - counted[0])}
-    return frozenset({*GATES, *first_alone, *second_alone}) - frozenset(_NO_GATES)
+    """Return the checks whose findings sizes change, and those that hold a size to the host."""
+    low, high = Counter(first.findings), Counter(second.findings)
+    return frozenset(
+        {*GATES, *(finding.check for finding in (low - high) + (high - low))} - _NO_GATES
+    )

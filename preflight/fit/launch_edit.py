@@ -71,9 +71,8 @@ def launch_texts(
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """Return the words of its one command, with the variables that changed in front.
+    """Return its one command with the variables that changed in front, without secrets.
 
-    To be shown: secrets are gone while its words are words, since quotes hide what stands together.
     "" for several commands.
     """
     if len(after.commands) != 1:
@@ -154,10 +153,7 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Yield ``content`` with the value behind the flag that it goes with.
-
-    A new variable is written as that of the master is, beside it.
-    """
+    """Yield ``content`` with the value behind its flag; a new variable as that of the master is."""
     if place.kind == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
@@ -174,9 +170,7 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
                 yield content[:stop] + items + content[stop:]
             for quote in ('"', "'"):
                 if content[start - 1 : start] == quote and content[end : end + 1] == quote:
-                    items = (
-                        f"{quote}{flag}{quote}, {quote}{place.name}{quote}, {quote}{text}{quote}"
-                    )
+                    items = ", ".join(f"{quote}{w}{quote}" for w in (flag, place.name, text))
                     yield content[: start - 1] + items + content[end + 1 :]
         return
     for master in ("MOONCAKE_MASTER", "MOONCAKE_CLIENT", "MOONCAKE_PROTOCOL"):
@@ -184,10 +178,7 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
 
 
 def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
-    """Yield ``content`` with ``name`` written as ``other`` is.
-
-    It gets a line like the line of ``other``, or stands as a word beside it.
-    """
+    """Yield ``content`` with ``name`` on a line like that of ``other``, or as a word beside it."""
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
         whole = match["line"]
         value = re.search(rf"{other}(?P<between>[\"']?[ \t]*[=:][ \t]*)(?P<value>[^\n]*)", whole)
@@ -249,18 +240,17 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
         for place in knob.last_first:
             if place.kind == "file":
                 edit = _configuration(source, place, text or "0")
-                if isinstance(edit, Edit):
-                    more += [edit] if edit.after != edit.before else []
-                else:
+                if not isinstance(edit, Edit):
                     advice.append(Advice(KEY, text, place.name, edit))
+                elif edit.after != edit.before:
+                    more.append(edit)
                 continue
             if _wanted(reading, place, text) == [meaning(command) for command in reading.commands]:
                 continue
             computed = place.written and _COMPUTED.search(place.old) is not None
             edit_made = None if computed else _try(source, texts, reading, place, text)
             if edit_made is None:
-                why = _why(place)
-                advice.append(Advice(place.name, text, str(place.origin), why))
+                advice.append(Advice(place.name, text, str(place.origin), _why(place)))
             else:
                 texts, reading = edit_made
     edits = tuple(
@@ -273,13 +263,10 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
 
 def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
     """Return every value as something to change, for a launch that is no file here."""
+    every = ((place, text) for knob, text in changes(sizes, values) for place in knob.places)
     why = "the launch is no file here"
-    advice = (
-        Advice(place.name, text, str(place.origin), why)
-        for knob, text in changes(sizes, values)
-        for place in knob.places
-    )
-    return Edited((), tuple(advice), reading)
+    advice = tuple(Advice(each.name, text, str(each.origin), why) for each, text in every)
+    return Edited((), advice, reading)
 
 
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
@@ -292,11 +279,11 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
     try:
         old, new = json.loads(before), json.loads(after)
     except ValueError:
-        return "it is no JSON that can be edited for certain"
+        old, new = None, None
     wanted = int(text) if text.isdecimal() else text
-    if not isinstance(old, dict) or new != {**old, KEY: wanted}:
-        return "it is no JSON that can be edited for certain"
-    return Edit(path, before, after)
+    if isinstance(old, dict) and new == {**old, KEY: wanted}:
+        return Edit(path, before, after)
+    return "it is no JSON that can be edited for certain"
 
 
 def _why(place: ValuePlace) -> str:
@@ -364,10 +351,7 @@ def meaning(command: Command) -> Meaning:
 
 
 def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
-    """Return whether an edited command means what was wanted.
-
-    A new variable, and its -e in a wrapper, may differ.
-    """
+    """Return whether an edited command means what was wanted; a new variable may differ."""
     added = after.environment.get(place.name)
     if place.kind == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.
@@ -390,11 +374,9 @@ def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
     """Return the words without ``-e NAME=VALUE``."""
     left: list[str] = []
     for word in wrapper:
-        if word == assignment:
-            if left and left[-1] in ("-e", "--env"):
-                left.pop()
-            continue
-        if word not in (f"-e{assignment}", f"--env={assignment}"):
+        if word == assignment and left and left[-1] in ("-e", "--env"):
+            left.pop()
+        elif word not in (assignment, f"-e{assignment}", f"--env={assignment}"):
             left.append(word)
     return tuple(left)
 

@@ -28,12 +28,9 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> LaunchHosts:
     numbers = range(len(sizing.whole)) if taken is None else taken.group.numbers
     kinds = {_kind(process) for process in caching if process.number in numbers}
     caching = [process for process in caching if _kind(process) in kinds]
-    if taken is None:
-        by_host = [caching]
-    else:
-        by_host = [
-            [server for server in caching if server.number in group.own] for group in taken.groups
-        ]
+    by_host = [caching]
+    if taken is not None:
+        by_host = [[each for each in caching if each.number in group.own] for group in taken.groups]
     hosts, shared = 0, 0
     for servers in by_host:
         copies = max((_copies(server) for server in servers), default=0)
@@ -52,9 +49,8 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> LaunchHosts:
 
 def _caches(process: LaunchProcess) -> bool:
     server = process.server
-    if server is None or not server.hicache:
-        return False
-    return bool(server.value("hicache_storage_backend") == "mooncake")
+    backend = server.value("hicache_storage_backend") if server and server.hicache else None
+    return bool(backend == "mooncake")
 
 
 def _kind(process: LaunchProcess) -> tuple[str, str]:

@@ -116,30 +116,22 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
     """Return the places of ``--hicache-size``; None if no process has an L2 pool."""
-    places, sizes = [], []
+    places, sizes, beside = [], [], "--enable-hierarchical-cache"
     for process in processes:
-        index = process.number
-        server = process.server
-        if server is None:
+        if (server := process.server) is None:
             continue
         offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
-        if not server.hicache and not offloads:
-            continue
-        value = server.value("hicache_size")
-        is_set = isinstance(value, int) and value > 0
-        sizes.append(value * GIGABYTE if isinstance(value, int) and is_set else None)
-        places.append(_flag(process.command, index, HICACHE_SIZE, "--enable-hierarchical-cache"))
+        if server.hicache or offloads:
+            size = server.value("hicache_size")
+            sizes += [size * GIGABYTE] if isinstance(size, int) and size > 0 else []
+            places.append(_flag(process.command, process.number, HICACHE_SIZE, beside))
     if not places:
         return None
-    now = max((size for size in sizes if size is not None), default=None)
-    return Knob(HICACHE_SIZE, tuple(places), now, GIGABYTE, gigabytes)
+    return Knob(HICACHE_SIZE, tuple(places), max(sizes, default=None), GIGABYTE, gigabytes)
 
 
 def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
-    """Return the place of the command's last ``name``, which wins.
-
-    Without one it is behind ``beside``, or at the end.
-    """
+    """Return the place of the command's last ``name``, or one behind ``beside``, or at the end."""
     texts = command.words
     for at in range(len(texts) - 1, -1, -1):
         text = texts[at].text
@@ -159,7 +151,6 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
     for process in processes:
-        index = process.number
         size = _segment_of(process)
         if size is None:
             continue
@@ -168,26 +159,20 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
             continue
         if not isinstance(size, Unknown):
             sizes.append(size)
-        place = _segment_place(process, index, reading)
+        place = _segment_place(process, process.number, reading)
         if place not in places:
             places.append(place)
-    places = _together(places)
     if not places:
         return None, why
+    new = [place for place in places if place.kind == "new-variable"]
+    if len(new) > 1:  # one place: it is to be set for all commands
+        commands = tuple(index for place in new for index in place.commands)
+        places = [*(p for p in places if p not in new), new[0]._replace(commands=commands)]
     stores = [process.server.store for process in processes if process.server]
     spell = segment_text if all(store is None or store.gigabytes for store in stores) else str
     flags = {place.name if place.kind.endswith(("flag", "joined")) else "" for place in places}
     name = flags.pop() if len(flags) == 1 else ""
     return Knob(name or SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
-
-
-def _together(places: list[ValuePlace]) -> list[ValuePlace]:
-    """Return one place for a variable that no command has yet: it is to be set for all of them."""
-    new = [place for place in places if place.kind == "new-variable"]
-    if len(new) < 2:
-        return places
-    commands = tuple(index for place in new for index in place.commands)
-    return [*(p for p in places if p not in new), new[0]._replace(commands=commands)]
 
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
@@ -259,12 +244,9 @@ def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
 
 def _same_word(reading: Reading, name: str) -> tuple[ValuePlace, ...]:
     """Return the places of a variable, one for each word that sets it."""
-    places: dict[ValuePlace, None] = {}
-    for index, command in enumerate(reading.commands):
-        word = command.environment.get(name)
-        if word is not None and word.text:
-            places[_variable(reading, index, name)] = None
-    return tuple(places)
+    words = [command.environment.get(name) for command in reading.commands]
+    having = (index for index, word in enumerate(words) if word is not None and word.text)
+    return tuple(dict.fromkeys(_variable(reading, index, name) for index in having))
 
 
 def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:
@@ -316,15 +298,15 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
     if place.at < 0 or text is None:
         return command
     word = texts[place.at]
-    if place.kind == "flag":
-        texts[place.at] = Word(text, word.origin)
-    elif place.kind == "joined":
-        texts[place.at] = Word(f"{place.name}={text}", word.origin)
-    elif place.kind == "json":
+    if place.kind == "json":
         texts[place.at] = word._replace(text=json_with(word.text, text))
+    elif place.written:
+        joined = f"{place.name}={text}" if place.kind == "joined" else text
+        texts[place.at] = Word(joined, word.origin)
     else:
-        added = [Word(place.name, word.origin), Word(text, word.origin)]
-        texts[place.at + 1 : place.at + 1] = added
+        texts[place.at + 1 : place.at + 1] = [
+            Word(each, word.origin) for each in (place.name, text)
+        ]
     return command._replace(words=tuple(texts))
 
 

@@ -43,12 +43,10 @@ Json = dict[str, Any]
 
 
 class HostRow(NamedTuple):
-    """One row. kinds: GPUs of one size. memory_bytes: of one host; None: none is enough, or that
-    which is given is too little to start.
+    """One row. kinds: GPUs of one size. memory_bytes: of one host; None: none is enough.
 
     kept: with it, with half and with twice of it; None for less than a launch takes. values: its
-    division, of one host. buffered_bytes: the memory with L2 as staging alone; None if the
-    release has no such mode.
+    division, of one host. buffered_bytes: the memory with L2 as staging alone; None without.
     """
 
     kinds: tuple[str, ...]
@@ -79,19 +77,14 @@ class _Host:
     """One kind of host, so many of which run the launch and share its store."""
 
     def __init__(
-        self,
-        launch_words: LaunchWords,
-        model: str,
-        described: Description,
-        asked: Asked,
-        limit: float,
+        self, words: LaunchWords, model: str, described: Description, asked: Asked, limit: float
     ) -> None:
         """Size a first launch once: what it takes beside L2 and the segment."""
         host = open_host(described.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
         script = first.script("launch.sh", l2_bytes // GIGABYTE, segment_bytes)
-        launch = launch_words._replace(words=("bash", "-c", script), is_command=True)
+        launch = words._replace(words=("bash", "-c", script), is_command=True)
         sized = size_within(launch, host, limit)
         if isinstance(sized, Unknown) or sized is None:
             raise UnknownFactError(sized or Unknown("the launch was not read"))
@@ -112,14 +105,13 @@ class _Host:
         self._chooser = Chooser(asked, SizeValues(), sized.options, host.root, lambda _: None)
         self._least = self._chooser.begin(_SIZED, inputs, capped=False)
         tiers = self._chooser.capacity(_SIZED).servers[0].tiers
-        workload, gpu_tokens = self._chooser.workload, tiers.gpu.group_tokens
-        if workload is not None and not isinstance(gpu_tokens, Unknown):
-            context = workload.context_tokens(workload.rounds)
-            if gpu_tokens is None or gpu_tokens.least < context:
-                why = "beside the model the GPUs hold less than one conversation"
-                if gpu_tokens is not None and gpu_tokens.most >= context:
-                    why = f"what the GPUs hold is known to {gpu_tokens.text()} tokens alone"
-                raise UnknownFactError(Unknown(why))
+        workload, held = self._chooser.workload, tiers.gpu.group_tokens
+        context = 0 if workload is None else workload.context_tokens(workload.rounds)
+        if context and not isinstance(held, Unknown) and (held is None or held.least < context):
+            why = "beside the model the GPUs hold less than one conversation"
+            if held is not None and held.most >= context:
+                why = f"what the GPUs hold is known to {held.text()} tokens alone"
+            raise UnknownFactError(Unknown(why))
         self._staging = self._chooser.staged_bytes(_SIZED)
 
     def values(self, memory_bytes: int, part: float) -> SizeValues | None:
@@ -215,12 +207,13 @@ def machines(
         host_words = described._replace(memory=_ENOUGH, gpus=f"{devices.number}x{devices.name}")
         for count in (hosts,) if hosts else HOSTS:
             tell(f"fit: hosts with {devices.name}, {len(rows)} rows so far")
+            question = Asked(asked, hosts=count)
             try:
-                host = _Host(
-                    launch_words, model, host_words, Asked(asked, hosts=count), limit_seconds
-                )
+                host = _Host(launch_words, model, host_words, question, limit_seconds)
             except UnknownFactError as error:
-                left_out.setdefault(_plain(error.fact.reason), []).extend(names)
+                why = error.fact.reason
+                why = "the weights do not fit" if "weights take" in why else why
+                left_out.setdefault(why, []).extend(names)
                 break
             smallest = _smallest(host, fixed, target, guesses.get(count))
             if smallest is not None:
@@ -230,10 +223,6 @@ def machines(
     if not rows:
         return Unknown(next(iter(left_out), "no GPU is known"))
     return answer
-
-
-def _plain(reason: str) -> str:
-    return "the weights do not fit" if "weights take" in reason else reason
 
 
 def _smallest(
@@ -282,8 +271,8 @@ def machines_text(answer: Machines, width: int) -> str:
     clients, rounds, length = answer.workload[:3]
     asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
     fixed = None if answer.described.memory is None else answer.described.memory_bytes
-    first = "What a host keeps" if fixed else "The smallest memory of a host that keeps"
-    wanted = f"{first} {answer.target:.0%} of what {asked}: {answer.model}"
+    wanted = f"The smallest memory of a host that keeps {answer.target:.0%} of what {asked}"
+    wanted = f"{wanted}: {answer.model}"
     if fixed:
         wanted = (
             f"What hosts of {format_bytes(fixed)} keep of what {asked}, where {answer.target:.0%} "

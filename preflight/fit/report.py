@@ -15,15 +15,7 @@ from checks.capture.secrets import clean_text, public
 from preflight.base.envelope import actions, finding_object
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import (
-    KEEP,
-    ROOM,
-    FitAnswer,
-    Goal,
-    NextGib,
-    SizeBound,
-    is_mended,
-)
+from preflight.fit.judged_values import KEEP, ROOM, FitAnswer, Goal, NextGib, SizeBound, is_mended
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
 from preflight.judging.refusal import REFUSED
@@ -62,12 +54,9 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
         lines += wrapped(verdict, width, 0)
     elif answer.fits is None:
         ids = list(dict.fromkeys(finding.check for finding in answer.blocking))
-        refused = set(ids) & set(REFUSED)
-        why = "the server refuses to start with any size" if refused else ""
-        verdict = (
-            f"{paint('NOTHING FITS', 'red')}: {what}: {why or f'not with {answer.values.text}'}"
-        )
-        lines += wrapped(verdict, width, 0)
+        refused, why = set(ids) & set(REFUSED), f"not with {answer.values.text}"
+        why = "the server refuses to start with any size" if refused else why
+        lines += wrapped(f"{paint('NOTHING FITS', 'red')}: {what}: {why}", width, 0)
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
             if refused and finding.advice:
@@ -85,11 +74,8 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
         lines += ["", *_table(answered_fit, width)]
-        if answered_fit.answered is not None:
-            lines += [
-                "",
-                *_divisions(answered_fit.answered, answered_fit.first, paint, width, plain),
-            ]
+        if (answered := answered_fit.answered) is not None:
+            lines += ["", *_divisions(answered, answered_fit.first, paint, width, plain)]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
@@ -108,16 +94,15 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
     for check, reason in answered_fit.ignored:
         lines += ["", *wrapped(f"ignored: {check}: {reason}", width, 2)]
     for waiver in answered_fit.waivers_over:
-        advice = (
-            f"warn: launch.waiver, {waiver.check}: a waiver until {waiver.until}: it counts again"
-        )
-        lines += ["", *wrapped(advice, width, 2)]
+        over = f"{waiver.check}: a waiver until {waiver.until}: it counts again"
+        lines += ["", *wrapped(f"warn: launch.waiver, {over}", width, 2)]
     if answered_fit.assumptions:
         lines += ["", "the host is described, so this is assumed of it"]
-        lines += [
-            line for text in answered_fit.assumptions for line in wrapped(f"  {text}", width, 2)
-        ]
-    lines += _host(answered_fit)
+        for text in answered_fit.assumptions:
+            lines += wrapped(f"  {text}", width, 2)
+    if answered_fit.host_commands:
+        lines += ["", "on the host (mooncake-preflight apply does it, plan says how it lasts)"]
+        lines += [f"  {command}" for command in answered_fit.host_commands]
     lines += _launch(answered_fit, width)
     return "\n".join(lines)
 
@@ -138,10 +123,7 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
-    """Return the verdict.
-
-    That the sizes fit is no good news of a launch that fails for something else.
-    """
+    """Return the verdict; that sizes fit is no good news of a launch that fails all the same."""
     failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
     if failed and all(map(is_mended, failed)):
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
@@ -209,11 +191,9 @@ def _row(
 
 def _bound(bound: SizeBound, width: int) -> list[str]:
     """Return the paragraph of what stops a size."""
-    size = (
-        f"--hicache-size {bound.value_bytes // GIGABYTE}"
-        if bound.size == "l2"
-        else f"a segment of {bound.value_bytes} bytes (1 MiB more)"
-    )
+    size = f"a segment of {bound.value_bytes} bytes (1 MiB more)"
+    if bound.size == "l2":
+        size = f"--hicache-size {bound.value_bytes // GIGABYTE}"
     return [f"what limits it, at {size}", *_finding(bound.findings[0], width)]
 
 
@@ -231,11 +211,9 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 def _share(share: NextGib) -> str:
     """Return the sentence on 1 GiB more of a size."""
-    pages = (
-        f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
-        if share.pages
-        else " on regular pages"
-    )
+    pages = " on regular pages"
+    if share.pages:
+        pages = f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
     buys = "" if share.tokens is None else f" and buys {share.tokens:,} tokens"
     return (
         f"1 GiB more {_NAMES[share.size]} takes {format_bytes(share.host_bytes)} of this "
@@ -260,13 +238,6 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
         for advice in dict.fromkeys(each.advice for each in advising if each.advice):
             lines += wrapped(public(f"    to do: {advice}"), width, 2)
     return lines
-
-
-def _host(answered_fit: Fitted) -> list[str]:
-    if not answered_fit.host_commands:
-        return []
-    lines = ["", "on the host (mooncake-preflight apply does it, plan says how it lasts)"]
-    return [*lines, *(f"  {command}" for command in answered_fit.host_commands)]
 
 
 def _launch(answered_fit: Fitted, width: int) -> Iterator[str]:
@@ -377,18 +348,15 @@ def _curve(
 
 def fit_object(answered_fit: Fitted) -> Json:
     """Return the answer of ``schemas/fit-v1.schema.json``; values as the launch has them."""
-    answer, edited = answered_fit.answer, answered_fit.edited
+    answer, edited, answered = answered_fit.answer, answered_fit.edited, answered_fit.answered
     sizes, values, fits = answer.sizes, answer.values, answer.fits
     return {
-        **fields(
-            answered_fit, "keep_bytes", "hints", "written", "command", "assumptions", "unread"
-        ),
+        **fields(answered_fit, *"keep_bytes hints written command assumptions unread".split()),
         "actions": actions(answered_fit.host_commands),
         **fields(answer, "goal"),
         "sizes": {
-            "l2": _size(sizes.l2, values.l2_bytes, fits is not None),
-            "segment": _size(sizes.segment, values.segment_bytes, fits is not None),
-            "arena": _size(sizes.arena, values.arena_bytes, fits is not None),
+            name: _size(getattr(sizes, name), value, fits is not None)
+            for name, value in zip(("l2", "segment", "arena"), values, strict=True)
         },
         "pools": [] if fits is None else [target.as_object() for target in fits.pools],
         "bounds": [
@@ -406,20 +374,14 @@ def fit_object(answered_fit: Fitted) -> Json:
             }
             for share in answer.shares
         ],
-        "edits": []
-        if edited is None
-        else [{"path": e.path, "diff": "\n".join(diff(e))} for e in edited.edits],
-        "by_hand": []
-        if edited is None
-        else [
-            {"value": a.text, **fields(a, "name"), "origin": plain(a.where), "reason": a.why}
-            for a in edited.advice
+        "edits": [
+            {"path": e.path, "diff": "\n".join(diff(e))} for e in (edited.edits if edited else ())
         ],
-        **(
-            {}
-            if answered_fit.answered is None
-            else {"hits": _answered_object(answered_fit.answered)}
-        ),
+        "by_hand": [
+            {"value": a.text, **fields(a, "name"), "origin": plain(a.where), "reason": a.why}
+            for a in (edited.advice if edited else ())
+        ],
+        **({"hits": _answered_object(answered)} if answered is not None else {}),
     }
 
 
@@ -433,16 +395,13 @@ def _answered_object(answered: Answered) -> Json:
                 "sizes": division.values.text,
                 "servers": [{"least": least, "most": most} for least, most in division.rates],
                 "tiers": [
-                    {
-                        "name": name,
-                        "tokens": tokens,
-                        "full_in_round": dict(division.evicts).get(name),
-                    }
+                    {"name": name, "tokens": tokens, "full_in_round": evicts.get(name)}
                     for name, tokens in division.held
                 ],
                 "unique_tokens": division.unique,
             }
             for division in answered.tried
+            for evicts in [dict(division.evicts)]
         ],
         "next_gib": [{"size": size, "tokens": tokens} for size, tokens in answered.next_gib],
     }

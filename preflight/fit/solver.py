@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from checks.base.finding import Finding, Status
 from checks.base.pages import MemoryKind
 from checks.base.units import GIB, GIGABYTE, MIB, round_up
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.memory.facts import MemoryFacts
 from preflight.base.usage_error import UsageError
 from preflight.fit.judged_values import (
@@ -44,10 +44,9 @@ def largest(
 ) -> int | None:
     """Return the largest whole number from ``least`` to ``most`` that passes; None if none does.
 
-    Above the answer everything fails. Below it a launch may fail as well (a segment too small to be
-    mapped, a pool smaller than the GPU's): numbers are looked at from the top, each half of the one
-    before, until one passes; then the stretch above it is halved. Where one fails that is
-    ``too_small``, which is true of no number above the answer, the answer is looked for above it.
+    Above the answer everything fails. Below it a launch may fail as well (a pool smaller than the
+    GPU's): each number tried is half of the one before, until one passes; the stretch above is
+    halved. ``too_small`` is true of no number above the answer.
     """
     if least > most:
         return None
@@ -68,10 +67,7 @@ def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
     """Return the last number that holds, between ``low``, which does, and ``high``."""
     while high - low > 1:
         middle = (low + high) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 
@@ -106,11 +102,9 @@ class Solver:
 
     def judge(self, values: SizeValues) -> Judgement:
         """Judge by the gates alone once they are known."""
-        judgement = self._known.get(values)
-        if judgement is None:
-            judgement = judged_values(self._state, self._host, values, self._ids)
-            self._known[values] = judgement
-        return judgement
+        if values not in self._known:
+            self._known[values] = judged_values(self._state, self._host, values, self._ids)
+        return self._known[values]
 
     def whole(self, values: SizeValues) -> Judgement:
         """Judge by every check, not by the gates alone."""
@@ -122,16 +116,14 @@ class Solver:
 
     def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
         """Learn which checks sizes change, and what they find whatever the sizes."""
-        low, high = self.whole(least), self.whole(most)
-        self._allow(low, sensitive_ids(low, high))
+        low = self.whole(least)
+        self._allow(low, sensitive_ids(low, self.whole(most)))
         return low
 
-    def take_gates(self, least: SizeValues, ids: frozenset[str]) -> Judgement:
+    def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
         """Take gates that are known from another host or launch."""
         self._ids = ids
-        low = self.judge(least)
-        self._allow(low, ids)
-        return low
+        self._allow(self.judge(least), ids)
 
     def _allow(self, low: Judgement, ids: frozenset[str]) -> None:
         self._ids = ids
@@ -154,10 +146,6 @@ class Solver:
             and not is_mended(finding)
         )
 
-    def unknown(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return the gates that could not be judged."""
-        return judgement.of(self.ids, Status.UNKNOWN)
-
     def nearest(self) -> Judgement | None:
         """Return the least of the candidates that the fewest findings stop."""
 
@@ -170,18 +158,15 @@ class Solver:
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings of check beside the gates, or a setting mends, the worst first."""
-        others = [
+        return tuple(
             finding
+            for status in _WANTING
             for finding in judgement.findings
-            if finding.status in _WANTING and (finding.check not in self.ids or is_mended(finding))
-        ]
-        return tuple(sorted(others, key=lambda finding: _WANTING.index(finding.status)))
+            if finding.status is status and (finding.check not in self.ids or is_mended(finding))
+        )
 
     def best(self, values: SizeValues) -> Judgement:
-        """Judge with the arena that suits these values: exactly what is used of it, or none.
-
-        Where neither passes, the one without is what stops.
-        """
+        """Judge with an arena of exactly what is used of it, or if that fails, with none."""
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -191,28 +176,18 @@ class Solver:
         return values if self._state.sizes.arena is None else values._replace(arena_bytes=0)
 
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
-        """Return ``values`` with an arena that is used up to its last page.
-
-        None if the launch creates no arena.
-        """
+        """Return ``values`` with an arena used up to its last page; None if there is no arena."""
         exact = 0 if self._state.sizes.arena is None else self._exact_arena(values)
         return values._replace(arena_bytes=exact) if exact else None
 
     def _exact_arena(self, values: SizeValues) -> int:
-        """Return the bytes that the processes use of an arena that holds all it can.
-
-        0 if none is created.
-        """
+        """Return the bytes that are used of an arena that holds all it can; 0 without arenas."""
         if values.segment_bytes not in self._arenas:
             shown = self.peek(values._replace(arena_bytes=_ENDLESS_ARENA))
             replays = shown.asked if shown is not None else ()
             used = max((replay.arena_used_bytes for replay in replays), default=0)
-            pages = [
-                a.page_size_bytes
-                for replay in replays
-                for a in replay.allocations
-                if a.what == MemoryKind.ARENA
-            ]
+            every = (a for replay in replays for a in replay.allocations)
+            pages = [a.page_size_bytes for a in every if a.what == MemoryKind.ARENA]
             self._arenas[values.segment_bytes] = round_up(used, max(pages)) if pages else 0
         return self._arenas[values.segment_bytes]
 
@@ -229,11 +204,8 @@ class Solver:
     ) -> int | None:
         """Return the largest number whose values pass, without an arena or with an exact one.
 
-        The two hardly differ: an arena rounds once what is rounded piece by piece without it.
-        step_bytes: memory that a step takes; what is left of it tells where to look first, where
-        nothing is ``near``.
+        step_bytes: memory that a step takes: what is left tells where to look, or ``near`` does.
         """
-
         without, exact = self._variants(make)
 
         def either(number: int) -> bool:
@@ -254,7 +226,6 @@ class Solver:
             return largest_from(either, low, most)
 
         def too_small(number: int) -> bool:
-            """Return whether all that stops this number also stops the least one."""
             return self._stops(make(number)) <= self._stops(make(least))
 
         without_arena = largest(without, least, most, too_small)
@@ -270,26 +241,16 @@ class Solver:
         return self.best(values).room_bytes
 
     def _between(
-        self,
-        make: Callable[[int], SizeValues],
-        holds: Callable[[int], bool],
-        low: int,
-        high: int,
+        self, make: Callable[[int], SizeValues], holds: Callable[[int], bool], low: int, high: int
     ) -> int:
-        """Return the last number that holds, between ``low``, which does, and ``high``.
-
-        What room each leaves says where to look; the stretch is halved where that helps little.
-        """
+        """Return the last number that holds, from ``low`` on; what room each leaves tells where."""
         poor = 0
         while high - low > 1:
             width, middle = high - low, (low + high) // 2
             first, last = self._room(make(low)), self._room(make(high))
             if last < 0 <= first and poor < 2:
                 middle = min(high - 1, max(low + 1, low + width * first // (first - last)))
-            if holds(middle):
-                low = middle
-            else:
-                high = middle
+            low, high = (middle, high) if holds(middle) else (low, middle)
             poor = poor + 1 if poor < 2 and (high - low) * 2 > width else 0
         return low
 
@@ -332,16 +293,17 @@ _NO_GATE = "nothing that could be judged of this launch here depends on the size
 def solve(
     state: LaunchState, host: HostState, goal: Goal, chooser: Chooser | None = None
 ) -> FitAnswer:
-    """Return the largest sizes by ``goal``. Raises UsageError for a size that it has not.
+    """Return the largest sizes by ``goal``, of divisions the first by ``chooser`` that fits.
 
-    chooser: what orders the divisions, for the best one.
+    Raises UsageError for a size that the launch does not have.
     """
     _refuse(state, goal)
     search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()
     values = search.largest() if chooser is None else search.chosen(chooser)
-    nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
-    nothing = nothing._replace(beside=solver.beside(low), gates=solver.ids)
+    unknown, beside = low.of(solver.ids, Status.UNKNOWN), solver.beside(low)
+    nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), unknown)
+    nothing = nothing._replace(beside=beside, gates=solver.ids)
     decisive = [finding for id_ in _DECISIVE for finding in low.of((id_,), Status.UNKNOWN)]
     refused = [finding for finding in nothing.beside if finding.check in REFUSED]
     if decisive and any(finding.status is Status.FAIL for finding in refused):
@@ -360,7 +322,7 @@ def solve(
     return nothing._replace(
         values=finding.values,
         fits=finding,
-        unknown=solver.unknown(finding),
+        unknown=finding.of(solver.ids, Status.UNKNOWN),
         bounds=bounds,
         beside=solver.beside(finding),
     )
@@ -376,7 +338,7 @@ def largest_sizes(
 
 
 def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
-    """Yield for each size of an answer whether one step more of it fits on another host."""
+    """Yield for each size of an answer whether one more step of it fits on another host."""
     search = _Search(state, host, answer.goal)
     search.solver.take_gates(search.least, answer.gates)
     for bound in answer.bounds:
@@ -398,11 +360,10 @@ def _refuse(state: LaunchState, goal: Goal) -> None:
 def _most_bytes(host: HostState) -> int:
     """Return more bytes than any size that this host takes; 1 PiB where its memory is unknown."""
     memory: MemoryFacts | Unknown = host.facts.topic("memory")
-    if isinstance(memory, Unknown):
+    try:
+        return sum(known(known(memory).value(row)) for row in ("MemTotal", "MemAvailable"))
+    except UnknownFactError:
         return 1 << 50
-    sizes = [memory.value(row) for row in ("MemTotal", "MemAvailable")]
-    known = [size for size in sizes if isinstance(size, int)]
-    return sum(known) if len(known) == len(sizes) else 1 << 50
 
 
 class _Search:
@@ -549,20 +510,14 @@ class _Search:
 
     def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
         """Yield for each size what stops it from being one step larger."""
-        if self._goal is not Goal.POOL and values.l2_bytes is not None:
-            yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
-        if self._goal is not Goal.L2 and values.segment_bytes is not None:
-            yield self._bound("segment", values, values.segment_bytes + MIB)
-
-    def _bound(self, size: str, values: SizeValues, value: int) -> SizeBound:
-        more = values._replace(**{f"{size}_bytes": value})
-        return SizeBound(size, value, self.solver.stopping(self.solver.best(more)))
+        for size, step, without in (("l2", GIGABYTE, Goal.POOL), ("segment", MIB, Goal.L2)):
+            now = getattr(values, f"{size}_bytes")
+            if self._goal is not without and now is not None:
+                more = values._replace(**{f"{size}_bytes": now + step})
+                yield SizeBound(size, now + step, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """Return the size to set with which this host contributes ``contributed_bytes``.
-
-        Ranks on other hosts have shares of it.
-        """
+        """Return the size to set, of which ranks on other hosts have shares too."""
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib

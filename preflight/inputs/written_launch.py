@@ -272,7 +272,9 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
         return sizing
     available = sizing.shown.host.memory_bytes("MemAvailable")
     lower = sizing._replace(inputs=sizing.inputs._replace(most=sizing.inputs.least))
-    least_needs, most_needs = launch_needs(lower._replace(most=sizing.least)), launch_needs(sizing)
+    most_needs = least_needs = launch_needs(lower._replace(most=sizing.least))
+    if sizing.most is not sizing.least:
+        most_needs = launch_needs(sizing)
     if limited := _of_containers(least_needs):
         return _fails(sizing, limited, "memory.cgroup")
     if (limited := _of_containers(most_needs)) and sizing.status != "unknown":

@@ -6,6 +6,7 @@ there falls through here too, process by process until one fails.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from checks.base.pages import MemoryKind, Spot, Usage, own_allocator
@@ -86,6 +87,7 @@ def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
     return allocation.outcome is not Outcome.FAILED
 
 
+@lru_cache(maxsize=4)  # a sizing, its needs and its checks ask of the same launch
 def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
     """Return every allocation of ``launch`` when no pool runs short."""
     return replay(launch, EndlessPools())
@@ -109,6 +111,7 @@ def taken_from(
     return replay(launch, StockedPools(pages, killing))
 
 
+@lru_cache(maxsize=2)
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
     """Return the pages of each process, with its arena and without, for ``checks.hugetlb.fit``.
 

@@ -247,12 +247,11 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
 
 
 def optimum(uses: Runs, sizes: Sequence[int], since: int = 0) -> list[int]:
-    """Return the accesses that the best cache of each size could answer, which knows all later
-    requests.
+    """Return the hits, from request ``since`` on, of the best cache of each size.
 
-    since: those of this request and later ones. It keeps what is used soonest, and does not take up
-    what is used later than all it holds (L. A. Belady, A study of replacement algorithms, 1966).
-    What the same request uses next is one run, whose end goes first.
+    It knows all later requests, keeps what is used soonest, and does not take up what is used later
+    than all it holds (L. A. Belady, A study of replacement algorithms, 1966). What one request uses
+    next is one run, whose end goes first.
     """
     return [_optimum(uses, size, since) for size in sizes]
 

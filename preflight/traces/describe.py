@@ -90,8 +90,7 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
     marks, size = [(0, 0)], 1
     times: list[float] = []
     requests = 0
-    for request in trace.requests:
-        requests += 1
+    for requests, request in enumerate(trace.requests, 1):
         inputs.add(request.input_tokens)
         outputs.add(request.output_tokens)
         if request.session is not None:
@@ -172,10 +171,8 @@ def described_text(found: Described, width: int) -> str:
     rows, upto, known = [], 0, 0
     for part in found.windows:
         upto, known = upto + part.requests, known + part.new
-        again = 1 - part.new / part.accesses if part.accesses else 0.0
-        rows.append(
-            [f"{upto:,}", f"{part.accesses:,}", f"{100 * again:.1f}%", f"{known * block:,}"]
-        )
+        again = f"{100 * (1 - part.new / part.accesses if part.accesses else 0.0):.1f}%"
+        rows.append([f"{upto:,}", f"{part.accesses:,}", again, f"{known * block:,}"])
     if rows:
         heads = ["requests", "blocks", "seen before", "distinct tokens so far"]
         parts.append(fitted(rows, heads, width, right=range(4)))
@@ -184,16 +181,10 @@ def described_text(found: Described, width: int) -> str:
 
 def described_object(found: Described) -> dict[str, Any]:
     """Return the answer of ``schemas/trace-v1.schema.json``."""
-    curve, block = found.curve, found.trace.block_tokens
     return {
-        "name": found.trace.name,
-        "format": found.trace.format,
-        "block_tokens": block,
+        **fields(found.trace, "name", "format", "block_tokens"),
         **fields(found, "requests", "input", "output", "span_seconds", "conversations"),
-        "accesses": curve.accesses,
-        "distinct": curve.distinct,
-        "ceiling": curve.ceiling,
-        "sampled": curve.sampled,
+        **fields(found.curve, "accesses", "distinct", "ceiling", "sampled"),
         "windows": plain(found.windows),
         "notes": list(found.trace.notes),
     }

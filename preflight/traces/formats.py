@@ -29,10 +29,7 @@ Record = Mapping[str, Any]
 
 
 def read_records(name: str) -> Iterator[tuple[int, Record]]:
-    """Yield each record with its line: JSON lines, one JSON list, a table of commas, or a log.
-
-    Lines of a log that hold no request are passed over.
-    """
+    """Yield each record with its line: of JSON lines, a JSON list, a table of commas, or a log."""
     with closing(_open(name)) as file:
         lines = _lines(name, file)
         number, first = next(lines, (0, ""))
@@ -48,8 +45,9 @@ def read_records(name: str) -> Iterator[tuple[int, Record]]:
                 yield number, _object(name, number, partial(_cells, heads), text)
         else:
             for number, text in every if first else ():
-                if record := _logged(text):
-                    yield number, record
+                match = None if _ENDED in text else _IDS.search(text)
+                if match:
+                    yield number, {"token_ids": [int(each) for each in match[1].split(",")]}
 
 
 def _open(name: str) -> TextIO:
@@ -122,11 +120,6 @@ _IDS = regex(r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[((?:[0-9]{1,18}, 
 _ENDED = "Finish: obj="
 
 
-def _logged(text: str) -> Record | None:
-    found = None if _ENDED in text else _IDS.search(text)
-    return {"token_ids": [int(each) for each in found[1].split(",")]} if found else None
-
-
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
     """Yield each line that is not blank, with its number from 1. Raises UsageError."""
     number = 0
@@ -140,10 +133,9 @@ def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
                 yield number, text
     except UsageError:
         raise
-    except (OSError, EOFError, ValueError) as error:  # also of gzip and of UTF-8
-        raise UsageError(f"--trace {name}, after line {number}: {error}") from None
-    except Exception as error:  # lzma has an error of its own
-        if type(error).__name__ != "LZMAError":
+    except Exception as error:  # also of gzip and of UTF-8; lzma has an error of its own
+        known = isinstance(error, OSError | EOFError | ValueError)
+        if not known and type(error).__name__ != "LZMAError":
             raise
         raise UsageError(f"--trace {name}, after line {number}: {error}") from None
 
@@ -238,17 +230,13 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 def _requests(
     name: str, found: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
+    """Yield the requests of the records. Raises UsageError, which begins with file and line."""
     earlier: Earlier = {}
-    for line, record in records:
-        yield from _read(found, record, size, earlier, f"--trace {name}, line {line}")
-
-
-def _read(
-    found: Format, record: Record, size: int, earlier: Earlier, where: str
-) -> Iterable[Request]:
-    """Return the requests of one record. Raises UsageError, which begins with ``where``."""
+    where = ""
     try:
-        return list(found.read(record, size, earlier))
+        for line, record in records:
+            where = f"--trace {name}, line {line}"
+            yield from found.read(record, size, earlier)
     except LineError as error:
         raise UsageError(f"{where}: {error}") from None
 
@@ -257,10 +245,7 @@ def _read(
 
 
 def _count(record: Record, field: str, least: int) -> int:
-    """Return a field as a number of tokens, 0 if it is missing.
-
-    Raises LineError if it is not an integer, or is less than ``least``.
-    """
+    """Return a field as a number of tokens, 0 if it is missing. Raises LineError."""
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -270,10 +255,7 @@ def _count(record: Record, field: str, least: int) -> int:
 
 
 def _seconds(record: Record, per_second: int) -> float | None:
-    """Return the timestamp in seconds; None if there is none. Raises LineError.
-
-    per_second: 1 if the trace counts seconds, 1000 if it counts milliseconds.
-    """
+    """Return the timestamp in seconds, of which ``per_second`` are one. Raises LineError."""
     value = record.get("timestamp")
     if value is None:
         return None
@@ -291,10 +273,7 @@ def _list(record: Record, field: str) -> list[Any]:
 
 
 def chained(parts: list[Any], field: str) -> list[int]:
-    """Return a number for each part that stands for it and all before it.
-
-    Numbers are of 61 bits, from one run to the next alike.
-    """
+    """Return a number for each part, which stands for it and all before it, in every run alike."""
     name, found = 0, []
     for part in parts:
         if type(part) is not int:
@@ -367,10 +346,7 @@ def _session(record: Record) -> int | None:
 
 
 def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a record of token ids as one request, in pages of ``size`` tokens.
-
-    Raises LineError.
-    """
+    """Read token ids as one request, in pages of ``size`` tokens. Raises LineError."""
     field = next((name for name in _TOKEN_FIELDS if name in record), _TOKEN_FIELDS[0])
     tokens = _list(record, field)
     wrong = next((each for each in tokens if type(each) is not int), None if tokens else tokens)

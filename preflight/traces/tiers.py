@@ -173,17 +173,21 @@ class StorePool:
                 break
         return found
 
-    def put(self, block: int, now: float) -> None:
-        """Write a block if the store does not have it; if it has, renew its lease."""
-        if block in self._asked or block in self._written:
-            self._lease(block, now)
-            return
-        self._written[block] = now
-        self._flows.moved["L2", "L3"] += 1
-        if not self._rules.disk_gets_evicted:
-            self._write(block)
-        if len(self._written) + len(self._asked) > self._memory:
-            self._evict(now)
+    def put(self, blocks: Iterable[int], now: float) -> None:
+        """Write the blocks that the store does not have; renew the leases of the others."""
+        written, asked, new = self._written, self._asked, 0
+        for block in blocks:
+            if block in asked or block in written:
+                self._lease(block, now)
+                continue
+            written[block] = now
+            new += 1
+            if not self._rules.disk_gets_evicted:
+                self._write(block)
+            if len(written) + len(asked) > self._memory:
+                self._evict(now)
+        if new:
+            self._flows.moved["L2", "L3"] += new
 
     def _lease(self, block: int, now: float) -> None:
         self._written.pop(block, None)
@@ -192,22 +196,27 @@ class StorePool:
 
     def _evict(self, now: float) -> None:
         """Run one round of the master's eviction, of blocks whose leases have ended."""
-        above = len(self) / self._capacity - self._rules.watermark if self._capacity else 1.0
-        lease, asked_for, unasked = self._rules.lease_seconds, self._asked, self._written
-        asked = next(iter(asked_for.values()), inf) + lease
-        written = next(iter(unasked.values()), inf)
-        for _ in range(ceil(len(self) * min(1.0, max(0.0, above) + self._rules.ratio))):
-            if min(asked, written) > now:
-                return
+        count, lease = len(self), self._rules.lease_seconds
+        above = count / self._capacity - self._rules.watermark if self._capacity else 1.0
+        of_asked, of_written = iter(self._asked.values()), iter(self._written.values())
+        asked, written = next(of_asked, inf) + lease, next(of_written, inf)
+        order = []
+        for _ in range(ceil(count * min(1.0, max(0.0, above) + self._rules.ratio))):
             if asked <= written:
-                gone, _ = asked_for.popitem(last=False)
-                asked = next(iter(asked_for.values()), inf) + lease
+                if asked > now:
+                    break
+                order.append(self._asked)
+                asked = next(of_asked, inf) + lease
             else:
-                gone, _ = unasked.popitem(last=False)
-                written = next(iter(unasked.values()), inf)
-            self._flows.evicted["L3"] += 1
+                if written > now:
+                    break
+                order.append(self._written)
+                written = next(of_written, inf)
+        for blocks in order:
+            gone, _ = blocks.popitem(last=False)
             if self._rules.disk_gets_evicted:
                 self._write(gone)
+        self._flows.evicted["L3"] += len(order)
 
     def _write(self, block: int) -> None:
         """Write a block to the disk, if there is one; a full disk drops the block written first."""
@@ -235,12 +244,8 @@ class _Node:
         self.l1 = self.l2 = False
         self.in_l1 = self.left = self.used = 0
 
-    @property
-    def leaf_of(self) -> str | None:
-        """The tier that may evict it: nothing behind it is there."""
-        if self.l1:
-            return None if self.in_l1 else "L1"
-        return "L2" if self.l2 and not self.children else None
+
+_IN_L1, _IN_L2 = ["L1"], ["L2"]
 
 
 class _Cache:
@@ -255,7 +260,8 @@ class _Cache:
         self._size, self._free1 = l1, l1
         self._has_l2, self._free2 = bool(l2), l2 or 0
         # By tier, what it may evict, the least recently used first; and what it no longer may.
-        self._leaves: dict[str, list[tuple[int, _Node]]] = {"L1": [], "L2": []}
+        self._leaves1: list[tuple[int, _Node]] = []
+        self._leaves2: list[tuple[int, _Node]] = []
         # With write_back: what L1 got back from L2, in that order; and what a request holds.
         self._doubles: dict[_Node, None] = {}
         self._held: list[_Node] = []
@@ -281,14 +287,15 @@ class _Cache:
                 self._load(node)
                 loaded.append(node)
                 found += stored
-        enough = len(blocks) - len(found)
+        new = enough = len(blocks) - len(found)
         if self._free1 < 0 and not self._rules.unified:
             enough = max(enough, self._free1 + sum(len(node.blocks) for node in loaded))
-        while self._free1 < enough and self._evict():
-            pass
-        step = max(1, len(blocks)) if self._rules.whole_nodes else 1
-        for at in range(len(found), len(blocks), step):
-            self._enter(self._add(blocks[at : at + step]))
+        if self._free1 < enough:
+            self._evict(enough)
+        if new:
+            step = new if self._rules.whole_nodes else 1
+            for at in range(len(found), len(blocks), step):
+                self._enter(self._add(blocks[at : at + step]))
         self._use(self._held)
         if self._back:
             self._doubles.update(dict.fromkeys(reversed(loaded)))
@@ -298,20 +305,19 @@ class _Cache:
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
         """Return the tiers of the blocks that are found; split a node that matches in part."""
-        node, found, rest = self._root, list[str](), blocks
-        self._held = []
-        while rest and rest[0] in node.children:
-            node = node.children[rest[0]]
-            same = len(node.blocks)
-            if rest[:same] != node.blocks:
-                pairs = enumerate(zip(node.blocks, rest, strict=False))
+        node, found, at = self._root, list[str](), 0
+        self._held = held = list[_Node]()
+        while at < len(blocks) and (child := node.children.get(blocks[at])) is not None:
+            node, same = child, len(child.blocks)
+            if same > 1 and blocks[at : at + same] != node.blocks:
+                pairs = enumerate(zip(node.blocks, blocks[at:], strict=False))
                 apart = (at for at, (one, other) in pairs if one != other)
-                same = next(apart, min(same, len(rest)))
-                node = self._split(node, same)
-            self._held.append(node)
-            found += ["L1" if node.l1 else "L2"] * same
-            rest = rest[same:]
-        self._use(self._held)
+                node = self._split(node, next(apart, min(same, len(blocks) - at)))
+                same = len(node.blocks)
+            held.append(node)
+            found += _IN_L1 * same if node.l1 else _IN_L2 * same
+            at += same
+        self._use(held)
         return found
 
     def _split(self, node: _Node, at: int) -> _Node:
@@ -335,20 +341,12 @@ class _Cache:
                 self._may_go(node)
 
     def _may_go(self, node: _Node) -> None:
+        """Queue a node in the tier that may evict it: nothing behind it is there."""
         if node.l1:
             if not node.in_l1:
-                heappush(self._leaves["L1"], (node.used, node))
+                heappush(self._leaves1, (node.used, node))
         elif node.l2 and not node.children:
-            heappush(self._leaves["L2"], (node.used, node))
-
-    def _oldest(self, tier: str) -> _Node | None:
-        """Take the least recently used node that may be evicted out of its queue, or None."""
-        leaves = self._leaves[tier]
-        while leaves:
-            used, node = heappop(leaves)
-            if used == node.used and node.leaf_of == tier:
-                return node
-        return None
+            heappush(self._leaves2, (node.used, node))
 
     def _add(self, blocks: Sequence[int]) -> _Node:
         """Add a node behind those that the request holds, and return it."""
@@ -374,9 +372,11 @@ class _Cache:
         loaded: nodes that L1 got from L2 for this request.
         """
         rules = self._rules
-        least = max(1, ceil(rules.prefetch_threshold / block_tokens))
-        deepest = [node for node in self._held if rules.asks != "loaded" or node not in loaded][-1:]
-        copied = rules.buffers or all(node.l2 for node in deepest)
+        least = max(1, -(-rules.prefetch_threshold // block_tokens))
+        held = self._held
+        if rules.asks == "loaded":
+            held = [node for node in held if node not in loaded]
+        copied = rules.buffers or not held or held[-1].l2
         if len(wanted) < least or not (copied or rules.asks == "always"):
             return []
         if not rules.unified:  # room for all that is asked for, found or not
@@ -398,6 +398,7 @@ class _Cache:
 
     def _write_through(self) -> None:
         """Copy to L2 each node that enough requests left in L1, its parents first."""
+        room = True
         for at, node in enumerate(self._held):
             node.left += 1
             if node.l2 or node.left < self._after:
@@ -406,10 +407,10 @@ class _Cache:
                 if node.left == self._after and len(node.blocks) <= self._free2:
                     self._store(node)
                 continue
-            for each in self._held[: at + 1]:
+            for each in self._held[: at + 1] if room else ():
                 if not each.l2:
-                    if not self._room(len(each.blocks)):
-                        break
+                    if not (room := self._room(len(each.blocks))):
+                        break  # nor is there for what comes behind it
                     self._copy(each)
 
     def _copy(self, node: _Node) -> None:
@@ -420,8 +421,7 @@ class _Cache:
 
     def _store(self, node: _Node) -> None:
         if self._pool is not None and self._rules.stores:
-            for block in node.blocks:
-                self._pool.put(block, self._now)
+            self._pool.put(node.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
         """Make room for ``wanted`` blocks in L2, and return whether there is enough now.
@@ -433,10 +433,13 @@ class _Cache:
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
         if self._rules.unified and self._back:
             self._give_up_doubles(enough)
-        while self._free2 < enough and (node := self._oldest("L2")) is not None:
-            del node.parent.children[node.blocks[0]]
-            self._forget(node)
-            self._may_go(node.parent)
+        leaves = self._leaves2
+        while self._free2 < enough and leaves:
+            used, node = heappop(leaves)
+            if used == node.used and node.l2 and not node.l1 and not node.children:
+                del node.parent.children[node.blocks[0]]
+                self._forget(node)
+                self._may_go(node.parent)
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
@@ -462,28 +465,31 @@ class _Cache:
         self._flows.evicted["L2"] += len(node.blocks)
         self._doubles.pop(node, None)
 
-    def _evict(self) -> bool:
-        """Evict a leaf of L1, and return whether there was one.
+    def _evict(self, enough: int) -> None:
+        """Evict leaves of L1 until so many blocks are free, or none is left.
 
-        With write_back it gets a copy now, or is lost.
+        With write_back a leaf gets a copy now, or is lost.
         """
-        if (node := self._oldest("L1")) is None:
-            return False
-        if self._back and self._has_l2 and not node.l2 and self._room(len(node.blocks)):
-            self._copy(node)
-        node.l1 = False
-        node.parent.in_l1 -= 1
-        self._free1 += len(node.blocks)
-        self._flows.evicted["L1"] += len(node.blocks)
-        if not node.l2:
-            del node.parent.children[node.blocks[0]]
-            behind = list(node.children.values())
-            for each in behind:
-                self._forget(each)
-                behind += each.children.values()
-        self._may_go(node)
-        self._may_go(node.parent)
-        return True
+        leaves, freed = self._leaves1, self._free1
+        while self._free1 < enough and leaves:
+            used, node = heappop(leaves)
+            if used != node.used or not node.l1 or node.in_l1:
+                continue
+            if self._back and self._has_l2 and not node.l2 and self._room(len(node.blocks)):
+                self._copy(node)
+            node.l1 = False
+            node.parent.in_l1 -= 1
+            self._free1 += len(node.blocks)
+            if not node.l2:
+                del node.parent.children[node.blocks[0]]
+                behind = list(node.children.values())
+                for each in behind:
+                    self._forget(each)
+                    behind += each.children.values()
+            elif not node.children:
+                heappush(self._leaves2, (used, node))
+            self._may_go(node.parent)
+        self._flows.evicted["L1"] += self._free1 - freed
 
 
 class Replay:

@@ -222,7 +222,7 @@ def replayed(orders: Orders, times: list[float], lease_seconds: float) -> list[l
         if name == "put":
             names.append(what)
             before = len(store)
-            store.put(len(names) - 1, now)
+            store.put([len(names) - 1], now)
             if len(store) <= before:
                 left.append(sorted(key for at, key in enumerate(names) if at in store))
         elif name == "read":

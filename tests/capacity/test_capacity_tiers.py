@@ -72,15 +72,12 @@ def test_objects_fit_as_in_a_real_store(object_bytes: int, fit: int) -> None:
         (17, 4026531840, 18),
         (17, 4026531841, 18),
         (17, 8 * GIB, 20),
+        (4026531841, 2 * GIB, None),  # larger than any bin
     ],
 )
-def test_an_object_takes_a_bin(object_bytes: int, segment_bytes: int, taken: int) -> None:
+def test_an_object_takes_a_bin(object_bytes: int, segment_bytes: int, taken: int | None) -> None:
     assert occupied_bytes(object_bytes, segment_bytes) == taken
-
-
-def test_an_object_larger_than_any_bin_fits_nowhere() -> None:
-    assert occupied_bytes(4026531841, 2 * GIB) is None
-    assert objects_that_fit(4026531841, 2 * GIB) == 0
+    assert (objects_that_fit(object_bytes, segment_bytes) == 0) is (taken is None)
 
 
 @given(
@@ -106,18 +103,24 @@ def test_more_bytes_never_hold_fewer_pages(
 
 
 @pytest.mark.parametrize(
-    ("size", "tp", "tokens"),
+    ("size", "words", "tp", "tokens"),
     # 81 920 bytes a token on each of two ranks (4 of 8 heads), 163 840 on one; whole pages of 64
-    # and one more.
-    [(30, 2, 366_272), (30, 1, 183_168), (60, 1, 366_272)],
+    # and one more. Of two stages of one rank each has 20 layers: 81 920 bytes on either.
+    [
+        (30, "", 2, 366_272),
+        (30, "", 1, 183_168),
+        (60, "", 1, 366_272),
+        (30, "--pp-size 2", 1, 366_272),
+    ],
 )
-def test_ranks_hold_shards_of_the_same_tokens(
-    size: int, tp: int, tokens: int, tmp_path: Path
+def test_ranks_hold_shards_and_stages_layers_of_the_same_tokens(
+    size: int, words: str, tp: int, tokens: int, tmp_path: Path
 ) -> None:
-    script = HICACHE.format(model="Qwen/Qwen3-14B", tp=tp) + f" --hicache-size {size}"
+    script = HICACHE.format(model="Qwen/Qwen3-14B", tp=tp) + f" {words} --hicache-size {size}"
     server = server_of(tmp_path, script)
     assert tokens_of(server, "L2") == Bounds(tokens, tokens)
     assert tier_of(server, "L2").bytes == Bounds(tokens * 163_840, tokens * 163_840)
+    assert server.capacity.bytes_per_token == 163_840
 
 
 def test_ranks_of_latent_attention_hold_a_copy_each_and_the_first_alone_stores(
@@ -126,7 +129,7 @@ def test_ranks_of_latent_attention_hold_a_copy_each_and_the_first_alone_stores(
     """DeepSeek-R1: 576 x 61 x 2 = 70 272 bytes a token, on each of eight ranks, once in the pool.
 
     A page of 64 is one object of 4 497 408 bytes in a bin of 4.5 MiB: 1820 fit a segment of 8 GiB,
-    14 560 the pool of 64. The watermark of 0.90 comes first: 13 751.
+    14 560 the pool of 64. The watermark of 0.90 comes first: 13 751; without one the bins bind.
     """
     script = STORED.format(model="deepseek-ai/DeepSeek-R1", tp=8, segment="64gb", size=100)
     server = server_of(tmp_path, script)
@@ -135,11 +138,6 @@ def test_ranks_of_latent_attention_hold_a_copy_each_and_the_first_alone_stores(
     assert tier_of(server, "L2").bytes == Bounds(*[8 * 1_423_104 * 70_272] * 2)
     assert tokens_of(server, "L3") == Bounds(13_751 * 64, 13_751 * 64)
     assert server.capacity.keys == Keys(13_751, 13_751 * MASTER_KEY_BYTES)
-
-
-def test_where_the_watermark_is_high_the_bins_bind(tmp_path: Path) -> None:
-    """The same pool without a watermark to speak of: what fits, 14 560 objects."""
-    script = STORED.format(model="deepseek-ai/DeepSeek-R1", tp=8, segment="64gb", size=100)
     server = server_of(tmp_path, script, watermark=1.0)
     assert tokens_of(server, "L3") == Bounds(14_560 * 64, 14_560 * 64)
 
@@ -167,14 +165,6 @@ def test_data_parallel_attention_has_a_cache_for_each_group(tmp_path: Path) -> N
     hits = {name: least for name, least, _ in server.capacity.rounds[-1].hits}
     assert (hits["L1"], hits["L2"], hits["L3"]) == (0.0, 0.0, 1.0)
     assert any("2 caches side by side" in note for note in server.notes)
-
-
-def test_stages_hold_layers_of_the_same_tokens(tmp_path: Path) -> None:
-    """Two stages of one rank: 20 layers each, 81 920 bytes a token on either."""
-    script = HICACHE.format(model="Qwen/Qwen3-14B", tp=1) + " --pp-size 2 --hicache-size 30"
-    server = server_of(tmp_path, script)
-    assert tokens_of(server, "L2") == Bounds(366_272, 366_272)
-    assert server.capacity.bytes_per_token == 163_840
 
 
 def test_sliding_windows_are_an_interval(tmp_path: Path) -> None:
@@ -233,11 +223,21 @@ def test_a_ratio_follows_the_gpu(tmp_path: Path) -> None:
     assert tokens_of(bound, "L2") == Bounds(200_000, 200_000)
 
 
-def test_a_server_without_hicache_has_its_gpu_alone(tmp_path: Path) -> None:
-    server = server_of(tmp_path, SERVER.format(**QWEN), gpu_bytes=80 * GIB, wanted=WORKLOAD)
+@each_row(
+    ("words", "hits", "said"),
+    [
+        ("", ["L1"], "no L2: --enable-hierarchical-cache is not given"),
+        ("--disaggregation-mode decode", [], "a decode server: no request finds"),
+    ],
+)
+def test_a_server_without_hicache_has_its_gpu_alone(
+    words: str, hits: list[str], said: str, tmp_path: Path
+) -> None:
+    script = f"{SERVER.format(**QWEN)} {words}"
+    server = server_of(tmp_path, script, gpu_bytes=80 * GIB, wanted=WORKLOAD)
     assert [tier.name for tier in server.capacity.tiers] == ["L1"]
-    assert [name for name, _, _ in server.capacity.rounds[0].hits] == ["L1"]
-    assert any("--enable-hierarchical-cache is not given" in note for note in server.notes)
+    assert [name for each in server.capacity.rounds[:1] for name, _, _ in each.hits] == hits
+    assert any(note.startswith(said) for note in server.notes)
     assert server.capacity.keys is None
 
 
@@ -247,14 +247,6 @@ def test_without_a_backend_there_is_no_pool_and_another_one_is_named(tmp_path: P
     server = server_of(tmp_path, f"{script} --hicache-storage-backend hf3fs")
     assert [tier.name for tier in server.capacity.tiers] == ["L1", "L2"]
     assert "storage backend hf3fs: what it holds is not computed here" in server.notes
-
-
-def test_a_decode_server_reuses_nothing(tmp_path: Path) -> None:
-    script = SERVER.format(**QWEN) + " --disaggregation-mode decode"
-    server = server_of(tmp_path, script, gpu_bytes=80 * GIB, wanted=WORKLOAD)
-    assert [tier.name for tier in server.capacity.tiers] == ["L1"]
-    assert server.capacity.rounds == ()
-    assert any(note.startswith("a decode server: no request finds") for note in server.notes)
 
 
 def test_every_server_of_a_launch_is_answered_for(tmp_path: Path) -> None:
@@ -317,11 +309,6 @@ def test_the_watermark_is_the_masters(
 ) -> None:
     server = server_of(tmp_path, f"mooncake_master {flags} &\n{STORE}", mooncake=mooncake)
     assert f"evicts above {origin}" in tier_of(server, "L3").formula
-
-
-def test_a_watermark_that_no_master_starts_with_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a part of the pool"):
-        server_of(tmp_path, f"mooncake_master --eviction_high_watermark_ratio=95 &\n{STORE}")
 
 
 @pytest.mark.parametrize(
@@ -461,6 +448,16 @@ def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path
     assert any(note.startswith("write policy write_back") for note in back.notes)
 
 
-def test_a_launch_without_a_server_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="starts no SGLang server"):
-        answer_to(tmp_path, "mooncake_client --global_segment_size=30GB")
+@each_row(
+    ("script", "said"),
+    [
+        ("mooncake_client --global_segment_size=30GB", "starts no SGLang server"),
+        (
+            f"mooncake_master --eviction_high_watermark_ratio=95 &\n{STORE}",
+            "not a part of the pool",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(script: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        answer_to(tmp_path, script)

@@ -73,11 +73,7 @@ def best_of(
     ),
 )
 def test_no_other_division_of_a_grid_of_20_keeps_more(
-    model: str,
-    described: Description,
-    release: str,
-    asked: Asked,
-    monkeypatch: pytest.MonkeyPatch,
+    model: str, described: Description, release: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replayed with one order more; the divisions lie between those that the checks filled."""
     seen: list[tuple[Chooser, Frontier]] = []

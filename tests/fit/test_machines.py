@@ -32,9 +32,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str
 
 
 @pytest.mark.slow
-def test_the_memory_of_a_row_is_enough_and_half_is_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_memory_of_a_row_is_enough_and_half_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     """More hosts need less each; fit itself keeps as much with the memory of the row."""
     code, found = told(capsys, *SMALL)
     assert code == 0

@@ -21,10 +21,7 @@ from tests.sglang.runner import psutil, torch
 from tests.traces import store_runner
 
 NAMES = "decode_kvcache_offload_manager", "kv_events"
-store_runner.REAL = (
-    *store_runner.REAL,
-    *(f"sglang.srt.disaggregation.{name}" for name in NAMES),
-)
+store_runner.REAL = (*store_runner.REAL, *(f"sglang.srt.disaggregation.{name}" for name in NAMES))
 
 
 class Request:

@@ -145,10 +145,7 @@ def tier_hits(size: int, requests: list[list[int]], policy: str) -> Iterator[tup
         _enable_metrics_flag=False,
     )
     own = params.CacheInitParams(
-        disable=False,
-        req_to_token_pool=None,
-        token_to_kv_pool_allocator=Allocator(),
-        page_size=1,
+        disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=Allocator(), page_size=1
     )
     radix.RadixCache.__init__(cache, own)
     for request in requests:

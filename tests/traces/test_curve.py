@@ -198,8 +198,7 @@ def test_a_sample_of_the_published_trace_is_within_a_point(most_blocks: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "block", "requests"),
-    [("rag", 64, 5000), ("chat", 64, 10_000), ("agent", 512, 20_000)],
+    ("kind", "block", "requests"), [("rag", 64, 5000), ("chat", 64, 10_000), ("agent", 512, 20_000)]
 )
 def test_a_sample_of_traffic_that_is_made_is_within_a_point(
     kind: str, block: int, requests: int

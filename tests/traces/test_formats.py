@@ -155,20 +155,15 @@ def test_prompts_share_the_pages_that_are_alike(write: Write) -> None:
     assert shared == [1, 1, 0]
 
 
-@pytest.mark.parametrize("name", ["t.jsonl.gz", "t.jsonl.xz"])
-def test_packed_files(write: Write, name: str) -> None:
-    assert len(read(write(MOONCAKE, MOONCAKE, name=name))[1]) == 2
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{MOONCAKE}\n\n{MOONCAKE}\n"))
-    assert len(read("-")[1]) == 2
-
-
-def test_a_table_of_commas(write: Write) -> None:
+def test_one_request_by_every_way(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed, on standard input, with empty lines, and as a table of commas."""
     heads = "timestamp,input_length,output_length,hash_ids"
-    _, (request,) = read(write(heads, '1500,1000,5,"[7, 8]"', name="t.csv"))
-    assert request == read(write(MOONCAKE))[1][0]
+    names = [write(MOONCAKE, MOONCAKE, name=name) for name in ("t.jsonl", "t.jsonl.gz", "t.xz")]
+    names += [write(heads, *['1500,1000,5,"[7, 8]"'] * 2, name="t.csv"), "-"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{MOONCAKE}\n\n{MOONCAKE}\n"))
+    first, *others = (read(name)[1] for name in names)
+    assert len(first) == 2
+    assert all(each == first for each in others)
 
 
 def test_a_block_is_named_with_all_before_it(write: Write) -> None:
@@ -242,12 +237,15 @@ def test_a_bad_line_is_named_with_its_value_and_the_rule(
         (b"[1]\n", "t.json", "line 1: '1]': must be an object"),
         (b"INFO: ready\n", "t.log", "holds no request"),
         (b"input_ids=[1 2] input_ids=[ ,]\n", "t.log", "holds no request"),
+        (None, "nothing.jsonl", "nothing.jsonl: No such file or directory"),
+        (b"packed", "t.jsonl.zst", "give --trace - and zstd -dc "),
     ],
 )
 def test_a_bad_file_is_refused_in_a_sentence(
-    tmp_path: Path, content: bytes, name: str, said: str
+    tmp_path: Path, content: bytes | None, name: str, said: str
 ) -> None:
-    (tmp_path / name).write_bytes(content)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError) as error:
         read(str(tmp_path / name))
     assert f"--trace {tmp_path / name}" in str(error.value)
@@ -262,16 +260,6 @@ def test_a_pipe_to_which_nobody_writes(tmp_path: Path) -> None:
             open_trace(str(tmp_path / "pipe"), 64)
     finally:
         GIVEN_SECONDS.reset(limit)
-
-
-def test_zst_is_unpacked_by_who_reads_it(write: Write) -> None:
-    with pytest.raises(UsageError, match=r"give --trace - and zstd -dc \S+\.zst before a pipe"):
-        open_trace(write(MOONCAKE, name="t.jsonl.zst"), 64)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing\.jsonl: No such file or directory"):
-        open_trace(str(tmp_path / "nothing.jsonl"), 64)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,7 @@ import pytest
 from preflight.base.usage_error import UsageError
 from preflight.traces.curve import optimum
 from preflight.traces.formats import Request, chained
-from preflight.traces.tiers import (
-    Flows,
-    Replay,
-    Routing,
-    Rules,
-    StorePool,
-    StoreRules,
-    TierSizes,
-)
+from preflight.traces.tiers import Flows, Replay, Routing, Rules, StorePool, StoreRules, TierSizes
 from tests.tables import each_row
 from tests.traces.test_curve import counted, made
 
@@ -169,7 +161,7 @@ def test_the_store_evicts_a_part_and_what_is_above_the_watermark() -> None:
     6. Equal to Mooncake's own, see tests/capacity/test_capacity_real.py."""
     store = pool(50)
     for block in range(51):
-        store.put(block, float(block))
+        store.put([block], float(block))
     assert [block for block in range(51) if block in store] == list(range(6, 51))
 
 
@@ -177,15 +169,15 @@ def test_what_was_asked_for_is_leased() -> None:
     """It stays, whatever came later; and goes by when its lease ended, not by when it was asked."""
     store = pool(50, lease_seconds=100.0)
     for block in range(50):
-        store.put(block, float(block))
+        store.put([block], float(block))
     assert store.find([0, 1, 2], 60.0) == ["L3"] * 3
-    store.put(50, 61.0)
+    store.put([50], 61.0)
     assert [block for block in range(51) if block not in store] == list(range(3, 9))
     # At 160 their leases end: written at 155 stands before them, at 165 behind.
     for number, now in ((51, 155.0), (52, 165.0)):
-        store.put(number, now)
+        store.put([number], now)
     for number in range(53, 60):
-        store.put(number, 170.0)
+        store.put([number], 170.0)
     gone = [block for block in range(53) if block not in store]
     assert gone == list(range(3, 15))
 
@@ -193,23 +185,18 @@ def test_what_was_asked_for_is_leased() -> None:
 def test_what_comes_to_a_store_whose_memory_is_leased_goes_at_once() -> None:
     store = pool(5, lease_seconds=10.0)
     for block in range(5):
-        store.put(block, 0.0)
+        store.put([block], 0.0)
     store.find(range(5), 0.0)
-    store.put(5, 9.0)
+    store.put([5], 9.0)
     assert [block for block in range(6) if block in store] == list(range(5))
     # Their leases end: 6 x (0.6 - 0.5 + 0.1), rounded up.
-    store.put(6, 10.0)
+    store.put([6], 10.0)
     assert [block for block in range(7) if block in store] == [2, 3, 4, 6]
 
 
 def test_what_moved_is_counted() -> None:
     _, flows = replayed("ab cd ef ab", sizes(2, 4, 9), EAGER)
-    assert dict(flows.moved) == {
-        ("L1", "L2"): 6,
-        ("L2", "L3"): 6,
-        ("L3", "L2"): 2,
-        ("L2", "L1"): 2,
-    }
+    assert dict(flows.moved) == {("L1", "L2"): 6, ("L2", "L3"): 6, ("L3", "L2"): 2, ("L2", "L1"): 2}
     assert dict(flows.evicted) == {"L1": 6, "L2": 4}
     # The last token of a prompt is always computed, so the page that it ends is.
     assert dict(flows.saved) == {"L3": BLOCK}
