@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from checks.base.finding import Finding, Status, Subject, command
@@ -41,9 +41,8 @@ def findings(
         if server.kind in OF_ANYBODY:
             continue  # nothing of it is predicted
         metrics = served.get(server.pid)
-        for finding in (*_of_server(server), *_store_pool(server, servers, metrics)):
-            yield server, finding
-        for finding in () if metrics is None else tier_findings(server, metrics):
+        tiers = () if metrics is None else tier_findings(server, metrics)
+        for finding in (*_of_server(server), *_store_pool(server, servers, metrics), *tiers):
             yield server, finding
 
 
@@ -67,7 +66,8 @@ def _of_server(server: RunningServer) -> Iterator[Finding]:
         text = f"{server.replaced[0]} was replaced after its start: it runs the one before"
         advice = "Its release is not the installed one, by which it is judged here: start it anew."
         yield Finding(RELEASE, Status.PASS, subject).warned(text, advice)
-    yield from _transport(server, subject)
+    if not isinstance(server.needs, Unknown) and server.needs.rdma_processes:
+        yield from _transport(server, server.needs.rdma_processes, subject)
 
 
 def _huge_pages(
@@ -77,24 +77,27 @@ def _huge_pages(
     predicted = server.predicted_pages
     held, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
-        yield Finding(PAGES, Status.PASS, subject, _pages_text(held)).unknown(predicted)
+        texts = [_pages(size, count) for size, count in sorted(held.items())]
+        yield Finding(PAGES, Status.PASS, subject, ", ".join(texts) or _NONE).unknown(predicted)
         return
-    wanted: dict[int, int] = {}
+    wanted: Counter[int] = Counter()
     for spot, count in predicted.items():
-        wanted[spot.page_size_bytes] = wanted.get(spot.page_size_bytes, 0) + count
+        wanted[spot.page_size_bytes] += count
     if not held and not wanted:
         yield Finding(PAGES, Status.PASS, subject, _NONE, _NONE)
     for size in sorted({*held, *wanted}):
-        have, need = held.get(size, 0), wanted.get(size, 0)
+        have, need = held.get(size, 0), wanted[size]
         finding = Finding(PAGES, Status.PASS, subject, _pages(size, have), _pages(size, need))
         if have == need:
             yield finding
             yield from node_findings(subject, size, on_node, predicted)
-        elif have < need:
+        elif have > need:
+            more = f"{format_bytes((have - need) * size)} more than its command line asks for"
+            yield finding.warned(more, _MORE)
+        else:
             missing = format_bytes((need - have) * size)
             regular = sum(memory.regular_bytes for memory in memories)
-            others = {other: held.get(other, 0) - wanted.get(other, 0) for other in held}
-            instead = next((other for other, more in others.items() if more > 0), None)
+            instead = next((other for other in held if held[other] > wanted[other]), None)
             if instead is not None:
                 text = f"{missing} of it lies on pages of {format_page_size(instead)}"
             elif regular >= (need - have) * size:
@@ -108,9 +111,6 @@ def _huge_pages(
             yield finding.warned(
                 text, "Compare with check of the same launch; pages are taken at a start alone."
             )
-        else:
-            more = f"{format_bytes((have - need) * size)} more than its command line asks for"
-            yield finding.warned(more, _MORE)
 
 
 def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
@@ -169,47 +169,39 @@ def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
             raised = limit.hard is None or limit.hard > limit.soft
             bound = str(limit.hard) if raised and limit.hard is not None else most
             words = ("prlimit", f"--pid={holding.pid}", f"--{option}={bound}")
-            yield Finding(check, Status.PASS, whose, have, amount(limit.soft)).warned(
-                text,
-                "Raise the limit of what runs, without a restart.",
-                (command(*words, as_root=not raised),),
-            )
+            finding = Finding(check, Status.PASS, whose, have, amount(limit.soft))
+            advice = "Raise the limit of what runs, without a restart."
+            yield finding.warned(text, advice, (command(*words, as_root=not raised),))
 
 
-def _transport(server: RunningServer, subject: Subject) -> Iterator[Finding]:
-    """Yield whether it holds RDMA devices open where its command line means RDMA."""
-    if isinstance(server.needs, Unknown):
-        return
-    if not any(process.rdma is not None for process in server.needs.processes):
-        return
-    devices: set[str] = set()
-    most = 0
+def _transport(
+    server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject
+) -> Iterator[Finding]:
+    """Yield whether it holds RDMA devices open, which its command line means."""
+    opened: list[tuple[str, ...]] = []
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
             why = f"pid {holding.pid}: {holding.files.reason}"
             yield Finding(TRANSPORT, Status.PASS, subject).unknown(why)
             return
-        devices |= {*holding.files.verbs_devices}
-        most = max(most, len(holding.files.verbs_devices))
-    finding = Finding(TRANSPORT, Status.PASS, subject, ", ".join(sorted(devices)) or "TCP", "RDMA")
-    yield (
-        finding
-        if devices
-        else finding.warned(
-            "no process of it has an RDMA device open: everything goes over TCP",
-            "See what check says of rdma for this launch.",
-        )
-    )
+        opened.append(holding.files.verbs_devices)
+    devices = ", ".join(sorted({device for files in opened for device in files}))
+    finding = Finding(TRANSPORT, Status.PASS, subject, devices or "TCP", "RDMA")
     if devices:
-        yield from _registered(server, subject, most)
+        yield finding
+        yield from _registered(server, processes, subject, max(map(len, opened)))
+    else:
+        text = "no process of it has an RDMA device open: everything goes over TCP"
+        yield finding.warned(text, "See what check says of rdma for this launch.")
 
 
-def _registered(server: RunningServer, subject: Subject, devices: int) -> Iterator[Finding]:
+def _registered(
+    server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject, devices: int
+) -> Iterator[Finding]:
     """Yield whether it has registered what it moves with each device, by the kernel's list.
 
     If that list is not to be had: by what is pinned on all of its open ``devices`` together.
     """
-    processes = () if isinstance(server.needs, Unknown) else server.needs.rdma_processes
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
@@ -224,22 +216,18 @@ def _registered(server: RunningServer, subject: Subject, devices: int) -> Iterat
     alone = server.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
     for device, have, times, text in rows:
         sizes = [each.registered_bytes for each in processes if _uses(each, device)]
-        known = [size for size in sizes if not isinstance(size, Unknown)]
-        if len(known) < len(sizes):
-            yield finding.unknown(next(size for size in sizes if isinstance(size, Unknown)))
+        if unknown := [size for size in sizes if isinstance(size, Unknown)]:
+            yield finding.unknown(unknown[0])
             continue
-        need = sum(known) * times
+        need = sum(size for size in sizes if not isinstance(size, Unknown)) * times
         row = finding._replace(have=format_bytes(have, f"{{}} {text}"), need=format_bytes(need))
         if have < need:
-            missing = f"{format_bytes(need - have)} of what it moves are not registered"
-            yield row.warned(
-                missing, "See 'Failed to register memory' in its log, with the reason."
-            )
+            text = f"{format_bytes(need - have)} of what it moves are not registered"
+            row = row.warned(text, "See 'Failed to register memory' in its log, with the reason.")
         elif have > need and alone and device:
-            more = f"{format_bytes(have - need)} more than its command line asks for"
-            yield row.warned(more, _MORE)
-        else:
-            yield row
+            text = f"{format_bytes(have - need)} more than its command line asks for"
+            row = row.warned(text, _MORE)
+        yield row
 
 
 def _uses(process: ProcessNeeds, device: str) -> bool:
@@ -262,8 +250,7 @@ def _store_pool(
     segments = metrics.segments
     joined = [server for server in servers if _joins(server, rpc)]
     sizes = [server.segment_bytes for server in joined]
-    need = sum(size for size in sizes if not isinstance(size, Unknown))
-    have = sum(segments.values())
+    need, have = sum(size for size in sizes if isinstance(size, int)), sum(segments.values())
     finding = finding._replace(
         have=format_bytes(have, f"{{}} in {len(segments)} segments"),
         need=format_bytes(need, f"{{}} of {len(joined)} programs here"),
@@ -271,27 +258,25 @@ def _store_pool(
     names = Counter(name for server in joined for name in _fixed_names(server))
     name, number = max(names.items(), key=lambda item: item[1], default=("", 0))
     local = [each for each in segments if is_local(each.rpartition(":")[0])]
-    local_bytes = sum(segments[name] for name in local)
+    more = sum(segments[name] for name in local) - need
     if any(isinstance(size, Unknown) for size in sizes):
-        yield finding.unknown("the segment of one of its clients here is not known")
+        finding = finding.unknown("the segment of one of its clients here is not known")
     elif number > 1:
         text = f"{number} programs here are {name}: peers find the one that joined last alone"
-        yield finding.warned(text, "Give each a local_hostname with a port of its own.")
+        finding = finding.warned(text, "Give each a local_hostname with a port of its own.")
     elif have < need:
         text = f"{format_bytes(need - have)} of what runs here are not in the pool"
-        yield finding.warned(text, "Read the log of the client that is missing: its mount failed.")
-    elif joined and local_bytes > need:
+        advice = "Read the log of the client that is missing: its mount failed."
+        finding = finding.warned(text, advice)
+    elif joined and more > 0:
         text = (
-            f"{format_bytes(local_bytes - need)} of this host's segments ({', '.join(local)}) "
+            f"{format_bytes(more)} of this host's segments ({', '.join(local)}) "
             "belong to no program that is seen here: reading the keys of one that is gone fails"
         )
-        advice = (
-            "The master drops it after client_ttl. A client in a container is seen from the host "
-            "alone."
-        )
-        yield finding.warned(text, advice)
-    else:
-        yield finding
+        advice = "The master drops it after client_ttl. "
+        advice += "A client in a container is seen from the host alone."
+        finding = finding.warned(text, advice)
+    yield finding
 
 
 def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
@@ -312,12 +297,11 @@ def _fixed_names(server: RunningServer) -> Iterator[str]:
 
     Without one (P2PHANDSHAKE) it takes a free port for its name.
     """
-    if not isinstance(server.sizing, Unknown):
-        for process in server.sizing.inputs.processes:
-            for store in process.stores:
-                fixed = isinstance(store.hostname, str) and ":" in store.hostname
-                if fixed and store.metadata != "P2PHANDSHAKE":
-                    yield str(store.hostname)
+    processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
+    for store in (store for process in processes for store in process.stores):
+        named = isinstance(store.hostname, str) and ":" in store.hostname
+        if named and store.metadata != "P2PHANDSHAKE":
+            yield str(store.hostname)
 
 
 def _pages(size: int, count: int) -> Quantity:
@@ -326,7 +310,3 @@ def _pages(size: int, count: int) -> Quantity:
 
 def _files(count: int) -> Quantity:
     return Quantity(f"{count} files", count, "files")
-
-
-def _pages_text(held: dict[int, int]) -> str:
-    return ", ".join(_pages(size, count) for size, count in sorted(held.items())) or _NONE

@@ -45,13 +45,12 @@ def gpu_findings(
             others = sum(gpu["processes"].values()) - size
             have = format_bytes(size, f"{{}} of GPU {index}")
             row = finding._replace(have=have, need=format_bytes(need, f"{{}} ({share:g} of it)"))
-            if size >= need:
-                yield server, row
-            elif size + others >= need:
+            if size < need <= size + others:
                 text = f"others hold {format_bytes(others)} of GPU {index}"
-                yield server, row.warned(text, "nvidia-smi names them; its KV cache is smaller.")
-            else:
-                yield server, row.skipped("it has not taken all of its share, or not yet")
+                row = row.warned(text, "nvidia-smi names them; its KV cache is smaller.")
+            elif size < need:
+                row = row.skipped("it has not taken all of its share, or not yet")
+            yield server, row
 
 
 def _share(server: RunningServer) -> float | None:
@@ -84,10 +83,8 @@ def traffic_findings(
             if isinstance(counted, Unknown):
                 yield server, finding.skipped(f"{port}: {counted.reason}")
             elif isinstance(first, Traffic) and (counted != first or port.startswith("rdma")):
-                inward, outward = (
-                    int(max(0, now - then) / seconds)
-                    for then, now in zip(first, counted, strict=True)
-                )
+                pairs = zip(first, counted, strict=True)
+                inward, outward = (int(max(0, now - then) / seconds) for then, now in pairs)
                 text = f"{port}: {format_bytes(inward)}/s in, {format_bytes(outward)}/s out"
                 have = Quantity(text, inward + outward, "bytes/s")
                 yield server, finding._replace(have=have)

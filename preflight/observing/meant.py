@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from checks.base.finding import Finding, Status, Subject
 from checks.base.pages import Spot
@@ -71,10 +71,10 @@ def launch_findings(
     """
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
-        MeantProcess(process, settings)
-        for process, settings in zip(launch.whole, understood(launch, "").processes, strict=True)
-        if process.number in numbers and process.kind not in NOT_OBSERVED
-        if not process.command.ended
+        MeantProcess(*both)
+        for both in zip(launch.whole, understood(launch, "").processes, strict=True)
+        if both[0].number in numbers and both[0].kind not in NOT_OBSERVED
+        if not both[0].command.ended
     ]
     running = {server.pid: _settings_of(server) for server in servers}
     pairs = [
@@ -140,10 +140,10 @@ def _value(process: Understood, name: str) -> Value | None:
 
 def _same(mine: Value | None, theirs: Value | None) -> bool | None:
     """Tell whether two settings are the same; None if one is not known, or both are not set."""
-    values: list[Any] = [None if side is None else side.value for side in (mine, theirs)]
-    if any(isinstance(value, Unknown) for value in values) or values == [None, None]:
+    one, other = (None if side is None else side.value for side in (mine, theirs))
+    if isinstance(one, Unknown) or isinstance(other, Unknown) or (one is None and other is None):
         return None
-    return bool(values[0] == values[1] or str(values[0]) == str(values[1]))
+    return bool(one == other or str(one) == str(other))
 
 
 def _shown(value: Value | None) -> str:
@@ -173,23 +173,21 @@ def _of_match(
     meant: MeantProcess, server: RunningServer, compared: Compared, launch: LaunchSizing
 ) -> Iterator[tuple[RunningServer, Finding]]:
     """Yield each setting with which a program runs otherwise, or that there is none."""
-    name = f"as {meant.launched.command.origin} says"
     subject = Subject(server.name, "process")
-    finding = Finding(LAUNCH, Status.PASS, subject, "running", f"running {name}")
-    for difference in compared.differences:
-        have, need = (
-            f"{difference.name} {side}" for side in (difference.running, difference.meant)
-        )
-        text = f"it runs with {have}; {difference.origin}: {difference.meant}"
-        yield server, finding._replace(have=have, need=need).warned(text, _ADVICE)
+    as_meant = f"running as {meant.launched.command.origin} says"
+    finding = Finding(LAUNCH, Status.PASS, subject, "running", as_meant)
+    for setting, is_now, wanted, origin in compared.differences:
+        row = finding._replace(have=f"{setting} {is_now}", need=f"{setting} {wanted}")
+        text = f"it runs with {row.have}; {origin}: {wanted}"
+        yield server, row.warned(text, _ADVICE)
     sizing = None if server.kind in OF_ANYBODY else server.sizing
     if isinstance(sizing, Unknown):
         yield server, finding.unknown(sizing.of("its settings are not readable: "))
     elif not compared.differences:
         left = ", ".join(compared.left_open)
         yield server, finding._replace(text=f"the launch leaves open: {left}" if left else "")
-    yield from ((server, of_release) for of_release in _releases(server, launch, subject))
-    yield from ((server, of_node) for of_node in _nodes(meant, server, launch, subject))
+    for each in (*_releases(server, launch, subject), *_nodes(meant, server, launch, subject)):
+        yield server, each
 
 
 def _nodes(
@@ -237,9 +235,7 @@ def _of_missing(
         return finding.unknown(first_process.of("processes of other users are hidden (hidepid): "))
     text = "no process of this host is it"
     if near is not None:
-        shown = [
-            f"{difference.name} {difference.running}" for difference in near[1].differences[:4]
-        ]
+        shown = (f"{each.name} {each.running}" for each in near[1].differences[:4])
         text = f"{text}; {near[0].name} is of its kind, with {', '.join(shown)}"
     advice = "Read its log. In a container, processes of that container alone are seen."
     return finding.warned(text, advice)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, pages_by_size
 from preflight.observing.report import Observation
-from preflight.observing.running_launch import Holding, RunningServer
+from preflight.observing.running_launch import RunningServer
 from preflight.observing.served_metrics import Metrics
 
 PREFIX = "mooncake_preflight_"
@@ -26,6 +26,8 @@ HELP = {
     "segment_capacity_bytes": "Memory of a segment of the store pool, as its master says.",
     "finding": "1 for each finding, with its status.",
 }
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_LIMITS = {"memlock": "locked_memory_limit_bytes", "open_files": "open_files_limit"}
 Sample = tuple[str, Mapping[str, object], float]
 
 
@@ -39,10 +41,10 @@ def metrics_text(
         *(sample for server in observation.servers for sample in _of_server(server)),
     ]
     for server in observation.servers:
-        metrics = served.get(server.pid)
-        segments = metrics.segments if isinstance(metrics, Metrics) else {}
-        for name, size in segments.items():
-            samples.append(("segment_capacity_bytes", {**_program(server), "segment": name}, size))
+        if isinstance(metrics := served.get(server.pid), Metrics):
+            for name, size in metrics.segments.items():
+                labels = {**_program(server), "segment": name}
+                samples.append(("segment_capacity_bytes", labels, size))
     for row_server, finding, _ in observation.rows:
         # A row without a server is of what the launch starts and does not run.
         program = {"program": "", "pid": ""} if row_server is None else _program(row_server)
@@ -60,7 +62,10 @@ def _program(server: RunningServer) -> dict[str, object]:
 
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
-    """Yield the huge pages of a program, predicted and held, and the samples of its processes."""
+    """Yield the samples of a program: huge pages, and of each process memory, files, limits.
+
+    A value that is unknown and a limit that is unlimited are left out.
+    """
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
         place = {"page_bytes": spot.page_size_bytes, "numa_node": _node(spot.node)}
@@ -74,24 +79,15 @@ def _of_server(server: RunningServer) -> Iterator[Sample]:
             place = {"page_bytes": size, "numa_node": _node(node)}
             yield "touched_hugepages", {**program, **place}, pages
     for holding in server.holdings:
-        yield from _of_process({**program, "process": holding.pid}, holding)
-
-
-def _of_process(labels: Mapping[str, object], holding: Holding) -> Iterator[Sample]:
-    """Yield the locked memory (bytes) and open files of one process, and both limits.
-
-    A value that is unknown and a limit that is unlimited are left out.
-    """
-    if isinstance(holding.memory, HeldMemory):
-        yield "locked_memory_bytes", labels, holding.memory.charged_bytes
-    if not isinstance(holding.files, Unknown):
-        yield "open_files", labels, holding.files.number
-    for name, limit in (
-        ("locked_memory_limit_bytes", holding.memlock),
-        ("open_files_limit", holding.open_files),
-    ):
-        if not isinstance(limit, Unknown) and limit.soft is not None:
-            yield name, labels, limit.soft
+        labels = {**program, "process": holding.pid}
+        if isinstance(holding.memory, HeldMemory):
+            yield "locked_memory_bytes", labels, holding.memory.charged_bytes
+        if not isinstance(holding.files, Unknown):
+            yield "open_files", labels, holding.files.number
+        for name in ("memlock", "open_files"):
+            limit = getattr(holding, name)
+            if not isinstance(limit, Unknown) and limit.soft is not None:
+                yield _LIMITS[name], labels, limit.soft
 
 
 def _node(node: int | None) -> str:
@@ -100,9 +96,5 @@ def _node(node: int | None) -> str:
 
 def _line(sample: Sample) -> str:
     name, labels, value = sample
-    pairs = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+    pairs = ",".join(f'{label}="{str(text).translate(_ESCAPED)}"' for label, text in labels.items())
     return f"{PREFIX}{name}{{{pairs}}} {value:.16g}" if pairs else f"{PREFIX}{name} {value:.16g}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

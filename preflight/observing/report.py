@@ -1,6 +1,7 @@
 """The answer of ``observe`` as text and as JSON (``schemas/observe-v1.schema.json``)."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from checks.base.finding import Finding, Status
@@ -66,30 +67,27 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
     parts = [headed(word.upper(), clean(observation.reason), width, head)]
     for server in () if quiet else (None, *observation.servers):
         rows = [row for row in observation.rows if row.server is server]
-        texts = [list(_lines(row.finding, row.commands, width)) for row in rows]
-        if server is not None:
-            lines = [line for text in texts for line in text]
-            parts.append("\n".join([clean(server.name) + _running(server), *lines]))
+        lines = [list(_lines(row, width)) for row in rows]
+        if server is None:
+            heads = (f"{clean(row.finding.subject)}: does not run" for row in rows)
+            parts += ["\n".join(part) for part in map(chain, zip(heads), lines)]
             continue
-        for row, lines in zip(rows, texts, strict=True):
-            parts.append("\n".join([f"{clean(row.finding.subject)}: does not run", *lines]))
+        names = " ".join(f"{name} {version}" for name, version in server.releases)
+        started = f", {len(server.holdings)} processes" if len(server.holdings) > 1 else ""
+        about = clean(server.name) + started + (f": {names}" if names else "")
+        parts.append("\n".join([about, *chain(*lines)]))
     return "\n\n".join(parts)
 
 
-def _running(server: RunningServer) -> str:
-    names = " ".join(f"{name} {version}" for name, version in server.releases)
-    started = f", {len(server.holdings)} processes" if len(server.holdings) > 1 else ""
-    return f"{started}: {names}" if names else started
-
-
-def _lines(finding: Finding, commands: tuple[Line, ...], width: int) -> Iterator[str]:
+def _lines(row: ObservedRow, width: int) -> Iterator[str]:
     """Yield the lines of text of one finding: its amounts, its advice, and its commands."""
+    finding = row.finding
     have = f": {amounts(finding)}" if finding.have or finding.need else ""
     text = f": {finding.text}" if finding.text else ""
     yield filled(clean(f"  {finding.status.value} {finding.check}{have}{text}"), width, 4)
     if finding.advice and finding.status is not Status.PASS:
         yield filled(f"    {clean(finding.advice)}", width, 2)
-    for line in commands:
+    for line in row.commands:
         yield f"      {line}"
 
 
@@ -97,10 +95,8 @@ def observation_object(observation: Observation) -> Mapping[str, Any]:
     """Return the same as plain data."""
     return {
         "findings": [
-            finding_object(
-                finding, text=finding.text, advice=finding.advice, commands=list(map(str, commands))
-            )
-            for _, finding, commands in observation.rows
+            finding_object(row, text=row.text, advice=row.advice, commands=list(map(str, commands)))
+            for _, row, commands in observation.rows
         ],
         "programs": [
             {

@@ -195,11 +195,8 @@ def _server(
     sizing = _sizing(root, process, releases, options)
     needs = sizing if isinstance(sizing, Unknown) else launch_needs(sizing)
     holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
-    open_devices = any(
-        not isinstance(holding.files, Unknown) and holding.files.verbs_devices
-        for holding in holdings
-    )
-    registered = read_registered(root, tree) if open_devices else ()
+    opened = (isinstance(h.files, OpenFiles) and h.files.verbs_devices for h in holdings)
+    registered = read_registered(root, tree) if any(opened) else ()
     return RunningServer(process.pid, kind, sizing, needs, releases, holdings, replaced, registered)
 
 
@@ -208,20 +205,16 @@ def _holding(root: Root, pid: int) -> Holding | None:
     memory = read_memory(root, pid)
     if isinstance(memory, Unknown) and memory.absent:
         return None
-    files = read_open_files(root, pid)
-    most_files = read_limit(root, pid, "Max open files")
-    return Holding(pid, memory, files, read_memlock(root, pid), most_files)
+    limits = read_memlock(root, pid), read_limit(root, pid, "Max open files")
+    return Holding(pid, memory, read_open_files(root, pid), *limits)
 
 
 def _releases(root: Root, pid: int, folders: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return name and version of what lies in the folders that the process has mapped from."""
-    listed = (
-        distribution_of(name)
-        for folder in folders
-        for name in root.listed(f"/proc/{pid}/root{folder}")
-    )
+    names = (name for folder in folders for name in root.listed(f"/proc/{pid}/root{folder}"))
     wanted = ("sglang", "vllm", "lmcache")
-    return tuple(d for d in listed if d is not None and (is_mooncake(d[0]) or d[0] in wanted))
+    listed = filter(None, map(distribution_of, names))
+    return tuple(each for each in listed if is_mooncake(each[0]) or each[0] in wanted)
 
 
 def _sizing(
@@ -241,10 +234,9 @@ def _sizing(
 
     reading = read_argv(process.words, environment)
     launch = WrittenLaunch(reading, f"pid {process.pid}", reads_written(reading.files, read))
-    mooncake = tuple(one for one in releases if is_mooncake(one[0]))
-    sglang = dict(releases).get("sglang")
-    others = tuple(one for one in releases if one[0] in ("vllm", "lmcache"))
-    installed = Installed(mooncake, sglang, others=others)
+    mooncake = tuple(each for each in releases if is_mooncake(each[0]))
+    others = tuple(each for each in releases if each[0] in ("vllm", "lmcache"))
+    installed = Installed(mooncake, dict(releases).get("sglang"), others=others)
     options = options._replace(mooncake_version=None, sglang_version=None, installed=installed)
     try:
         return size_written(launch, options, root)

@@ -6,7 +6,7 @@ values of secret flags; of an environment the variables that count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.recording import Answers, RecordingRoot
@@ -62,9 +62,8 @@ def record_running(root: Root) -> RunningRecord:
     answers.texts.update({f"/proc/{pid}/cmdline": "" for pid in kept})
     words = {str(server.pid): _record_words(server, seen, answers) for server in servers}
     needs = [server.needs for server in servers if not isinstance(server.needs, Unknown)]
-    services = [service for each in needs for service in each.services]
-    hosts = [service.host for service in services if isinstance(service.host, str)]
-    return RunningRecord(answers, words, tuple(hosts))
+    hosts = (service.host for each in needs for service in each.services)
+    return RunningRecord(answers, words, tuple(host for host in hosts if isinstance(host, str)))
 
 
 def _pid(name: str) -> str:
@@ -80,29 +79,26 @@ def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) 
     if isinstance(text, Unknown) or name != f"/proc/{pid}/{what}":
         return text
     numa_maps = texts.get(f"/proc/{pid}/numa_maps", "")
+    lines = text.splitlines(keepends=True)
     if what == "numa_maps":
-        return _lines(text, lambda line: " huge " in line or " anon=" in line)
+        return "".join(line for line in lines if " huge " in line or " anon=" in line)
     if what == "maps" and isinstance(numa_maps, str):
         starts = {line.split()[0] for line in numa_maps.splitlines() if " huge " in line}
-        return _lines(text, lambda line: line.partition("-")[0] in starts or is_of_package(line))
+        needed = (x for x in lines if x.partition("-")[0] in starts or is_of_package(x))
+        return "".join(needed)
     return text
-
-
-def _lines(text: str, is_needed: Callable[[str], bool]) -> str:
-    return "".join(line for line in text.splitlines(keepends=True) if is_needed(line))
 
 
 def _record_words(server: RunningServer, seen: Root, answers: Answers) -> list[str]:
     """Add a program's command line and environment to the answers; returns its words."""
     place = f"/proc/{server.pid}"
     command, environment = seen.text(f"{place}/cmdline"), read_environment(seen, server.pid)
-    words = (
-        [] if isinstance(command, Unknown) else clean_words(command.removesuffix("\0").split("\0"))
-    )
+    line = None if isinstance(command, Unknown) else command.removesuffix("\0")
+    words = [] if line is None else clean_words(line.split("\0"))
     answers.texts[f"{place}/cmdline"] = "".join(f"{word}\0" for word in words)
-    if isinstance(environment, Unknown):
-        answers.texts[f"{place}/environ"] = environment
-    else:
-        shown = environment_record(environment).items()
-        answers.texts[f"{place}/environ"] = "".join(f"{name}={value}\0" for name, value in shown)
+    answers.texts[f"{place}/environ"] = (
+        environment
+        if isinstance(environment, Unknown)
+        else "".join(f"{n}={value}\0" for n, value in environment_record(environment).items())
+    )
     return words

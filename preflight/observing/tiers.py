@@ -87,10 +87,10 @@ def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
     given = hits.get("host", 0) + hits.get("storage", 0)
     finding = finding._replace(have=_tokens(given, f"{{}} of {prompts} tokens of prompts"))
+    if "total" in hits and not early:
+        early = "its metrics do not say which tier gave the tokens"
     if early:
         return finding.skipped(early)
-    if "total" in hits:
-        return finding.skipped("its metrics do not say which tier gave the tokens")
     if given:
         return finding
     return finding.warned(
@@ -130,9 +130,8 @@ def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
 
 def _external(finding: Finding, metrics: Metrics) -> Finding:
     """Judge whether vLLM's connector finds anything. Source: vllm/v1/metrics/loggers.py."""
-    asked, hits = (
-        metrics.amount(f"vllm:external_prefix_cache_{name}_total") for name in ("queries", "hits")
-    )
+    asked = metrics.amount("vllm:external_prefix_cache_queries_total")
+    hits = metrics.amount("vllm:external_prefix_cache_hits_total")
     own = metrics.amount("vllm:prefix_cache_hits_total")
     finding = finding._replace(have=_tokens(hits, f"{{}} of {asked} tokens asked for"))
     if not asked:
@@ -152,10 +151,8 @@ def _store(finding: Finding, metrics: Metrics) -> Finding:
         for name in ("allocated_bytes", "total_capacity_bytes", "key_count")
     )
     refused = metrics.amount("master_put_start_alloc_failures_total")
-    asked = sum(
-        metrics.amount(f"master_{name}_total")
-        for name in ("put_start_requests", "batch_put_start_items")
-    )
+    asked = metrics.amount("master_put_start_requests_total")
+    asked += metrics.amount("master_batch_put_start_items_total")
     share = f" ({held / capacity:.0%} of it)" if capacity else ""
     finding = finding._replace(
         have=format_bytes(held, f"{{}} in {keys} keys{share}"), need=format_bytes(capacity)
