@@ -81,15 +81,11 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     except (KeyError, ValueError):
         return {}
     reserve = RESERVE_BYTES / 1e9
-    admitted = asked <= free
-    return {
-        "admitted": "yes" if admitted else "no",
-        "free_gb": f"{free:.2f}",
-        "reserve_gb": f"{reserve:.2f}",
-        "kept_gb": f"{free - reserve:.2f}",
-        "wanted_gb": f"{asked + reserve:.2f}",
-        "missing_gb": f"{asked - free + (reserve if admitted else 0):.2f}",
-    }
+    missing = asked - free + (reserve if asked <= free else 0)
+    amounts = {"free": free, "reserve": reserve, "kept": free - reserve, "missing": missing}
+    amounts["wanted"] = asked + reserve
+    texts = {f"{name}_gb": f"{amount:.2f}" for name, amount in amounts.items()}
+    return {"admitted": "yes" if asked <= free else "no", **texts}
 
 
 def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
@@ -247,9 +243,8 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
             search.add(block, numbers)
     hits = {place: search.hits for place, search in searches.items()}
     # What the kernel and containers say is of all processes; the rest each says of itself.
-    common = {
-        each.id for each in read_patterns() if each.printer in ("kernel", "container or shell")
-    }
+    everybody = ("kernel", "container or shell")
+    common = {each.id for each in read_patterns() if each.printer in everybody}
     every: dict[str, PatternHit] = {}
     for of_process in hits.values():
         every.update({id_: hit for id_, hit in of_process.items() if id_ in common})
@@ -270,26 +265,21 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         return (bool(each.earlier), stage, time, each.stage, files.index(each.file), each.line)
 
     explanations.sort(key=order_of)
-    unknown = [
-        UnknownLine(place, each)
-        for place, search in searches.items()
-        for each in search.unknown
-        if each.kind != "line" or _speaks_of_an_end(each, search, hits[place])
-    ]
     # An exception tells more than an error, and the last of them more than those before.
     order = {"exception": 0, "error": 1, "line": 2}
+    unknown = []
+    for place, search in searches.items():
+        ready = hits[place].get("mark.ready")
+        # A line that only has a word such as failed is worth less.
+        weak = any(each.kind != "line" for each in search.unknown)
+        for each in search.unknown:
+            before = weak or (ready is not None and each.last_line < ready.last_line)
+            if each.kind != "line" or not before:
+                unknown.append(UnknownLine(place, each))
     unknown.sort(key=lambda each: (order[each.unknown.kind], -each.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
-
-
-def _speaks_of_an_end(line: UnknownText, search: Search, hits: Hits) -> bool:
-    """Return whether a line that only has a word such as failed is worth being shown."""
-    ready = hits.get("mark.ready")
-    if ready is not None and line.last_line < ready.last_line:
-        return False
-    return all(other.kind == "line" for other in search.unknown)
 
 
 def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> list[Explanation]:
@@ -297,9 +287,7 @@ def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> li
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
-        if pattern.cause
-        and pattern.id in own_hits
-        and not any(better in seen for better in pattern.unless)
+        if pattern.cause and pattern.id in own_hits and seen.keys().isdisjoint(pattern.unless)
     ]
 
 
@@ -328,14 +316,9 @@ def _timed(
         return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
 
     timed = [each._replace(earlier=earlier(each)) for each in explanations]
-    if (
-        ready is None
-        and started is None
-        and not any(each.stage in CAUSES and not each.earlier for each in timed)
-    ):
-        # Nothing later explains an end: a process may hang long after what went wrong.
-        return explanations
-    return timed
+    explained = any(each.stage in CAUSES and not each.earlier for each in timed)
+    # Else nothing later explains an end: a process may hang long after what went wrong.
+    return timed if explained or ready is not None or started is not None else explanations
 
 
 def explanations_text(
@@ -350,9 +333,14 @@ def explanations_text(
         plain = [each._replace(file="") for each in reading.explanations]
         reading = reading._replace(explanations=plain)
     explanations = reading.explanations
-    cut = [] if reading.whole else [textwrap.fill(_CUT, width, break_on_hyphens=False)]
+    cut = [] if reading.whole else [_filled_text(_CUT, width)]
     unknown = _unknown_text(reading, paint, width, verbose)
-    harmless = _harmless_text(reading, width, verbose)
+    harmless = []
+    if reading.harmless and (verbose or reading.lines <= MOST_QUOTED):
+        each_one = (
+            f"{x.pattern} (line {x.line}: {x.decided or x.cause})" for x in reading.harmless
+        )
+        harmless = [_filled_text(f"Harmless: {'; '.join(each_one)}.", width)]
     if not explanations and not unknown:
         nothing = textwrap.fill(
             f"No problem was found in {_lines(reading.lines)}: no line of SGLang, Mooncake, CUDA "
@@ -361,7 +349,10 @@ def explanations_text(
             width,
         )
         return "\n\n".join([nothing, *harmless, *cut])
-    whole = explanations if verbose else _first_of_each(reading)
+    first_of: dict[tuple[str, str], Explanation] = {}  # of each process that has a cause
+    for each in reading.causes or explanations[: 0 if reading.unknown else 1]:
+        first_of.setdefault((each.file, each.source), each)
+    whole = explanations if verbose else list(first_of.values())[:MOST_FIRST]
     parts_ = []
     if explanations:
         kinds = "kind of known problem" if len(explanations) == 1 else "kinds of known problems"
@@ -371,11 +362,14 @@ def explanations_text(
     if unknown and not reading.causes:
         parts_ = [*unknown, *parts_]
     parts_ += [_one(number, each, paint, width, here) for number, each in enumerate(whole, 1)]
-    also = [each for each in explanations if each not in whole]
-    if also:
-        rows = [_row_of(each, paint, width) for each in also[:MOST_ALSO]]
-        more = f" {len(also) - MOST_ALSO} more;" if len(also) > MOST_ALSO else ""
-        parts_.append("\n".join([f"Also (in this order;{more} -v explains each):", *rows]))
+    rows = []
+    for each in (each for each in explanations if each not in whole):
+        text = f"{heading(each, paint)} ({_where(each)}): {_sentence(each.cause)}"
+        rows.append(_filled_text(text, width, "  ", "    "))
+    if rows:
+        more = f" {len(rows) - MOST_ALSO} more;" if len(rows) > MOST_ALSO else ""
+        head = f"Also (in this order;{more} -v explains each):"
+        parts_.append("\n".join([head, *rows[:MOST_ALSO]]))
     if unknown and reading.causes:
         parts_ += unknown
     return "\n\n".join([*parts_, *harmless, *cut])
@@ -385,22 +379,6 @@ def explanations_text(
 MOST_ALSO, MOST_UNKNOWN_SHOWN, MOST_FIRST = 8, 3, 3
 # A log of so many lines was quoted: that they are harmless is its answer.
 MOST_QUOTED = 3
-
-
-def _first_of_each(reading: LogReading) -> list[Explanation]:
-    """Return the first explanation of each process that has a cause; of all where none has."""
-    first: dict[tuple[str, str], Explanation] = {}
-    for each in reading.causes or reading.explanations[: 0 if reading.unknown else 1]:
-        first.setdefault((each.file, each.source), each)
-    return list(first.values())[:MOST_FIRST]
-
-
-def _row_of(each: Explanation, paint: Paint, width: int) -> str:
-    stage = paint(each.stage.word, _COLOURS[each.stage])
-    text = f"{stage}: {each.pattern} ({_where(each)}): {_sentence(each.cause)}"
-    return textwrap.fill(
-        text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-    )
 
 
 def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) -> list[str]:
@@ -414,34 +392,19 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []
-    for place, unknown_line in shown:
-        times = "" if unknown_line.times == 1 else f", {unknown_line.times} times, the last"
-        what = {"exception": "exception", "error": "error", "line": "line"}[unknown_line.kind]
-        at = f", {unknown_line.time[1]}" if unknown_line.time[1] else ""
-        rows.append(
-            f"  {_at(place.file, place.process, unknown_line.last_line)} ({what}{times}{at})"
-        )
-        rows.append(f"    {unknown_line.text}")
+    for place, line in shown:
+        times = "" if line.times == 1 else f", {line.times} times, the last"
+        at = f", {line.time[1]}" if line.time[1] else ""
+        where = _at(place.file, place.process, line.last_line)
+        rows += [f"  {where} ({line.kind}{times}{at})", f"    {line.text}"]
     for place, end in reading.ends:
-        if (
-            place in places
-            and end.text
-            and not any(end.line == unknown_line.last_line for _, unknown_line in shown)
-        ):
-            rows.append(f"  {_at(place.file, place.process, end.line)} (the last line)")
-            rows.append(f"    {end.text}")
+        if place in places and end.text and all(end.line != line.last_line for _, line in shown):
+            where = _at(place.file, place.process, end.line)
+            rows += [f"  {where} (the last line)", f"    {end.text}"]
     more = len(reading.unknown) - len(shown)
     left = f"; {more} more: -v" if more else ""
     head = f"{paint('not known', 'yellow')}: no table of this program has these lines{left}:"
     return ["\n".join([head, *rows])]
-
-
-def _harmless_text(reading: LogReading, width: int, verbose: bool) -> list[str]:
-    """Return the lines that look like errors and mean nothing; of a whole log with verbose."""
-    if not reading.harmless or not (verbose or reading.lines <= MOST_QUOTED):
-        return []
-    texts = (f"{o.pattern} (line {o.line}: {o.decided or o.cause})" for o in reading.harmless)
-    return [textwrap.fill(f"Harmless: {'; '.join(texts)}.", width, break_on_hyphens=False)]
 
 
 def _lines(count: int) -> str:
@@ -470,7 +433,7 @@ def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -
     of_itself = each.ranks or each.process == each.printer
     who = each.printer if of_itself else f"{each.printer} {each.process}"
     head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
-    head = textwrap.fill(head, width, subsequent_indent="   ", break_on_hyphens=False)
+    head = _filled_text(head, width, "", "   ")
     return explanation_text(head, each, width, here)
 
 
@@ -483,38 +446,35 @@ def explanation_text(
     head: str, each: Explanation, width: int, here: Here, decided_by: str = "This log"
 ) -> str:
     """Return ``head``, the line, and below it the cause, the numbers and the remedy."""
-    rows = [("", each.excerpt), ("Cause", _sentence(each.cause))]
-    if each.sums:
-        rows.append(("Numbers", _sentence(each.sums)))
-    if each.decided:
-        rows.append((decided_by, _sentence(each.decided)))
-    elif each.apart:
-        rows.append(("Tell apart", _sentence(each.apart)))
-    if len(each.names) > 1:
-        more = " and others" if len(each.names) == MOST_NAMES else ""
-        rows.append(("For", f"{', '.join(each.names)}{more}"))
-    rows.append(("Do", _sentence(each.remedy)))
-    if each.checks:
-        rows.append(("Checks", f"{', '.join(each.checks)} (mooncake-preflight explain ID)"))
-    if judged := [f"{id_} {here[id_]}" for id_ in each.checks if id_ in here]:
-        outcomes = {here[id_] for id_ in each.checks if id_ in here}
-        fine = "pass" in outcomes and outcomes <= {"pass", "skip"}
-        elsewhere = (
-            " What check can see is fine here: look where the line points, or at the other end."
-        )
-        rows.append(("Here", f"{', '.join(judged)}.{elsewhere if fine else ''}"))
-    return "\n".join([head, *(_row(name, text, width) for name, text in rows)])
+    more = " and others" if len(each.names) == MOST_NAMES else ""
+    here = {id_: here[id_] for id_ in each.checks if id_ in here}
+    judged = ", ".join(f"{id_} {outcome}" for id_, outcome in here.items())
+    fine = "pass" in here.values() and {*here.values()} <= {"pass", "skip"}
+    elsewhere = "What check can see is fine here: look where the line points, or at the other end."
+    checks = f"{', '.join(each.checks)} (mooncake-preflight explain ID)"
+    rows = (
+        ("", each.excerpt),
+        ("Cause", _sentence(each.cause)),
+        ("Numbers", each.sums and _sentence(each.sums)),
+        (decided_by, each.decided and _sentence(each.decided)),
+        ("Tell apart", each.apart and not each.decided and _sentence(each.apart)),
+        ("For", len(each.names) > 1 and f"{', '.join(each.names)}{more}"),
+        ("Do", _sentence(each.remedy)),
+        ("Checks", each.checks and checks),
+        ("Here", judged and f"{judged}.{f' {elsewhere}' * fine}"),
+    )
+    filled = []
+    for name, text in rows:
+        start = f"   {name + ':' if name else '|':<12}"
+        if text or not name:
+            filled.append(_filled_text(str(text), width, start, " " * len(start)))
+    return "\n".join([head, *filled])
 
 
-def _row(name: str, text: str, width: int) -> str:
-    """Return one labelled paragraph of an explanation."""
-    start = f"   {name + ':' if name else '|':<12}"
+def _filled_text(text: str, width: int, first: str = "", further: str = "") -> str:
+    """Break a text into lines; first, further: what its first and its other lines begin with."""
     return textwrap.fill(
-        text,
-        width,
-        initial_indent=start,
-        subsequent_indent=" " * len(start),
-        break_on_hyphens=False,
+        text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
     )
 
 
@@ -541,14 +501,8 @@ def explanations_object(reading: LogReading) -> dict[str, Any]:
 def _unknown_object(each: UnknownLine) -> dict[str, Any]:
     """Return one unknown line as it stands in a JSON object."""
     (file, source), line = each
-    return {
-        "file": file,
-        "source": source,
-        **fields(line, "kind", "text"),
-        "count": line.times,
-        **fields(line, "line", "last_line"),
-        "time": line.time[1],
-    }
+    texts = {"file": file, "source": source, **fields(line, "kind", "text"), "count": line.times}
+    return {**texts, **fields(line, "line", "last_line"), "time": line.time[1]}
 
 
 def explanation_object(each: Explanation) -> dict[str, Any]:
@@ -572,6 +526,7 @@ def explanation_object(each: Explanation) -> dict[str, Any]:
 
 # Groups of the line and what was computed from them: texts as they stand there, and numbers.
 Values = dict[str, Any]
+_OTHERS = ("seen", "unseen", "before", "after")  # conditions of a case about other lines
 
 
 class Explanation(NamedTuple):
@@ -622,26 +577,26 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
             case, values = each, with_others
             break
     printing = (record.check for record in advisories() if pattern.id in record.log)
+    try:
+        sums = _Words().vformat(case.sums or pattern.sums, (), values)
+    except KeyError:
+        sums = ""
     return Explanation(
-        pattern.id,
-        pattern.printer,
-        pattern.stage if case.stage is None else case.stage,
-        hit.times,
-        hit.line,
-        hit.excerpt,
-        hit.names,
-        hit.first,
-        _filled(case.cause or pattern.cause, values),
-        _summed(case.sums or pattern.sums, values),
-        _filled(case.decided, values),
-        _filled(pattern.apart, values),
-        _filled(case.remedy or pattern.remedy, values),
-        (*(pattern.checks if case.checks is None else case.checks), *printing),
+        **{name: getattr(hit, name) for name in ("times", "line", "excerpt", "names", "ranks")},
+        pattern=pattern.id,
+        printer=pattern.printer,
+        stage=pattern.stage if case.stage is None else case.stage,
+        groups=hit.first,
+        cause=_filled(case.cause or pattern.cause, values),
+        sums=sums,
+        decided=_filled(case.decided, values),
+        apart=_filled(pattern.apart, values),
+        remedy=_filled(case.remedy or pattern.remedy, values),
+        checks=(*(pattern.checks if case.checks is None else case.checks), *printing),
         process=speaker_of(hit.speaker, pattern.process or pattern.printer),
         last_line=hit.last_line,
         first_time=hit.first_time[1],
         last_time=hit.last_time[1],
-        ranks=hit.ranks,
     )
 
 
@@ -656,21 +611,16 @@ def _of_others(case: Case, seen: Hits) -> Values:
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
     """Tell whether all conditions of a case hold in this log."""
-
-    def word(name: str) -> str:
-        return str(values.get(name, ""))
-
+    others = {name: [seen[id_] for id_ in getattr(case, name) if id_ in seen] for name in _OTHERS}
+    texts = {name: str(values.get(name, "")) for name in (*case.is_, *case.begins, *case.has)}
     return (
-        (not case.seen or any(id_ in seen for id_ in case.seen))
-        and not any(id_ in seen for id_ in case.unseen)
-        and (
-            not case.before
-            or any(id_ in seen and hit.last_line < seen[id_].line for id_ in case.before)
-        )
-        and (not case.after or any(id_ in seen and seen[id_].line < hit.line for id_ in case.after))
-        and all(word(name) in texts for name, texts in case.is_.items())
-        and all(word(name).startswith(texts) for name, texts in case.begins.items())
-        and all(any(text in word(name) for text in texts) for name, texts in case.has.items())
+        (not case.seen or bool(others["seen"]))
+        and not others["unseen"]
+        and (not case.before or any(hit.last_line < other.line for other in others["before"]))
+        and (not case.after or any(other.line < hit.line for other in others["after"]))
+        and all(texts[name] in among for name, among in case.is_.items())
+        and all(texts[name].startswith(begin) for name, begin in case.begins.items())
+        and all(any(part in texts[name] for part in words) for name, words in case.has.items())
         and all((number(values, name) or 0) > least for name, least in case.above.items())
     )
 
@@ -701,10 +651,3 @@ class _Known(dict[str, Any]):
 def _filled(template: str, values: Values) -> str:
     text = _Words().vformat(template, (), _Known(values))
     return text.replace(" (?)", "").replace(" ((not named))", "")
-
-
-def _summed(template: str, values: Values) -> str:
-    try:
-        return _Words().vformat(template, (), values)
-    except KeyError:
-        return ""

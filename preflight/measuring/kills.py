@@ -7,7 +7,7 @@ touched. What is said happened, in these processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from itertools import count
@@ -89,34 +89,32 @@ class Survival(NamedTuple):
         puts = f"{self.gone_puts_failed} of {self.gone_puts} puts"
         gets = f"{self.gone_gets_failed} of {self.gone_gets} gets"
         slowest = seconds_text(self.slowest_seconds)
-        sentences = [f"while it was gone {puts} and {gets} failed; the slowest call took {slowest}"]
-        if self.join_refused:
-            sentences.append(f"no client could join while it was gone: {self.join_refused}")
-        if self.killed == "client":
-            sentences.append(f"the master dropped its segment {dropped or 'not yet'}")
-        if self.restart_refused:
-            sentences.append(f"its start at its old address was refused: {self.restart_refused}")
-        sentences.append(f"started again, puts and gets worked {back or 'no more'}")
-        if self.lost is not None:
-            sentences.append(f"{self.lost} of {OBJECTS} objects were lost")
-        if self.newcomer is not None:
-            objects = f"{self.newcomer} of {OBJECTS} new objects"
-            sentences.append(f"a client that joined last got {objects}")
-        if self.newcomer_refused:
-            sentences.append(f"no client could join afterwards: {self.newcomer_refused}")
-        return (*sentences, f"by hand: {self.by_hand}")
+        started = f"its start at its old address was refused: {self.restart_refused}"
+        joined = f"a client that joined last got {self.newcomer} of {OBJECTS} new objects"
+        rows = (
+            (True, f"while it was gone {puts} and {gets} failed; the slowest call took {slowest}"),
+            (self.join_refused, f"no client could join while it was gone: {self.join_refused}"),
+            (self.killed == "client", f"the master dropped its segment {dropped or 'not yet'}"),
+            (self.restart_refused, started),
+            (True, f"started again, puts and gets worked {back or 'no more'}"),
+            (self.lost is not None, f"{self.lost} of {OBJECTS} objects were lost"),
+            (self.newcomer is not None, joined),
+            (self.newcomer_refused, f"no client could join afterwards: {self.newcomer_refused}"),
+            (True, f"by hand: {self.by_hand}"),
+        )
+        return tuple(text for happened, text in rows if happened)
 
     @property
     def by_hand(self) -> str:
         """The steps that are left to do by hand after the kill; ``nothing`` if there are none."""
-        steps = []
-        if self.restart_refused:
-            steps.append(self.mended_by or "nothing that was tried lets it in at its old address")
-        if self.back_seconds is None or self.newcomer not in (None, OBJECTS):
-            steps.append("start the clients again that lived on: they and others do not meet")
-        if self.newcomer_refused:
-            steps.append("nobody can join: read the log of the master")
-        return "; ".join(steps) or "nothing"
+        apart = self.back_seconds is None or self.newcomer not in (None, OBJECTS)
+        mended = self.mended_by or "nothing that was tried lets it in at its old address"
+        steps = (
+            mended if self.restart_refused else "",
+            "start the clients again that lived on: they and others do not meet" if apart else "",
+            "nobody can join: read the log of the master" if self.newcomer_refused else "",
+        )
+        return "; ".join(filter(None, steps)) or "nothing"
 
 
 class Killing(Measuring):
@@ -246,10 +244,9 @@ class Killing(Measuring):
 
     def _while_gone(self, killed: str, witness: Running, address: str) -> Survival:
         """Put and get in turn until the master must have noticed."""
-        seconds = _AFTER_SECONDS
-        if killed == "client":
-            ttls = (w.partition("--client_ttl=")[2] for w in self._wanted.master_words)
-            seconds += float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
+        ttls = (word.partition("--client_ttl=")[2] for word in self._wanted.master_words)
+        ttl = float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
+        seconds = _AFTER_SECONDS + (ttl if killed == "client" else 0)
         began, number, slowest = time.monotonic(), 0, 0.0
         tried, failed = {"put": 0, "get": 0}, {"put": 0, "get": 0}
         dropped = None
@@ -274,10 +271,9 @@ class Killing(Measuring):
 
     def _segment(self, address: str) -> bool:
         """Return whether the master still has a segment: one that it dropped has 0 bytes."""
-        answer = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20)
-        named = f'segment_total_capacity_bytes{{segment="{address}"}} '
-        rest = str(answer.get("body", named)).partition(named)[2]
-        return not answer.get("body") or (rest[:1] not in ("", "0"))
+        body = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20).get("body", "")
+        rest = body.partition(f'segment_total_capacity_bytes{{segment="{address}"}} ')[2]
+        return not body or rest[:1] not in ("", "0")
 
     def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
         """Wait for a round whose puts and gets all succeed; return its time and its objects' name.
@@ -288,11 +284,8 @@ class Killing(Measuring):
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:
                 return None
-            if all(
-                self._call(witness, do, f"{name}-{n}")[0]
-                for n in range(OBJECTS)
-                for do in ("put", "get")
-            ):
+            calls = ((do, f"{name}-{n}") for n in range(OBJECTS) for do in ("put", "get"))
+            if all(self._call(witness, *call)[0] for call in calls):
                 return at, name
             time.sleep(0.1)
         return None
@@ -320,8 +313,5 @@ def survival_text(found: Survival) -> str:
 
 def survival_object(found: Survival) -> Mapping[str, Any]:
     """Return the effects of the kill as plain data."""
-    lists: Mapping[str, Sequence[str]] = {
-        "messages": list(found.messages),
-        "statements": list(found.statements),
-    }
+    lists = {"messages": list(found.messages), "statements": list(found.statements)}
     return {"killed": {**found._asdict(), "objects": OBJECTS, **lists}}
