@@ -65,10 +65,13 @@ def _of_launch(
         from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 
-        rows = [_object(each.advisory) | _verdict_object(each) for each in shown]
-        launched = about(
-            "" if seen.needs is None else seen.needs.source, seen.launch.sizing.inputs.processes
-        )
+        rows = [
+            _object(each.advisory)
+            | {"affected": each.holds, "text": _relation(each), "process": each.process.name}
+            for each in shown
+        ]
+        source = "" if seen.needs is None else seen.needs.source
+        launched = about(source, seen.launch.sizing.inputs.processes)
         answer = public({"advisories": rows})
         count = sum(map(_counts, worst.values()))
         reason = f"{count} known problems affect this launch, or may" if code else None
@@ -103,10 +106,6 @@ def _relation(verdict: Verdict) -> str:
     return f"affected: {verdict.process.name}, {verdict.product} {verdict.version}"
 
 
-def _verdict_object(verdict: Verdict) -> dict[str, Any]:
-    return {"affected": verdict.holds, "text": _relation(verdict), "process": verdict.process.name}
-
-
 _NO_LAUNCH = {"affected": None, "text": "", "process": ""}
 
 
@@ -136,11 +135,9 @@ def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
     from preflight.render.text import wrapped
 
     ranges = "; ".join(map(range_text, record.affected))
-    colour = "red" if record.grave else "yellow"
     text = f"{record.id}  {record.severity}: {record.summary} ({ranges})"
-    head = "\n".join(wrapped(text, width, 14)).replace(
-        record.severity, paint(record.severity, colour), 1
-    )
+    severity = paint(record.severity, "red" if record.grave else "yellow")
+    head = "\n".join(wrapped(text, width, 14)).replace(record.severity, severity, 1)
     if not relation:
         return head
     more = f"{relation}. {record.remedy[:1].upper()}{record.remedy[1:]}."

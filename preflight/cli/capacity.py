@@ -43,58 +43,48 @@ if TYPE_CHECKING:
 @with_formats("text", "json", "html", "svg")
 @click.option("--trace", metavar="FILE", help="Recorded requests, to replay; - is standard input.")
 @click.option(
-    "--trace-block-tokens",
-    type=Integer(1, 1 << 20),
+    "--trace-block-tokens", type=Integer(1, 1 << 20),
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
-)
+)  # fmt: skip
 @click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
 @click.option(
-    "--hit-rate",
-    type=Fraction(),
+    "--hit-rate", type=Fraction(),
     help="Say how large a cache has to be for this share of hits, as 60%.",
-)
+)  # fmt: skip
 @click.option(
-    "--routing",
-    type=click.Choice(["round-robin", "cache-aware", "sticky", "random"]),
+    "--routing", type=click.Choice(["round-robin", "cache-aware", "sticky", "random"]),
     help="How the trace's requests are shared among servers. Default: as the launch's router "
     "says, else round-robin.",
-)
+)  # fmt: skip
 @click.option(
-    "--prefill-tokens-per-second",
-    type=NumberOption(0, 1e12, min_open=True),
+    "--prefill-tokens-per-second", type=NumberOption(0, 1e12, min_open=True),
     help="The server's speed: shows the trace's hits as seconds of prefill saved.",
-)
+)  # fmt: skip
 @click.option(
-    "--new-tokens-per-second",
-    type=NumberOption(0, 1e12, min_open=True),
+    "--new-tokens-per-second", type=NumberOption(0, 1e12, min_open=True),
     help="Tokens that the servers compute: shows what is written to each tier, and read, at that.",
-)
+)  # fmt: skip
 @click.option("--clients", type=int, help="Conversations at once.")
 @click.option("--rounds", type=int, help="Questions of each conversation.")
 @click.option("--request-length", type=int, help="Tokens of a question.")
 @click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
 @click.option(
-    "--workload",
-    metavar="COMMAND",
+    "--workload", metavar="COMMAND",
     help="The workload as bench_multiturn.py's command line. Default: the one in the launch. Or a "
     "kind of traffic, to replay in place of a trace: chat, agent, documents, rag.",
-)
+)  # fmt: skip
 @click.option(
-    "--nodes-in-cluster",
-    type=Integer(1, 100_000),
+    "--nodes-in-cluster", type=Integer(1, 100_000),
     help="Hosts that run this launch. Default: --nnodes of its servers.",
-)
+)  # fmt: skip
 @click.option(
-    "--other-segments",
-    type=SIZE,
-    default=0,
+    "--other-segments", type=SIZE, default=0,
     help="Memory that other hosts, not running this launch, give to the store in all.",
-)
+)  # fmt: skip
 @click.option(
-    "--eviction-watermark",
-    type=NumberOption(0, 1),
+    "--eviction-watermark", type=NumberOption(0, 1),
     help="Of the master. Default: as the launch starts it, else as its release does.",
-)
+)  # fmt: skip
 @MEASURED
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @COLOR
@@ -206,15 +196,9 @@ def capacity(
             if name == "json":
                 from preflight.reading.understood import about
 
-                answer = envelope(
-                    "capacity",
-                    code,
-                    public(_object(computed, replayed)),
-                    word="unknown" if reasons else "known",
-                    reason=next(iter(reasons), None),
-                    launch=about(computed.source, computed.processes),
-                )
-                say_json(answer)
+                found, word = public(_object(computed, replayed)), "unknown" if reasons else "known"
+                of, why = about(computed.source, computed.processes), next(iter(reasons), None)
+                say_json(envelope("capacity", code, found, word=word, reason=why, launch=of))
             elif name == "text":
                 say(public(_text(computed, replayed, color, plain, curve)))
             elif replayed is not None:

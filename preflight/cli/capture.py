@@ -94,12 +94,10 @@ def capture(
         started = sizing and about(source_name(sizing), sizing.inputs.processes)
         say_json(envelope("capture", 0, answer, launch=started), err=is_stream(path))
     else:
-        message = "as they are" if keep_names else "replaced"
-        say(
-            f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "
-            f"{len(content)} bytes, names and addresses {message}",
-            err=is_stream(path),
-        )
+        message = f"{len(answers.texts)} files and {len(answers.calls)} other answers, "
+        message += f"{len(content)} bytes, names and addresses "
+        message += "as they are" if keep_names else "replaced"
+        say(f"{path}: {message}", err=is_stream(path))
     if len(content) > LARGEST_BYTES:
         say(f"mooncake-preflight: {path} has more than {LARGEST_BYTES} bytes", err=True)
     return 0

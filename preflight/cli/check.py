@@ -83,14 +83,13 @@ def check(
     formats = [name for name, _ in answers]
     protocol = next((name for name in formats if name in PROTOCOLS), "native")
     _refuse_two_outputs(protocol, fail_on, formats, memory_map, plain)
-    from preflight.base.output import output_to, say
+    from preflight.base.output import output_to, say, say_json
     from preflight.check.answer import checked
-    from preflight.check.forms import exit_code
+    from preflight.check.forms import exit_code, report_object
 
     if lock is not None and (lock == "-" or not launch.words or chosen.only or chosen.skip):
-        raise click.UsageError(
-            "--lock FILE: the whole answer of a LAUNCH, without --only and --skip"
-        )
+        why = "--lock FILE: the whole answer of a LAUNCH, without --only and --skip"
+        raise click.UsageError(why)
     topics: tuple[str, ...] = ()
     if "html" in formats:
         from preflight.pictures.check_page import PAGE_TOPICS
@@ -104,14 +103,17 @@ def check(
         from preflight.check.machine import MACHINE_TOPICS
 
         topics = (*topics, *MACHINE_TOPICS)
-    slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
+
+    def slow(topics: list[str]) -> None:
+        say(f"mooncake-preflight: still reading {', '.join(topics)}", err=True)
+
     answer = checked(
         launch,
         root,
         timeout_seconds,
         chosen=chosen,
         more_topics=topics,
-        slow=slow,
+        slow=slow if sys.stderr.isatty() and verbosity >= 0 else None,
         measured=_measured(measured),
     )
     code = exit_code(answer.report.verdict, protocol, fail_on)
@@ -120,20 +122,14 @@ def check(
     for name, path in answers:
         with output_to(path):
             if name == "json":
-                _say_json(answer, protocol, code)
+                from preflight.check.machine import machine_object
+
+                more = {"machine": machine_object(answer.seen)}
+                say_json(report_object(answer.report, protocol, code, more))
             else:
                 say(_in_format(name, answer, color, verbosity, memory_map, plain))
+                say(_in_format(name, answer, color, verbosity, memory_map, plain))
     return code
-
-
-def _say_json(answer: Checked, protocol: str, code: int) -> None:
-    """Print the report as one object, with the machine."""
-    from preflight.base.output import say_json
-    from preflight.check.forms import report_object
-    from preflight.check.machine import machine_object
-
-    more = {"machine": machine_object(answer.seen)}
-    say_json(report_object(answer.report, protocol, code, more))
 
 
 def _in_format(
@@ -216,12 +212,6 @@ def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
         answer = full_answer(checked.seen, checked.waivers)
         text = locked_text(source, answer, checked.waivers)
         save(f"--lock {path}", path, text.encode(), 0o644, limit_seconds)
-
-
-def _say_slow(topics: list[str]) -> None:
-    from preflight.base.output import say
-
-    say(f"mooncake-preflight: still reading {', '.join(topics)}", err=True)
 
 
 def made() -> Made:

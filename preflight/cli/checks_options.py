@@ -56,33 +56,22 @@ class WaiverText(CheckId):
 _CHOSEN = ("only", "skip", "ignore", "waivers")
 _CHECKS: tuple[Option, ...] = (
     click.option(
-        "--only",
-        type=CheckId(),
-        multiple=True,
-        metavar="GLOB",
+        "--only", type=CheckId(), multiple=True, metavar="GLOB",
         help="Make only these checks, as 'rdma.*'; may be given again.",
     ),
     click.option(
-        "--skip",
-        type=CheckId(),
-        multiple=True,
-        metavar="GLOB",
+        "--skip", type=CheckId(), multiple=True, metavar="GLOB",
         help="Leave out these checks; may be given again.",
     ),
     click.option(
-        "--ignore",
-        type=WaiverText(),
-        multiple=True,
-        metavar="ID=REASON",
+        "--ignore", type=WaiverText(), multiple=True, metavar="ID=REASON",
         help="Show what this check finds, and do not count it.",
     ),
     click.option(
-        "--waivers",
-        type=FILE,
-        metavar="FILE",
+        "--waivers", type=FILE, metavar="FILE",
         help="The same from a file, each with a reason and a last day.",
     ),
-)
+)  # fmt: skip
 
 
 def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,27 +15,15 @@ from preflight.cli.formats import GONE, WORDS
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 # Options that many commands have, by their parameter: the title that --help has above them.
-_SECTIONS = {
-    **dict.fromkeys(("only", "skip", "ignore", "waivers"), "Which checks"),
-    **dict.fromkeys(
-        (
-            "nic_numa_nodes",
-            "rank_numa_nodes",
-            "mooncake_version",
-            "sglang_version",
-            "model_config",
-            "gpu_memory",
-            "host_group",
-            "env_files",
-        ),
-        "About the launch (docs/launch.md)",
-    ),
-    **dict.fromkeys(
-        ("devices", "page", "region_bytes", "up_to_bytes", "force", "no_save"),
-        "How much can be registered (--only registration)",
-    ),
-    **dict.fromkeys(("rehearse", "scale"), "A rehearsal"),
+_PARAMETERS = {
+    "Which checks": "only skip ignore waivers",
+    "About the launch (docs/launch.md)": "nic_numa_nodes rank_numa_nodes mooncake_version "
+    "sglang_version model_config gpu_memory host_group env_files",
+    "How much can be registered (--only registration)": "devices page region_bytes up_to_bytes "
+    "force no_save",
+    "A rehearsal": "rehearse scale",
 }
+_SECTIONS = {name: title for title, names in _PARAMETERS.items() for name in names.split()}
 
 
 class RefusingCommand(click.Command):
@@ -50,9 +38,8 @@ class RefusingCommand(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
-                sections.setdefault(_SECTIONS.get(parameter.name or "", "Options"), []).append(
-                    record
-                )
+                title = _SECTIONS.get(parameter.name or "", "Options")
+                sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -120,13 +107,9 @@ class LazyGroup(click.Group):
         width = max(len(name) for name in self._later)
         for title, names in self._sections.items():
             commands = ((name, self.get_command(ctx, name)) for name in names)
-            rows = [
-                (f"{name:<{width}}", each.get_short_help_str(limit=_WHOLE_SENTENCE))
-                for name, each in commands
-                if each is not None
-            ]
+            texts = ((n, c.get_short_help_str(limit=_WHOLE_SENTENCE)) for n, c in commands if c)
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in texts])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command when it is asked for; None if there is no such command."""

@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 @click.option("--to", "new", default="", metavar="NAME=VERSION,..", help="What is to run.")
 @click.option("--against", metavar="FILE", help="The other launch, in place of LAUNCH.")
 @click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    metavar="HOST",
+    "--root", "roots", multiple=True, metavar="HOST",
     help="The host, as check takes it; given twice, the old one and the new one.",
-)
+)  # fmt: skip
 @click.option("--lock", metavar="FILE", help="Write the answer, to compare with it later.")
 @click.option("--locked", metavar="FILE", help="Compare the answer with that file.")
 @JSON
@@ -85,9 +82,8 @@ def diff(
     if (lock or locked) and (old or against or len(roots) == 2 or (lock and locked)):
         raise UsageError("--lock and --locked are for one answer: LAUNCH, on one host")
     if not (old or new or against or len(roots) == 2 or lock or locked):
-        raise UsageError(
-            "there is nothing to compare with: give --to, --against, --locked, or --root twice"
-        )
+        instead = "give --to, --against, --locked, or --root twice"
+        raise UsageError(f"there is nothing to compare with: {instead}")
     hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
     opened = {name: open_host(name, timeout_seconds) for name in dict.fromkeys(hosts)}
     # Lines of two texts are not the same: a process is found again by its program and place.

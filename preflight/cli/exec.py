@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     "mooncake-preflight exec --locked good.json -- bash launch.sh",
 )
 @click.option(
-    "--fail-on",
-    type=click.Choice(["fail", "unknown", "warn"]),
-    default="fail",
-    show_default=True,
+    "--fail-on", type=click.Choice(["fail", "unknown", "warn"]), default="fail", show_default=True,
     help="The verdict from which the command is not started.",
-)
+)  # fmt: skip
 @click.option(
     "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
 )
@@ -37,15 +34,13 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True, help="Say it as one object, on standard error as always."
 )
 @click.option(
-    "--locked",
-    metavar="FILE",
+    "--locked", metavar="FILE",
     help="Say what differs from that file of check --lock, and refuse only a worse verdict.",
-)
+)  # fmt: skip
 @click.option(
-    "--strict",
-    is_flag=True,
+    "--strict", is_flag=True,
     help="With --locked: refuse any difference, and what cannot be compared.",
-)
+)  # fmt: skip
 @with_checks
 @TIMEOUT
 @with_launch

@@ -52,36 +52,30 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
 @click.option("--log", type=FILE, metavar="FILE", help="A server's log; - is standard input.")
 @click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
 @click.option(
-    "--advisories",
-    is_flag=True,
+    "--advisories", is_flag=True,
     help="Known-bad combinations; with a launch, those that affect it, or may.",
-)
+)  # fmt: skip
 @click.option(
     "--all", "every_one", is_flag=True, help="With --advisories: all, and whether each affects it."
 )
 @click.option("--osv", is_flag=True, help="With --advisories: as OSV, one JSON array.")
 @click.option(
-    "--osv-zip",
-    metavar="FILE",
+    "--osv-zip", metavar="FILE",
     help="With --advisories: a .zip for scanners, of those that a wheel's release alone decides.",
-)
+)  # fmt: skip
 @click.option("--here", is_flag=True, help="Make the checks that it names on this host too.")
 @click.option(
-    "--launch",
-    type=FILE,
-    metavar="FILE",
+    "--launch", type=FILE, metavar="FILE",
     callback=lambda _, __, file: () if file is None else (file,),
     help="Make them for this launch here, with its numbers.",
-)
+)  # fmt: skip
 @click.option(
     "--root", type=FILE, metavar="HOST", help="Make them on this host, as check --root takes it."
 )
 @click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
+    "-v", "--verbose", is_flag=True,
     help="Every problem of a log whole, and all lines that are not known.",
-)
+)  # fmt: skip
 @TIMEOUT
 @JSON
 @COLOR
@@ -150,7 +144,7 @@ def explain(
         return print_index(as_json)
     if what and log is not None:
         raise click.UsageError(f"--log {log} and {words!r}: give one of them")
-    if what and not words.strip() and log is None:
+    if what and not words.strip():
         raise click.UsageError("give the ID of a check, a log's FILE, or words of a line")
     if not what and log is None and not is_piped(sys.stdin):
         if at is not None:
@@ -178,9 +172,8 @@ def explain(
     known = [read_pattern for read_pattern in read_patterns() if read_pattern.cause]
     lines = [line.id for line in known]
     # A line of a log may be one word too: oom-kill:constraint=...
-    quoted = any(
-        len(part) >= _LEAST_QUOTED and part in words for line in known for part in line.find
-    )
+    parts = (part for line in known for part in line.find if len(part) >= _LEAST_QUOTED)
+    quoted = any(part in words for part in parts)
     named = len(words.split()) == 1 and any(mark in words for mark in ".-/")
     if named and words not in lines and not quoted:
         from preflight.base.usage_error import UsageError
@@ -289,10 +282,9 @@ def list_rows(every: Catalogue) -> list[dict[str, str]]:
         ("launch", every.launch),
         ("fleet", every.fleet),
     )
-    rows = [
-        {"id": check.id, "of": of, "asks": check.page.asks} for of, each in checks for check in each
-    ]
-    return rows + [{"id": r.id, "of": "rule", "asks": f"finds {r.finds}"} for r in every.rules]
+    rows = [(check.id, of, check.page.asks) for of, each in checks for check in each]
+    rows += [(rule.id, "rule", f"finds {rule.finds}") for rule in every.rules]
+    return [dict(zip(("id", "of", "asks"), row, strict=True)) for row in rows]
 
 
 def list_text(rows: list[dict[str, str]], width: int) -> str:
@@ -345,17 +337,10 @@ def explain_page(
     if not as_json:
         say(with_report(as_text(page, columns()), report, color, 1))
         return 0
-    say_object(
-        0,
-        {
-            "check": id_,
-            "about": page.lead,
-            "reason": page.why,
-            "outcomes": [{"status": status.value, "when": when} for status, when in page.outcomes],
-            "rows": [{"name": name, "text": text} for name, text in page.rows],
-        },
-        report,
-    )
+    outcomes = [{"status": status.value, "when": when} for status, when in page.outcomes]
+    rows = [{"name": name, "text": text} for name, text in page.rows]
+    explained = {"check": id_, "about": page.lead, "reason": page.why}
+    say_object(0, {**explained, "outcomes": outcomes, "rows": rows}, report)
     return 0
 
 
@@ -428,7 +413,6 @@ def explain_log_files(
 
     cut = False
     passed_over: list[str] = []
-    named_paths = set(paths)
 
     def read(path: str) -> Iterator[str]:
         """Yield the blocks of a log; in a folder, files that are no log are passed over."""
@@ -445,11 +429,11 @@ def explain_log_files(
                 why = why_no_log(stream.fileno())
                 if not why and path != "-" and isinstance(stream, io.BufferedReader):
                     why = why_no_text(path, stream.peek())
-                if why and path not in named_paths:
+                if why and path in paths:
+                    raise UsageError(f"{name}: {why}")
+                if why:
                     passed_over.append(f"{path}: {why}")
                     return
-                if why:
-                    raise UsageError(f"{name}: {why}")
                 bounded = Bounded(stream)
                 yield from read_blocks(bounded)
                 cut = cut or bounded.cut

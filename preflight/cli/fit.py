@@ -54,12 +54,11 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
     "--request-length 4096 --keep 80%",
 )
 @click.option(
-    "--goal",
-    type=click.Choice(GOALS),
+    "--goal", type=click.Choice(GOALS),
     help="What gets the memory. Default: best, what answers the most of the workload, where a "
     "launch has L2 and a segment; or all of it --hicache-size (l2), the segment (pool), or as much "
     "to each.",
-)
+)  # fmt: skip
 @click.option("--trace", metavar="FILE", help="Recorded requests, as the workload.")
 @click.option("--clients", type=int, help="The workload's conversations at once.")
 @click.option("--rounds", type=int, help="Questions of each conversation.")
@@ -67,23 +66,17 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
 @click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @click.option(
-    "--keep",
-    type=Keep(),
-    default="10gb",
-    show_default=True,
+    "--keep", type=Keep(), default="10gb", show_default=True,
     help="Memory of the host that stays available beside the launch; or 80%: with --model, which "
     "hosts keep so much of a workload.",
+)  # fmt: skip
+@click.option(
+    "--model", metavar="NAME", help="Make a first launch for this model, as Qwen/Qwen3-32B."
 )
 @click.option(
-    "--model",
-    metavar="NAME",
-    help="Make a first launch for this model, as Qwen/Qwen3-32B.",
-)
-@click.option(
-    "--buffer-only",
-    is_flag=True,
+    "--buffer-only", is_flag=True,
     help="The first launch has L2 as staging for the store alone (SGLang 0.5.19 and newer).",
-)
+)  # fmt: skip
 @click.option("--write", is_flag=True, help="Write the launch's file, in place of a diff.")
 @with_formats("text", "json", "html", "svg")
 @TIMEOUT
@@ -138,11 +131,7 @@ def fit(
     from preflight.base.output import output_to, say, say_json
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import (
-        first_launch,
-        fitted,
-        with_first_launch,
-    )
+    from preflight.fit.fit_launch import first_launch, fitted, with_first_launch
     from preflight.fit.hints import hints as hints_of
     from preflight.fit.judged_values import Asked
     from preflight.inputs.host_source import open_host
@@ -287,7 +276,7 @@ def _machines(
     finally:
         progress.clear()
     reason = answer.reason if isinstance(answer, Unknown) else None
-    code, word = exit_codes.UNKNOWN, "unknown"
+    code, word = exit_codes.UNKNOWN, "error"
     if not isinstance(answer, Unknown):
         enough = any(map(answer.enough, answer.rows))
         code, word = (0, "fits") if enough else (exit_codes.FAIL, "nothing-fits")
@@ -297,7 +286,6 @@ def _machines(
                 from preflight.base.envelope import envelope
 
                 report = None if isinstance(answer, Unknown) else public(machines_object(answer))
-                word = "error" if report is None else word
                 say_json(envelope("fit", code, report, word=word, reason=reason))
             elif isinstance(answer, Unknown):
                 say(f"UNKNOWN: {answer.reason}")
@@ -310,10 +298,9 @@ def _new_file(launch_words: tuple[str, ...], write: bool) -> str:
     """Return where the first launch is to be written, "" for nowhere."""
     if len(launch_words) > 1:
         raise click.UsageError("--model makes a launch: give the file for it, and no command")
-    if launch_words and os.path.lexists(launch_words[0]):
-        raise click.UsageError(
-            f"--model makes a launch, and {launch_words[0]} is there: leave out --model"
-        )
-    if write and not launch_words:
+    file = launch_words[0] if launch_words else ""
+    if file and os.path.lexists(file):
+        raise click.UsageError(f"--model makes a launch, and {file} is there: leave out --model")
+    if write and not file:
         raise click.UsageError("--write --model: give the file to write, as launch.sh")
-    return launch_words[0] if launch_words else ""
+    return file

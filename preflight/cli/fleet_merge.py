@@ -22,23 +22,17 @@ if TYPE_CHECKING:
 )
 @with_formats("text", "json", "html")
 @click.option(
-    "--expect",
-    metavar="NODESET",
+    "--expect", metavar="NODESET",
     help="The nodes to expect, as 'gpu[001-064]': those without a report are named.",
-)
+)  # fmt: skip
 @click.option(
-    "--list",
-    "listed",
-    type=click.Choice(["passing", "failing"]),
+    "--list", "listed", type=click.Choice(["passing", "failing"]),
     help="Print these nodes alone: pass and warn, or fail and unknown. Default: the whole answer.",
-)
+)  # fmt: skip
 @click.option(
-    "--list-format",
-    type=click.Choice(["nodeset", "lines"]),
-    default="nodeset",
-    show_default=True,
+    "--list-format", type=click.Choice(["nodeset", "lines"]), default="nodeset", show_default=True,
     help="For --list: gpu[001-003], as Slurm reads it, or a name a line, for kubectl.",
-)
+)  # fmt: skip
 @COLOR
 @with_verbosity("What passed, and where, too.")
 @FILE_TIMEOUT

@@ -34,11 +34,9 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     if as_json:
         from preflight.base.envelope import envelope
 
-        reason = f"{answer.status.upper()}: {answer.said}"
-        answer_object = rails_object(answer)
-        say_json(
-            envelope("rails", answer.exit_code, answer_object, word=answer.status, reason=reason)
-        )
+        found, word = rails_object(answer), answer.status
+        reason = f"{word.upper()}: {answer.said}"
+        say_json(envelope("rails", answer.exit_code, found, word=word, reason=reason))
     else:
         say(rails_text(answer, painter(color), columns(), verbosity))
     return answer.exit_code

@@ -54,6 +54,19 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
     The first is the default.
     """
     default = names[0]
+    options = (
+        click.option(
+            "--json", "as_json", is_flag=True, help="As --format json: one object, always."
+        ),
+        click.option(
+            "--output", type=FileName(), metavar="FILE", multiple=True,
+            help="Where the --format before it goes. Default: standard output.",
+        ),
+        click.option(
+            "--format", "format_", type=click.Choice(names), metavar="FORMAT", multiple=True,
+            help=f"One of {', '.join(names)}{again}. Default: {default}.",
+        ),
+    )  # fmt: skip
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         """Add the three options to a command."""
@@ -64,26 +77,7 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
                 del options[name]
             return function(answers=_answers(names, default), **options)
 
-        for option in (
-            click.option(
-                "--json", "as_json", is_flag=True, help="As --format json: one object, always."
-            ),
-            click.option(
-                "--output",
-                type=FileName(),
-                metavar="FILE",
-                multiple=True,
-                help="Where the --format before it goes. Default: standard output.",
-            ),
-            click.option(
-                "--format",
-                "format_",
-                type=click.Choice(names),
-                metavar="FORMAT",
-                multiple=True,
-                help=f"One of {', '.join(names)}{again}. Default: {default}.",
-            ),
-        ):
+        for option in options:
             with_answers = option(with_answers)
         return with_answers
 
@@ -124,17 +118,13 @@ def _answers(names: tuple[str, ...], default: str) -> Answers:
     words = click.get_current_context().meta[WORDS]
     answers = asked_answers(own_words(words)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]
-    asked = [name for name, _ in answers]
-    if len(asked) > len(set(asked)):
-        raise UsageError(
-            f"--format {next(name for name in asked if asked.count(name) > 1)} is given twice"
-        )
+    asked, printed = [name for name, _ in answers], [n for n, path in answers if path is None]
+    if twice := [name for name in asked if asked.count(name) > 1]:
+        raise UsageError(f"--format {twice[0]} is given twice")
     if len(protocols := [name for name in asked if name in PROTOCOLS]) > 1:
         raise UsageError(f"{' and '.join(protocols)} each have an exit code: give one of them")
-    printed = [name for name, path in answers if path is None]
     if len(printed) > 1:
-        raise UsageError(
-            f"{' and '.join(printed)} both take standard output: write --output FILE behind one"
-        )
+        both = " and ".join(printed)
+        raise UsageError(f"{both} both take standard output: write --output FILE behind one")
     # What cannot be written is told before something is printed.
     return sorted(answers, key=lambda answer: answer[1] is None)

@@ -137,9 +137,8 @@ def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protoco
         else:
             from preflight.base.envelope import envelope
 
-            say_json(
-                envelope(schema_name, code, word="error", reason=message, command=_path(words))
-            )
+            path = _path(words)
+            say_json(envelope(schema_name, code, word="error", reason=message, command=path))
     elif name == "junit":
         say(error_junit(message).rstrip("\n"))
     elif name == "html" and words[0] == "check":

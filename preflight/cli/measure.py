@@ -103,11 +103,9 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
 @click.option("--to", "peer", metavar="HOST:PORT", help="Transfer to another host's --serve.")
 @click.option("--serve", "serving", is_flag=True, help="Be the other side, until --budget ends.")
 @click.option(
-    "--address",
-    default="",
-    metavar="ADDRESS",
+    "--address", default="", metavar="ADDRESS",
     help="Of this host, for --serve. Default: by which it reaches others.",
-)
+)  # fmt: skip
 @click.option(
     "--python", metavar="PATH",
     help="The interpreter that has Mooncake. Default: the launch's, else the one that runs this.",
@@ -118,10 +116,9 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
 )  # fmt: skip
 @click.option("--save", metavar="FILE", type=FILE, help="Keep the answer as JSON too.")
 @timeout_option(
-    NumberOption(0, 3600, min_open=True),
-    20.0,
+    NumberOption(0, 3600, min_open=True), 20.0,
     "Seconds after which a file that does not answer is given up.",
-)
+)  # fmt: skip
 @COLOR
 @with_launch_of_installed
 def measure(
@@ -180,10 +177,8 @@ def measure(
     sizes = Sizes(page, region_bytes, up_to_bytes, spend_bytes, devices, force, not no_save)
     searches = "registration" in parts
     if sizes != Sizes(spend_bytes=spend_bytes) and not searches:
-        raise click.UsageError(
-            "--device, --page, --region, --up-to, --force and --no-save are about --only "
-            "registration"
-        )
+        flags = "--device, --page, --region, --up-to, --force and --no-save"
+        raise click.UsageError(f"{flags} are about --only registration")
     other = parts or serving or peer is not None or save is not None
     if killed is not None and (rehearse or other):
         raise click.UsageError("--kill takes no --rehearse, --only, --serve, --to or --save")
@@ -247,25 +242,19 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
 
 
 def _rehearsed(
-    launch: LaunchWords,
-    python: str | None,
-    scale: int,
-    step_seconds: float,
-    as_json: bool,
-    color: str,
+    launch: LaunchWords, python: str | None, scale: int, step_seconds: float, json: bool, color: str
 ) -> int:
     """Rehearse the launch and print the result; return the exit code of the command.
 
     scale: every size is divided by it. step_seconds: the time limit of each step.
     """
+    from preflight.base.envelope import envelope
     from preflight.base.output import say, say_json
     from preflight.rehearsal.rehearse import rehearse
     from preflight.rehearsal.report import answer_object, answer_text
 
     answer = rehearse(launch, python, scale, step_seconds)
-    if as_json:
-        from preflight.base.envelope import envelope
-
+    if json:
         found, word = answer_object(answer), answer.status
         say_json(envelope("rehearse", answer.exit_code, found, word=word, reason=answer.reason))
     else:

@@ -27,27 +27,18 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _REMOTE: tuple[Option, ...] = (
     click.option(
-        "--remote-command",
-        default="mooncake-preflight",
-        show_default=True,
-        metavar="COMMAND",
+        "--remote-command", default="mooncake-preflight", show_default=True, metavar="COMMAND",
         help="This program on the nodes.",
     ),
     click.option(
-        "--carry",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        show_default=True,
-        help="Take this program along: where a node has none, always, never.",
+        "--carry", type=click.Choice(["auto", "always", "never"]), default="auto",
+        show_default=True, help="Take this program along: where a node has none, always, never.",
     ),
     click.option(
-        "--remote-python",
-        default="python3",
-        show_default=True,
-        metavar="COMMAND",
+        "--remote-python", default="python3", show_default=True, metavar="COMMAND",
         help="What runs the program that is taken along; 3.10 or newer.",
     ),
-)
+)  # fmt: skip
 FANOUT: Option = click.option(
     "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
 )
@@ -69,20 +60,16 @@ def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> 
         click.option("--exclude", multiple=True, metavar="NODESET", help="Leave these out."),
         timeout_option(NumberOption(1, 3600), 60.0, timeout),
         click.option(
-            "--connect-timeout",
-            "connect_seconds",
-            type=Integer(1, 600),
+            "--connect-timeout", "connect_seconds", type=Integer(1, 600),
             help="Seconds of --timeout in which ssh has to connect. Default: 10, or half of it.",
         ),
         *([] if fanout is None else [fanout]),
         click.option("--user", metavar="NAME", help="Log in as this user."),
         click.option(
-            "--ssh-options",
-            default="",
-            metavar="OPTIONS",
+            "--ssh-options", default="", metavar="OPTIONS",
             help="For ssh, as '-i ~/.ssh/fleet -oPort=2222'.",
         ),
-    )
+    )  # fmt: skip
     which = ("nodes", "nodes_files", "exclude")
     names = [*which, "timeout_seconds", "connect_seconds", "user", "ssh_options"]
     names += [] if fanout is None else ["fanout"]
@@ -93,17 +80,14 @@ def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> 
 _CONNECT_SECONDS = 10
 
 
-def _where(
-    connect_seconds: int | None, timeout_seconds: float, fanout: int | None = None, **options: Any
-) -> SshNodes:
+def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) -> SshNodes:
     """Return the nodes; without --connect-timeout ssh gets 10 s, or half of --timeout."""
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
         connect_seconds = max(1, min(_CONNECT_SECONDS, int(timeout_seconds / 2)))
-    return SshNodes(
-        connect_seconds=connect_seconds, timeout_seconds=timeout_seconds, fanout=fanout, **options
-    )
+    options = {"fanout": None, **options, "timeout_seconds": timeout_seconds}
+    return SshNodes(connect_seconds=connect_seconds, **options)
 
 
 def with_remote(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -125,20 +125,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 COLOR: Option = click.option(
-    "--color",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
+    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
     help="Colour the text: auto does on a terminal.",
-)
+)  # fmt: skip
 ROOT: Option = click.option(
-    *("--root", "--host", "root"),
-    type=FILE,
-    metavar="HOST",
-    default="/",
-    show_default=True,
+    "--root", "--host", "root", type=FILE, metavar="HOST", default="/", show_default=True,
     help="The host: /, a folder like it, a capture, demo:h800, or a TOML file with its words.",
-)
+)  # fmt: skip
 _DESCRIBED: tuple[Option, ...] = (
     ROOT,
     click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb."),
@@ -156,15 +149,9 @@ def timeout_option(
     for_files_alone: it does nothing else, and the command gets no such parameter.
     """
     return click.option(
-        "--timeout",
-        "timeout_seconds",
-        type=type_,
-        default=default,
-        show_default=True,
-        help=help_,
-        expose_value=not for_files_alone,
-        callback=_rule,
-    )
+        "--timeout", "timeout_seconds", type=type_, default=default, show_default=True,
+        help=help_, expose_value=not for_files_alone, callback=_rule,
+    )  # fmt: skip
 
 
 def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
@@ -181,15 +168,13 @@ TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, "Seconds after which what was not
 FILE_TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, f"Seconds after which {_GIVEN_UP}", True)
 
 NIC_NODES: Option = click.option(
-    "--nic-numa-nodes",
-    type=Nodes(),
+    "--nic-numa-nodes", type=Nodes(),
     help="NUMA nodes of the NICs in use, as 0,1, or none. Default: this host's.",
-)
+)  # fmt: skip
 RANK_NODES: Option = click.option(
-    "--rank-numa-nodes",
-    type=Nodes(repeats=True),
+    "--rank-numa-nodes", type=Nodes(repeats=True),
     help="The node that each rank is bound to, as 0,0,1,1, or none. Default: its GPU's.",
-)
+)  # fmt: skip
 
 
 def _given(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -200,45 +185,33 @@ def _given(_: click.Context, option: click.Parameter, text: str | None) -> str |
 
 
 MOONCAKE_VERSION: Option = click.option(
-    "--mooncake-version",
-    callback=_given,
-    metavar="VERSION",
+    "--mooncake-version", callback=_given, metavar="VERSION",
     help="The launch's Mooncake, as 0.3.13.post1, where another one is installed here. Default: "
     "the installed one.",
-)
+)  # fmt: skip
 # What is said of a launch alone, in the order in which --help shows it.
 LAUNCH_OPTIONS: tuple[Option, ...] = (
     click.option(
-        "--sglang-version",
-        callback=_given,
-        metavar="VERSION",
+        "--sglang-version", callback=_given, metavar="VERSION",
         help="The launch's SGLang, where nothing of the launch says it. Default: 0.5.23.",
     ),
     click.option(
-        "--model-config",
-        type=FILE,
-        metavar="FILE",
+        "--model-config", type=FILE, metavar="FILE",
         help="The model's config.json, where no model folder or cache here has it.",
     ),
     click.option(
-        "--gpu-memory",
-        type=Size(least_bytes=1),
+        "--gpu-memory", type=Size(least_bytes=1),
         help="Memory of the launch's smallest GPU, for --hicache-ratio. Default: this host's.",
     ),
     click.option(
-        "--host-group",
-        metavar="GROUP",
+        "--host-group", metavar="GROUP",
         help="Which of the launch's hosts this one is, where it is for several; read lists them.",
     ),
     click.option(
-        "--env-file",
-        "env_files",
-        type=FILE,
-        metavar="FILE",
-        multiple=True,
+        "--env-file", "env_files", type=FILE, metavar="FILE", multiple=True,
         help="More environment for a launch, in docker's form; may be given again.",
     ),
-)
+)  # fmt: skip
 LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
@@ -319,41 +292,23 @@ def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _launch_words(
-    launch: tuple[str, ...],
-    env_files: tuple[str, ...],
-    nic_numa_nodes: tuple[int, ...] | None,
-    rank_numa_nodes: tuple[int, ...] | None,
-    sglang_version: str | None,
-    model_config: str | None,
-    gpu_memory: int | None,
-    host_group: str | None = None,
-    mooncake_version: str | None = None,
+    launch: tuple[str, ...], model_config: str | None, gpu_memory: int | None, **words: Any
 ) -> LaunchWords:
     """Return the launch of the command line; standard input is read here, once."""
     from preflight.inputs.launch_words import LaunchWords
 
     if model_config is not None:
         from preflight.cli.model_config import config_text
+
+        model_config = config_text(model_config)
     if launch == ("-",):
         from preflight.launches.env_files import read_small_file
 
         # Here, once: what reads the launch may be another process, or read it twice.
         within(limit_seconds(), "standard input", lambda: read_small_file("-"))
-    return LaunchWords(
-        launch,
-        env_files,
-        nic_numa_nodes,
-        rank_numa_nodes,
-        mooncake_version,
-        sglang_version,
-        None if model_config is None else config_text(model_config),
-        gpu_memory,
-        host_group=host_group,
-    )
-
-
-def _verbosity(quiet: int, verbose: int) -> int:
-    return verbose - quiet
+    names = {"nic_numa_nodes": "nic_nodes", "rank_numa_nodes": "rank_nodes"}
+    given = {names.get(name, name): value for name, value in words.items()}
+    return LaunchWords(launch, **given, model_config=model_config, gpu_bytes=gpu_memory)
 
 
 def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -364,6 +319,9 @@ def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[...,
             click.option("-q", "--quiet", count=True, help="Print only the verdict."),
             click.option("-v", "--verbose", count=True, help=verbose),
         )
-        return adding(gathered(function, "verbosity", _verbosity, "quiet", "verbose"))
+        made = gathered(
+            function, "verbosity", lambda quiet, verbose: verbose - quiet, "quiet", "verbose"
+        )
+        return adding(made)
 
     return decorated

@@ -25,20 +25,14 @@ NAME = "mooncake-preflight plan"
 )
 @with_one_format(*FORMATS)
 @click.option(
-    "--name",
-    "service",
-    metavar="NAME",
-    default="",
+    "--name", "service", metavar="NAME", default="",
     help="The compose service, the container of the Pod, or the unit. Default: as the launch "
     "calls it, or sglang.",
-)
+)  # fmt: skip
 @click.option(
-    "--rdma-resource",
-    metavar="NAME",
-    default="rdma/hca",
-    show_default=True,
+    "--rdma-resource", metavar="NAME", default="rdma/hca", show_default=True,
     help="What the Kubernetes device plugin calls an RDMA device.",
-)
+)  # fmt: skip
 @click.option("--exit-code", "told", is_flag=True, help="Exit with 1 where something is to change.")
 @TIMEOUT
 @with_host
@@ -85,21 +79,14 @@ def plan(
         why = [*the_plan.impossible, *(f"{gap.topic}: {gap.reason}" for gap in the_plan.gaps)]
         why += ["there are settings to change"] if code == exit_codes.WARN else []
         launched = about(the_plan.source, the_plan.processes)
-        answer = envelope(
-            "plan",
-            code,
-            public(plan_object(the_plan)),
-            word="unknown" if the_plan.gaps else "known",
-            reason=next(iter(why), None),
-            launch=launched,
-        )
-        say_json(answer)
+        found, word = public(plan_object(the_plan)), "unknown" if the_plan.gaps else "known"
+        reason = next(iter(why), None)
+        say_json(envelope("plan", code, found, word=word, reason=reason, launch=launched))
         return code
     gaps, impossible = missing(the_plan, format_), refused(the_plan, format_)
     if FORMATS[format_].launch and not the_plan.source and not gaps:
-        raise UsageError(
-            f"--format {format_} is about a launch: give a script, or a command after --"
-        )
+        instead = "give a script, or a command after --"
+        raise UsageError(f"--format {format_} is about a launch: {instead}")
     # Half of a drop-in or of a Pod looks like a whole one; one that cannot be had does harm.
     for reason in (*impossible, *gaps):
         say(public(f"{NAME}: --format {format_}: {reason}"), err=True)
@@ -109,10 +96,9 @@ def plan(
     if gaps:
         return exit_codes.UNKNOWN
     rendering = render(the_plan, format_, ArtefactNames(service, rdma_resource))
-    notes = [
-        *rendering.notes,
-        *(() if format_ == "text" else (*the_plan.conflicts, *the_plan.unread)),
-    ]
+    notes = list(rendering.notes)
+    if format_ != "text":
+        notes += [*the_plan.conflicts, *the_plan.unread]
     if rendering.text:
         # What a machine reads stays as it is: variables with a secret are not in it.
         say(public(rendering.text) if format_ == "text" else rendering.text)

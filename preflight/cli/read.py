@@ -77,9 +77,8 @@ def read(
 
         recorded = recorded_launch(launch)
         if recorded is None:
-            raise click.UsageError(
-                "--record is about a launch: give a script, or a command after --"
-            )
+            why = "--record is about a launch: give a script, or a command after --"
+            raise click.UsageError(why)
         say(recorded.decode())
         return 0
     if keys:
@@ -98,15 +97,9 @@ def read(
     code = 3 if reading.unread else 0
     if as_json:
         unread = [f"{each.what}, {each.origin}: {each.why}" for each in reading.unread]
-        answer = envelope(
-            "launch",
-            code,
-            public(reading_object(reading, verbosity > 1)),
-            word="unread" if reading.unread else "read",
-            reason=next(iter(unread), None),
-            launch=(reading.name, reading.sentence),
-        )
-        say_json(answer)
+        found, word = public(reading_object(reading, verbosity > 1)), "unread" if unread else "read"
+        of, first = (reading.name, reading.sentence), next(iter(unread), None)
+        say_json(envelope("launch", code, found, word=word, reason=first, launch=of))
     else:
         say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code
@@ -122,15 +115,14 @@ def print_keys(
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches
+    from preflight.reading.understood import sentence
     from preflight.sizing.launch_needs import source_name
 
     host = open_host(root, timeout_seconds)
     words = launch.words
     several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
     each = [launch._replace(words=(word,)) for word in words] if several else [launch]
-    sized = within(
-        timeout_seconds, "the launch", lambda: [_sized(each_sized, host) for each_sized in each]
-    )
+    sized = within(timeout_seconds, "the launch", lambda: [_sized(part, host) for part in each])
     sides = [launch_keys(each_sized) for each_sized in sized]
     pairs = list(matches(*sides))
     verdicts = {match.verdict for match in pairs}
@@ -139,7 +131,8 @@ def print_keys(
     bad = bad or {Meeting.UNKNOWN}
     if as_json:
         reasons = [match.reasons[0] for match in pairs if match.verdict in bad and match.reasons]
-        launches = (" and ".join(map(source_name, sized)), "; ".join(map(_summary, sized)))
+        summaries = (sentence(each_sized.inputs.processes) for each_sized in sized)
+        launches = (" and ".join(map(source_name, sized)), "; ".join(summaries))
         why = next(iter(reasons), None)
         say_json(envelope("keys", code, public(_object(sides, pairs)), launch=launches, reason=why))
     else:
@@ -156,12 +149,6 @@ def _sized(words: LaunchWords, host: Host) -> LaunchSizing:
     if sized is None:
         raise NoLaunchError("--keys needs a launch: mooncake-preflight read --keys launch.sh")
     return sized.sizing
-
-
-def _summary(sizing: LaunchSizing) -> str:
-    from preflight.reading.understood import sentence
-
-    return sentence(sizing.inputs.processes)
 
 
 def _object(sides: Iterable[Iterable[StoreKeys]], pairs: Iterable[KeyMatch]) -> dict[str, Any]:
@@ -206,10 +193,8 @@ def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
     from preflight.base.one_line import clean
     from preflight.render.text import wrapped
 
-    processes = [keys for side in sides for keys in side]
-    lines: list[str] = []
-    for keys in processes:
-        lines += wrapped(clean(f"{keys.process.name}, {keys.family}: {keys.pattern}"), width)
+    texts = (f"{keys.process.name}, {keys.family}: {keys.pattern}" for s in sides for keys in s)
+    lines = [line for text in texts for line in wrapped(clean(text), width)]
     return "\n".join(lines or ["No process of it stores KV cache in Mooncake."])
 
 
@@ -221,20 +206,18 @@ def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -
     lines = [""]
     for match in pairs:
         verdict = match.verdict.value
-        first, second = _texts(_parts(match.first)), _texts(_parts(match.second))
+        first, second = (
+            _texts({**keys.store, **keys.named, **keys.held})
+            for keys in (match.first, match.second)
+        )
         # Keys of two engines, or of two stores, have nothing to hold side by side.
         alike = match.first.family == match.second.family and verdict != "another store"
-        names = list(dict.fromkeys((*first, *second))) if alike else []
         head = f"{match.first.process.name} and {match.second.process.name}: "
         lines += ["", clean(head) + paint(verdict, _COLOURS.get(verdict, "red"))]
-        for name in names:
-            sides_of = first.get(name, "-"), second.get(name, "-")
-            mark = " " if sides_of[0] == sides_of[1] else "*"
-            lines += wrapped(clean(f" {mark} {name}: {sides_of[0]} | {sides_of[1]}"), width)
+        for name in dict.fromkeys((*first, *second)) if alike else ():
+            one, other = first.get(name, "-"), second.get(name, "-")
+            mark = " " if one == other else "*"
+            lines += wrapped(clean(f" {mark} {name}: {one} | {other}"), width)
         for reason in match.reasons:
             lines += wrapped(clean(f"  because {reason}"), width)
     return "\n".join(lines)
-
-
-def _parts(keys: StoreKeys) -> dict[str, Any]:
-    return {**keys.store, **keys.named, **keys.held}

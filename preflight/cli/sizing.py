@@ -47,56 +47,46 @@ if TYPE_CHECKING:
 @click.option("--tp-size", type=int, help="Tensor-parallel ranks.")
 @click.option("--hicache-size", type=SIZE, help="L2 host pool of one rank, as 64gb.")
 @click.option(
-    "--global-segment-size",
-    type=SIZE,
+    "--global-segment-size", type=SIZE,
     help="Memory that the instance gives to the store, as 8gb (see --segment-scope).",
-)
+)  # fmt: skip
 @click.option(
-    "--arena-pool-size",
-    type=SIZE,
+    "--arena-pool-size", type=SIZE,
     help="MC_MMAP_ARENA_POOL_SIZE, per rank. Default: as the environment has it, or none.",
-)
+)  # fmt: skip
 @click.option(
     "--hugepage-size", type=SIZE, help="Of the pages: 2mb (Mooncake's default), 1gb, or 512mb."
 )
 @click.option(
-    "--available-hugetlb",
-    type=Size(empty=True),
+    "--available-hugetlb", type=Size(empty=True),
     help="Size the launch against this pool instead of what the kernel has.",
-)
+)  # fmt: skip
 @click.option(
-    "--rule",
-    type=click.Choice(["exact", "documented"]),
-    default="exact",
+    "--rule", type=click.Choice(["exact", "documented"]), default="exact", show_default=True,
     is_eager=True,  # how sizes are read depends on it
-    show_default=True,
     help="The rule that gives status and exit code; both are shown.",
-)
+)  # fmt: skip
 @click.option("--pp-size", type=int, default=1, show_default=True, help="Pipeline ranks.")
 @click.option("--dp-size", type=int, default=1, show_default=True, help="Replicas.")
 @click.option(
     "--local-buffer-size", type=SIZE, help="Of each process. Default: 16mb, as in SGLang."
 )
 @click.option(
-    "--segment-scope",
-    type=click.Choice(["instance", "process"]),
-    default="instance",
+    "--segment-scope", type=click.Choice(["instance", "process"]), default="instance",
     show_default=True,
     help="Whose --global-segment-size is. instance: divided by tp x pp, as SGLang does. "
     "process: of each process (store service, mooncake_client, vLLM).",
-)
+)  # fmt: skip
 @click.option(
-    "--protocol",
-    type=click.Choice(["rdma", "tcp"]),
+    "--protocol", type=click.Choice(["rdma", "tcp"]),
     help="Default: MOONCAKE_PROTOCOL, or rdma as in SGLang.",
-)
+)  # fmt: skip
 @NIC_NODES
 @RANK_NODES
 @click.option(
-    "--use-hugepage/--no-use-hugepage",
-    default=None,
+    "--use-hugepage/--no-use-hugepage", default=None,
     help="MC_STORE_USE_HUGEPAGE present or not. Default: as the environment has it, or on.",
-)
+)  # fmt: skip
 @MOONCAKE_VERSION
 @with_options(*LAUNCH_OPTIONS)
 @click.option("--explain", is_flag=True, help="A launch's needs, each with its formula and inputs.")
@@ -152,24 +142,24 @@ def command(
         from preflight.inputs.written_launch import size_launch_words
         from preflight.judging.refusal import with_withheld
 
-        _refuse_beside_a_launch(
-            {
-                **described,
-                "--arena-pool-size": arena_pool_size,
-                "--hugepage-size": hugepage_size,
-                "--local-buffer-size": local_buffer_size,
-                "--protocol": protocol,
-                "--use-hugepage": use_hugepage,
-            }
-        )
+        for flag, value in {
+            **described,
+            "--arena-pool-size": arena_pool_size,
+            "--hugepage-size": hugepage_size,
+            "--local-buffer-size": local_buffer_size,
+            "--protocol": protocol,
+            "--use-hugepage": use_hugepage,
+        }.items():
+            if value is not None:
+                why = f"{flag} beside a launch, which says it itself: drop one of them"
+                raise click.UsageError(why)
+
+        def size() -> LaunchSizing:
+            sized = size_launch_words(launch, available_hugetlb, os.environ, host)
+            return with_withheld(sized, host)
+
         name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
-        sized = within(
-            timeout_seconds,
-            name,
-            lambda: with_withheld(
-                size_launch_words(launch, available_hugetlb, os.environ, host), host
-            ),
-        )
+        sized = within(timeout_seconds, name, size)
         return _say_launch(sized, rule, explain, as_json, color)
     if explain:
         raise click.UsageError("--explain is for a launch: give a script, or a command after --")
@@ -244,14 +234,6 @@ def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool,
 
         say(public(launch_text(sizing, rule, painter(color), explained)))
     return sizing.exit_code_by(rule)
-
-
-def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
-    written = [name for name, value in flags.items() if value is not None]
-    if written:
-        raise click.UsageError(
-            f"{written[0]} beside a launch, which says it itself: drop one of them"
-        )
 
 
 def main() -> None:

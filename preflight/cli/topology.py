@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 )
 @JSON
 @click.option(
-    "--measure",
-    is_flag=True,
+    "--measure", is_flag=True,
     help="Ask the installed Mooncake too, in a process of its own, for at most a minute.",
-)
+)  # fmt: skip
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters alone.")
 @TIMEOUT
 @ROOT
@@ -60,11 +59,9 @@ def topology(
         from preflight.reading.understood import about
         from preflight.topology.report import answer_object
 
-        answer_shown = public(answer_object(answer))
-        launched = about(answer.source, answer.processes)
-        say_json(
-            envelope("topology", code, answer_shown, word=answer.status.value, launch=launched)
-        )
+        found, launched = public(answer_object(answer)), about(answer.source, answer.processes)
+        word = answer.status.value
+        say_json(envelope("topology", code, found, word=word, launch=launched))
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
         say(public(answer_text(answer, painter(color), columns(), plain)))

@@ -14,22 +14,17 @@ _CHUNK = 1000
 
 FILE = click.argument("file")
 PAGE = click.option(
-    "--page-tokens",
-    type=Integer(1, 1 << 20),
-    default=64,
-    show_default=True,
+    "--page-tokens", type=Integer(1, 1 << 20), default=64, show_default=True,
     help="Tokens of one block, where the trace has tokens or text.",
-)
+)  # fmt: skip
 BLOCK = click.option(
-    "--trace-block-tokens",
-    type=Integer(1, 1 << 20),
+    "--trace-block-tokens", type=Integer(1, 1 << 20),
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
-)
+)  # fmt: skip
 SALT = click.option(
-    "--salt",
-    metavar="TEXT",
+    "--salt", metavar="TEXT",
     help="The same salt gives blocks the same hashes. Default: a new salt each time.",
-)
+)  # fmt: skip
 
 
 LATER = {name: f"preflight.cli.trace:{name}" for name in ("describe", "convert")}

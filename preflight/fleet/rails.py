@@ -105,9 +105,8 @@ class RailAnswer(NamedTuple):
     @property
     def status(self) -> str:
         statuses = {finding.finding.status for finding in self.findings}
-        return worst(
-            statuses | {"unknown"} if self.unusable or not self.compared else statuses, "pass"
-        )
+        unsure = self.unusable or not self.compared
+        return worst(statuses | {"unknown"} if unsure else statuses, "pass")
 
     @property
     def exit_code(self) -> int:
@@ -282,11 +281,9 @@ def lane_of(rail: Rail) -> Lane:
     if isinstance(rail.exits, Unknown):
         doubt = f"{UNREAD}: {rail.exits.reason}"
     elif rail.exits is not None:
-        doubt = ""
-        exits = tuple(sorted(route for route in rail.exits if network(route) is not None))
-    others: tuple[str, ...] = ()
-    if isinstance(own_network, str):
-        others = tuple(route for route in exits if route != own_network)
+        doubt, exits = "", tuple(sorted(route for route in rail.exits if network(route)))
+    told = isinstance(own_network, str)
+    others = tuple(route for route in exits if told and route != own_network)
     return Lane(rail.device, rail.port, layer, kind, own_network, others, doubt)
 
 
@@ -311,11 +308,8 @@ def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str |
         if gid_address.version == 4:
             return Unread(f"{gid} is no GID of an InfiniBand port")
         return str(ipaddress.IPv6Network((int(gid_address) >> 64 << 64, 64)).network_address)
-    address = (
-        (gid_address.ipv4_mapped or gid_address)
-        if isinstance(gid_address, ipaddress.IPv6Address)
-        else gid_address
-    )
+    mapped = gid_address.ipv4_mapped if isinstance(gid_address, ipaddress.IPv6Address) else None
+    address = mapped or gid_address
     if address.is_link_local:
         return Unread("the GID is link-local: it tells no network")
     for written in addresses:
@@ -379,6 +373,5 @@ def network(written: str) -> Network | None:
 def covers(written: str, wanted: Network) -> bool:
     """Return whether a route to ``written`` leads to ``wanted``."""
     target = network(written)
-    if target is None or target.version != wanted.version:
-        return False
-    return wanted.subnet_of(target)  # type: ignore[arg-type]
+    alike = target is not None and target.version == wanted.version
+    return alike and wanted.subnet_of(target)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """What a rehearsal says: what was measured, held against what was predicted."""
 
 import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -10,12 +11,7 @@ from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, OnShortage, Outcome
 from preflight.mooncake.replay import pages_by_spot
 from preflight.rehearsal.programs import is_error
-from preflight.rehearsal.records import (
-    RehearsalPlan,
-    RehearsalRun,
-    RehearsalStep,
-    StepResult,
-)
+from preflight.rehearsal.records import RehearsalPlan, RehearsalRun, RehearsalStep, StepResult
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
 
@@ -80,9 +76,8 @@ def judge(
         return base._replace(status="fails", reason=reason)
     if warned:
         return base._replace(status="warns", reason=warned[0])
-    return base._replace(
-        status="starts", reason="every allocation was made and registered as predicted"
-    )
+    reason = "every allocation was made and registered as predicted"
+    return base._replace(status="starts", reason=reason)
 
 
 def failed_step(run: RehearsalRun) -> StepResult | None:
@@ -175,21 +170,17 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
     """Return the pages by size over all nodes, and for each node those that are bound to it."""
-    pages: dict[Spot, int] = {}
+    pages: Counter[Spot] = Counter()
     for spot, count in pages_by_spot(allocations).items():
-        if not count:
-            continue
-        for at in {spot, Spot(spot.page_size_bytes, None)}:
-            pages[at] = pages.get(at, 0) + count
+        if count:
+            pages.update(dict.fromkeys({spot, Spot(spot.page_size_bytes, None)}, count))
     return pages
 
 
 def _own_pages_agree(done: StepResult) -> bool:
     """Return whether the pages that the processes have themselves are those predicted."""
-    expected = predicted_pages(done.step.taken or ())
-    return done.huge_bytes == sum(
-        spot.page_size_bytes * pages for spot, pages in expected.items() if spot.node is None
-    )
+    pages = predicted_pages(done.step.taken or ()).items()
+    return done.huge_bytes == sum(at.page_size_bytes * n for at, n in pages if at.node is None)
 
 
 def _pages_differ(done: StepResult) -> Iterator[str]:
@@ -212,18 +203,15 @@ def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
 
     A rank's without a segment are pinned by the process that has it: then only all together count.
     """
-    dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [
         (held.member.name, held.member.pinned_bytes, held.member.more_bytes, held.pinned_bytes)
         for held in run.held
     ]
-    known = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
-    if dummies:
-        if len(known) < len(rows):
-            return
+    if any(client.dummy for member in plan.members for client in member.process.clients):
+        needs = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
         more = sum(more for _, _, more, _ in rows)
-        rows = [("all processes", sum(known), more, sum(have or 0 for *_, have in rows))]
+        together = ("all processes", sum(needs), more, sum(have or 0 for *_, have in rows))
+        rows = [together] if len(needs) == len(rows) else []
     for name, need, more, have in rows:
-        if isinstance(need, Unknown) or have is None or need <= have <= need + more:
-            continue
-        yield f"{name}: {have} bytes are pinned, {need} were predicted"
+        if not (isinstance(need, Unknown) or have is None or need <= have <= need + more):
+            yield f"{name}: {have} bytes are pinned, {need} were predicted"

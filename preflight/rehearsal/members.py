@@ -50,17 +50,17 @@ def members_of(
         if process.kind is ProcessKind.CLIENT
     }
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
-    found = [
+    members = [
         member_of(needed[one.id], one, arguments.get(one.id.command, ()), facts, needs)
         for one in launch.processes
     ]
-    if not any(member.program == "mooncake_client" for member in found):
-        elsewhere = Unknown("the mooncake_client that pins it is not of this launch")
-        found = [
-            one._replace(pinned_bytes=elsewhere) if has_no_segment(one.process) else one
-            for one in found
-        ]
-    return found
+    if any(member.program == "mooncake_client" for member in members):
+        return members
+    elsewhere = Unknown("the mooncake_client that pins it is not of this launch")
+    return [
+        member._replace(pinned_bytes=elsewhere) if has_no_segment(member.process) else member
+        for member in members
+    ]
 
 
 def has_no_segment(process: MappedProcess) -> bool:
@@ -97,7 +97,8 @@ def member_of(
         regions = tuple(
             region
             for region in registered
-            if region.what != MemoryKind.PD_METADATA and not is_dropped(region, forking)
+            if region.what != MemoryKind.PD_METADATA
+            and not (region.what == DROPPED and refusal(region, forking))
         )
         alone = need._replace(gpu_registered_bytes=0, regions=regions)
         asked = demand(alone, len(opened), REGULAR_PAGE_BYTES, largest, release)
@@ -124,11 +125,6 @@ def refusal(region: Region, forking: Forking | None) -> str:
     if not isinstance(found, str) or not found:
         return ""
     return f"{found}, which libibverbs refuses (set {VARIABLE}=1)"
-
-
-def is_dropped(region: Region, forking: Forking | None) -> bool:
-    """Return whether a region is refused, and Mooncake does without it."""
-    return region.what == DROPPED and bool(refusal(region, forking))
 
 
 def until_refused(
@@ -186,25 +182,20 @@ def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
 
 def scaled_launch(launch: Launch, scale: int) -> Launch:
     """Return the same processes, 1/``scale`` of the memory each."""
-    if scale == 1:
-        return launch
     processes = tuple(_process(process, launch, scale) for process in launch.processes)
-    return launch._replace(processes=processes)
+    return launch if scale == 1 else launch._replace(processes=processes)
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
     """Return what the smaller launch maps in another way, as an arena that now holds less."""
-    changed = []
-    for large, little in zip(
-        replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True
-    ):
+    changed: dict[str, None] = {}
+    both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
+    for large, little in both:
         for one, other in zip(large.allocations, little.allocations, strict=False):
             if (one.what, one.backing) != (other.what, other.backing):
-                changed.append(
-                    f"{large.process.name}, {one.what}: {one.backing.value} at full size, "
-                    f"{other.backing.value} when scaled"
-                )
-    return list(dict.fromkeys(changed))
+                sizes = f"{one.backing.value} at full size, {other.backing.value} when scaled"
+                changed[f"{large.process.name}, {one.what}: {sizes}"] = None
+    return list(changed)
 
 
 def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProcess:
@@ -235,9 +226,7 @@ def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> Sto
     return client._replace(
         segment_bytes=segment,
         local_buffer_bytes=scaled(client.local_buffer_bytes, scale, page_bytes),
-        offload_buffer_bytes=(
-            None if offload is None else scaled(offload, scale, REGULAR_PAGE_BYTES)
-        ),
+        offload_buffer_bytes=offload and scaled(offload, scale, REGULAR_PAGE_BYTES),
     )
 
 

@@ -4,7 +4,8 @@ Pure: nothing is run here. The steps come in the order of the replay, which the 
 every process maps its host pools, then each in turn sets up its store and registers its pools.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -50,9 +51,8 @@ def make_plan(
     if full is not None and scale > 1:
         changed = changed_by_scale(full.inputs.launch, launch)
         notes += [f"--scale {scale} changes the launch: {text}" for text in changed]
-    plan = plan_members(
-        members_of(launch, small, needs, facts), launch, sizing.stock, library, scale
-    )
+    members = members_of(launch, small, needs, facts)
+    plan = plan_members(members, launch, sizing.stock, library, scale)
     return plan._replace(
         may_fail=(sizing.reason or "pages are short") if sizing.status == "fails" else "",
         full_size=(written.status, written.reason),
@@ -69,15 +69,19 @@ def plan_members(
     scale: int = 1,
 ) -> RehearsalPlan:
     """Return the steps of ``launch``, whose processes are ``members``, on pools of ``stock``."""
-    indexes = list(range(len(members)))
+    order = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):
-        indexes.sort(key=lambda index: members[index].program != "mooncake_client")
-    order = indexes
+        order.sort(key=lambda index: members[index].program != "mooncake_client")
     ordered = tuple(members[at]._replace(number=number) for number, at in enumerate(order))
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
     replayed = taken_from(launch, stock)
-    steps = tuple(_until_failure(_steps(ordered, launch, replayed)))
-    return RehearsalPlan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
+    steps = list(_steps(ordered, launch, replayed))
+    # Nothing is predicted of those after the first that fails.
+    ends = next((at for at, step in enumerate(steps, 1) if step.failure is not None), len(steps))
+    steps[ends:] = [step._replace(taken=None) for step in steps[ends:]]
+    return RehearsalPlan(
+        library, scale, launch, ordered, tuple(steps), replayed, "", ("", ""), "", ()
+    )
 
 
 def _refused(written: LaunchSizing, scale: int) -> str:
@@ -92,14 +96,6 @@ def _refused(written: LaunchSizing, scale: int) -> str:
         if isinstance(admission, Admission) and admission.refused:
             return f"{admission.origin}: ValueError: {admission.refused}"
     return ""
-
-
-def _until_failure(steps: Iterable[RehearsalStep]) -> Iterator[RehearsalStep]:
-    """Yield the steps; those after the first that is predicted to fail have nothing predicted."""
-    failed = False
-    for step in steps:
-        yield step._replace(taken=None) if failed else step
-        failed = failed or step.failure is not None
 
 
 def _steps(
@@ -121,34 +117,24 @@ def _steps(
             order = {"do": "pool", "bytes": size}
             if own is not None:
                 order = {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
-            yield RehearsalStep(
-                member,
-                "pool",
-                f"{MemoryKind.HOST_POOL}{which}",
-                order,
-                tuple(every[index].pools[number]),
-                _nth(here[index].pools, number),
-            )
+            what, maps = f"{MemoryKind.HOST_POOL}{which}", tuple(every[index].pools[number])
+            taken_here = here[index].pools[number : number + 1]
+            takes = tuple(taken_here[0]) if taken_here else None
+            yield RehearsalStep(member, "pool", what, order, maps, takes)
     for index, member in enumerate(members):
         clients = member.process.clients
         for number, client in enumerate(clients):
             maps = tuple(every[index].clients[number])
-            found = _nth(here[index].clients, number)
-            mapped, why = until_refused(found or (), member.forking)
+            foreseen = chain(*here[index].clients[number : number + 1])
+            mapped, why = until_refused(foreseen, member.forking)
             kind = "dummy" if client.dummy else "setup"
             if member.program == "mooncake_client":
                 kind = "program"
-            what = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
             which = f" {number + 1} of {len(clients)}" if len(clients) > 1 else ""
-            yield RehearsalStep(
-                member,
-                kind,
-                f"store client{which} ({what})",
-                _client_order(member, client, kind),
-                maps,
-                mapped or (None if maps else ()),
-                why,
-            )
+            kinds = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
+            what, order = f"store client{which} ({kinds})", _client_order(member, client, kind)
+            takes = mapped or (None if maps else ())
+            yield RehearsalStep(member, kind, what, order, maps, takes, why)
         if clients:
             whole_pools = launch.release.registers_whole_pool
             yield from _registrations(member, every[index].pools, whole_pools)
@@ -163,10 +149,6 @@ class _Groups(NamedTuple):
     pools: list[list[Allocation]]
     clients: list[list[Allocation]]
     ends: tuple[int, ...] = ()
-
-
-def _nth(groups: list[list[Allocation]], number: int) -> tuple[Allocation, ...] | None:
-    return tuple(groups[number]) if number < len(groups) else None
 
 
 def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) -> _Groups:
@@ -233,9 +215,8 @@ def _registrations(
             order = {"do": "register", "pool": number, "offset": offset, "bytes": length}
             pool = pools[number][-1]
             taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
-            yield RehearsalStep(
-                member, "register", f"registering {MemoryKind.HOST_POOL}", order, (), taken, why
-            )
+            what = f"registering {MemoryKind.HOST_POOL}"
+            yield RehearsalStep(member, "register", what, order, (), taken, why)
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
@@ -247,6 +228,9 @@ def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[
     return {**base, **member.environment, **more}
 
 
+_STOOD_IN = ("master", "metadata-http", "metadata-etcd", "metadata-redis")
+
+
 def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
     """Yield what is not rehearsed, and what stands in for the launch's own services."""
     if two_bounds:
@@ -256,13 +240,9 @@ def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
             "prefill and decode register the GPU's KV cache and their own buffers: that is not "
             "rehearsed, nor is any GPU memory"
         )
-    elsewhere = [
-        service
-        for service in needs.services
-        if service.kind in ("master", "metadata-http", "metadata-etcd", "metadata-redis")
-        and not service.own
-    ]
-    for service in elsewhere:
+    for service in needs.services:
+        if service.own or service.kind not in _STOOD_IN:
+            continue
         host = service.host.reason if isinstance(service.host, Unknown) else service.host
         what = "master" if service.kind == "master" else "metadata server"
         yield f"a {what} of its own on 127.0.0.1 stands in for that at {host}"

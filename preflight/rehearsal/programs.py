@@ -267,14 +267,11 @@ class Programs:
     def _start_master(self) -> None:
         """Start a mooncake_master on free ports, with offload if a client of the plan offloads."""
         port = free_port()
-        program: tuple[str, ...] = (
-            self._plan.library.program("mooncake_master"),
-            f"--rpc_port={port}",
-            f"--metrics_port={free_port()}",
-        )
+        words = [f"--rpc_port={port}", f"--metrics_port={free_port()}"]
         clients = [client for member in self._plan.members for client in member.process.clients]
         if any(client.offload_buffer_bytes is not None for client in clients):
-            program += ("--enable_offload=true",)
+            words.append("--enable_offload=true")
+        program = (self._plan.library.program("mooncake_master"), *words)
         self._master = self._start(self._base, None, program)
         self._master_address = f"127.0.0.1:{port}"
 
@@ -292,10 +289,8 @@ class Programs:
         if any("enable_http_server" in word for word in member.arguments):
             words.append("--enable_http_server=false")
         if self._plan.scale > 1:
-            words += [
-                f"--global_segment_size={client.segment_bytes}",
-                f"--local_buffer_size={client.local_buffer_bytes}",
-            ]
+            words.append(f"--global_segment_size={client.segment_bytes}")
+            words.append(f"--local_buffer_size={client.local_buffer_bytes}")
         program = (self._plan.library.program("mooncake_client"), *words)
         started = self._start_member(member, program)
         answer = started.wait_until(lambda: _answers(address), self._limit_seconds, look)
@@ -310,13 +305,9 @@ class Programs:
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
-        program = (
-            self._plan.library.program("mooncake_client"),
-            *self._where(address),
-            "--global_segment_size=0",
-            "--local_buffer_size=0",
-            f"--protocol={member.process.clients[0].protocol.value}",
-        )
+        words = [*self._where(address), "--global_segment_size=0", "--local_buffer_size=0"]
+        words.append(f"--protocol={member.process.clients[0].protocol.value}")
+        program = (self._plan.library.program("mooncake_client"), *words)
         await_answer(self._start(self._base, None, program), "mooncake_client", address)
         self._client_address = address
 

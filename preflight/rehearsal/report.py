@@ -33,7 +33,14 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     parts = [f"{head}: {answer.reason}"]
     plan, run = answer.plan, answer.run
     if plan is not None and run is not None:
-        rows = [_row(done) for done in run.done if done.step.kind != "register"]
+        rows = [
+            (
+                *(done.step.member.name, done.step.what, _predicted(done.step)),
+                *(_measured(done) if done.ended is None else done.error, _time(done)),
+            )
+            for done in run.done
+            if done.step.kind != "register"
+        ]
         heads = ("process", "step", "predicted", "measured", "time")
         parts.append(fitted(rows, heads, columns()))
         parts.append("\n".join(_facts(plan, run)))
@@ -42,18 +49,6 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     if more or notes:
         parts.append("\n".join(f"- {text}" for text in dict.fromkeys((*more, *notes))))
     return "\n\n".join(part for part in parts if part)
-
-
-def _row(done: StepResult) -> tuple[str, ...]:
-    """Return one step's row in the table, in the order of its heads."""
-    step = done.step
-    return (
-        step.member.name,
-        step.what,
-        _predicted(step),
-        _measured(done) if done.ended is None else done.error,
-        _time(done),
-    )
 
 
 def _predicted(step: RehearsalStep) -> str:
@@ -118,31 +113,24 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     yield f"pinned     {_pinned(run)}"
     registered = [done for done in run.done if done.step.kind == "register"]
     if registered:
-        size = sum(done.step.order["bytes"] for done in registered)
+        size = format_bytes(sum(done.step.order["bytes"] for done in registered))
         seconds = sum(done.seconds for done in registered)
-        yield (
-            f"registered {len(registered)} regions of host pools, {format_bytes(size)}, in "
-            f"{seconds:.2f} s"
-        )
+        yield f"registered {len(registered)} regions of host pools, {size}, in {seconds:.2f} s"
     moved = run.transfer
-    if moved.skipped:
-        yield f"put, get   not tried: {moved.skipped}"
-    elif moved.error:
-        yield f"put, get   failed: {moved.error}"
-    else:
-        yield (
-            f"put, get   {format_bytes(moved.bytes)} from {moved.put} to {moved.got}, the same, "
-            f"{moved.seconds:.2f} s"
-        )
+    size = format_bytes(moved.bytes)
+    text = f"{size} from {moved.put} to {moved.got}, the same, {moved.seconds:.2f} s"
+    if moved.skipped or moved.error:
+        text = f"not tried: {moved.skipped}" if moved.skipped else f"failed: {moved.error}"
+    yield f"put, get   {text}"
     left = sum(run.left.values())
     yield f"released   {left} pages are left"
 
 
 def _pinned(run: RehearsalRun) -> str:
-    pairs = [(held.pinned_bytes, held.member.pinned_bytes, held.locked_bytes) for held in run.held]
-    shown = [_sum(have for have, _, _ in pairs), _sum(need for _, need, _ in pairs)]
-    locked = _sum(locked for _, _, locked in pairs)
-    return f"{shown[0]} (VmPin), {locked} locked (VmLck); predicted {shown[1]} pinned"
+    have = _sum(held.pinned_bytes for held in run.held)
+    locked = _sum(held.locked_bytes for held in run.held)
+    need = _sum(held.member.pinned_bytes for held in run.held)
+    return f"{have} (VmPin), {locked} locked (VmLck); predicted {need} pinned"
 
 
 def _sum(sizes: Iterable[int | Unknown | None]) -> str:
@@ -201,15 +189,12 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
         ],
         "pages": _page_objects(run.pages),
         "transfer": {
-            "put": moved.put or None,
-            "got": moved.got or None,
+            **{name: getattr(moved, name) or None for name in ("put", "got", "error", "skipped")},
             "size_bytes": moved.bytes,
             "seconds": moved.seconds,
-            "error": moved.error or None,
-            "skipped": moved.skipped or None,
         },
         "left_pages": [
-            {"page_size_bytes": size, "pages": pages} for size, pages in sorted(run.left.items())
+            {"page_size_bytes": size, "pages": n} for size, n in sorted(run.left.items())
         ],
         "lowest_room_bytes": run.lowest_room_bytes,
     }

@@ -54,11 +54,8 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
     """Return the pages that are not given back after a while, by size."""
     until = time.monotonic() + _BACK_SECONDS
     while True:
-        more = {
-            spot.page_size_bytes: pages
-            for spot, pages in taken_since(root, before).items()
-            if spot.node is None and pages > 0
-        }
+        taken = taken_since(root, before).items()
+        more = {s.page_size_bytes: pages for s, pages in taken if s.node is None and pages > 0}
         if not more or time.monotonic() > until:
             return more
         time.sleep(0.05)
@@ -115,19 +112,16 @@ class _Stage:
 
         If no step failed, also put a value and get it.
         """
-        failed = False
         try:
             self._refuse_too_large(self._plan.steps, "the launch")
             self._tell("starting")
             self._programs.begin()
             for step in self._plan.steps:
-                done = self._step(step)
-                self._done.append(done)
-                if done.error:
-                    failed = True
+                self._done.append(self._step(step))
+                if self._done[-1].error:
                     break
             self._look_back()
-            if not failed:
+            if not (self._done and self._done[-1].error):
                 self._transfer = self._put_and_get()
         except StoppedError as stopped:
             self._stopped = str(stopped)
@@ -161,42 +155,33 @@ class _Stage:
 
         def look() -> None:
             rises.look(players.get(member.number))
-            self._look_at_memory()
+            if (room := self._watch.room()).bytes < 0:
+                raise StoppedError(f"stopped, because the host reached its limit ({room.source})")
 
         try:
             if player is None:
                 answer = self._programs.start_client(member, look)
             else:
-                answer = player.ask(
-                    self._programs.placed(step.order, member), self._limit_seconds, look
-                )
+                order = self._programs.placed(step.order, member)
+                answer = player.ask(order, self._limit_seconds, look)
         except StoppedError as stopped:
             raise StoppedError(f"{member.name}, {step.what}: {stopped}") from None
         rises.look(players.get(member.number))
-        lines: tuple[str, ...] = ()
-        if answer.error:
-            lines = players[member.number].last_lines()
-        taken = self._settled(before)
-        now = status_bytes(players[member.number].pid).get("VmRSS")
-        grown = None if now is None else max(0, now - resident)
-        result = StepResult(step, answer.error, answer.seconds, taken, *rises.times, lines, grown)
-        return result._replace(
-            pinned_bytes=self._sum("VmPin"),
-            ended=answer.ended,
-            huge_bytes=self._sum("HugetlbPages") - huge,
-        )
-
-    def _sum(self, name: str) -> int:
-        """Return a size of /proc/PID/status, of all processes of the launch together."""
-        return sum(status_bytes(one.pid).get(name, 0) for one in self._programs.players.values())
-
-    def _settled(self, before: Mapping[Spot, int]) -> dict[Spot, int]:
-        """Return the pages taken since ``before``, once two reads of the counts agree."""
+        lines = players[member.number].last_lines() if answer.error else ()
+        # The pages are read once two reads of the counts agree.
         until, last = time.monotonic() + _BACK_SECONDS, None
         while (taken := taken_since(self._root, before)) != last and time.monotonic() < until:
             last = taken
             time.sleep(LOOK_SECONDS)
-        return taken
+        now = status_bytes(players[member.number].pid).get("VmRSS")
+        grown = None if now is None else max(0, now - resident)
+        result = StepResult(step, answer.error, answer.seconds, taken, *rises.times, lines, grown)
+        pinned, huge_bytes = self._sum("VmPin"), self._sum("HugetlbPages") - huge
+        return result._replace(pinned_bytes=pinned, ended=answer.ended, huge_bytes=huge_bytes)
+
+    def _sum(self, name: str) -> int:
+        """Return a size of /proc/PID/status, of all processes of the launch together."""
+        return sum(status_bytes(one.pid).get(name, 0) for one in self._programs.players.values())
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Raise StoppedError if regular memory is short for ``steps``, which have not begun."""
@@ -212,11 +197,6 @@ class _Stage:
             text += f"; --scale {-(-need * self._plan.scale // room.bytes)} is small enough"
         raise StoppedError(text)
 
-    def _look_at_memory(self) -> None:
-        room = self._watch.room()
-        if room.bytes < 0:
-            raise StoppedError(f"stopped, because the host reached its limit ({room.source})")
-
     def _put_and_get(self) -> Transfer:
         """Put a value by the first process that can hold one, and get it by the last."""
         able = [
@@ -228,23 +208,21 @@ class _Stage:
         ]
         segments = [c.segment_bytes for m in self._plan.members for c in m.process.clients]
         largest = max(segments, default=0)
-        if not able or not largest:
-            why = "no process of the launch has a segment"
-            if not able:
-                why = (
-                    "no process of the launch can be asked to put a value: none has a local buffer"
-                )
+        if not able:
+            why = "no process of the launch can be asked to put a value: none has a local buffer"
             return Transfer("", "", 0, skipped=why)
+        if not largest:
+            return Transfer("", "", 0, skipped="no process of the launch has a segment")
         (first, local), (last, _) = able[0], able[-1]
         size = min(_VALUE_BYTES, largest // 4, local.local_buffer_bytes // 4)
         put, got = first.name, last.name
         order = {"key": f"mooncake-preflight-{os.getpid()}", "bytes": size}
         self._tell(f"a put of {format_bytes(size)}")
         seconds = 0.0
+        limit = min(_PUT_SECONDS, self._limit_seconds)
         for member, what in ((first, "put"), (last, "get")):
             player = self._programs.players[member.number]
             try:
-                limit = min(_PUT_SECONDS, self._limit_seconds)
                 answer = player.ask({"do": what, **order}, limit)
             except StoppedError as stopped:
                 return Transfer(put, got, size, f"{what}: {stopped}")
@@ -275,12 +253,10 @@ class StepTimes:
         now = time.monotonic()
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
-        sizes = {} if process is None else status_bytes(process.pid)
-        first = self._pages is None
-        if not first and pages != self._pages:
+        pinned = 0 if process is None else status_bytes(process.pid).get("VmPin", 0)
+        if self._pages is not None and pages != self._pages:
             self._populated_at = now
-        pinned = sizes.get("VmPin", 0)
-        if not first and pinned > self._pinned:
+        if self._pages is not None and pinned > self._pinned:
             self._first_pinned_at = self._first_pinned_at or now
             self._pinned_at = now
         self._pages, self._pinned = pages, pinned
@@ -328,11 +304,8 @@ class MemoryWatch:
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
         """Return the first need that exceeds its room, and that room; None if all fit."""
-        for room in self._rooms():
-            need = need_bytes.get(room.node, 0)
-            if need > room.bytes:
-                return need, room
-        return None
+        rooms = ((need_bytes.get(room.node, 0), room) for room in self._rooms())
+        return next((row for row in rooms if row[0] > row[1].bytes), None)
 
     def _rooms(self) -> Iterator[Room]:
         """Yield the room of the host, of each watched node and of the cgroup, if it has a limit."""
@@ -377,10 +350,8 @@ def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown | None) -> Room:
         return Room(-1, f"the cgroup's memory cannot be read: {headroom.reason}")
     limit = root.integer(headroom.source)
     left = 0 if isinstance(limit, Unknown) else limit // LEFT_SHARE
-    return Room(
-        headroom.left_bytes - left,
-        f"{format_bytes(left)} of {headroom.source} is left alone",
-    )
+    why = f"{format_bytes(left)} of {headroom.source} is left alone"
+    return Room(headroom.left_bytes - left, why)
 
 
 def _pools(root: Root) -> dict[int, Pool]:
@@ -430,10 +401,8 @@ def others(root: Root) -> list[str]:
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
     """Return pages more than before, by size and node, without those that are as before."""
-    now = pages_in_use(root)
-    return {
-        spot: now[spot] - before.get(spot, 0) for spot in now if now[spot] != before.get(spot, 0)
-    }
+    more = {spot: pages - before.get(spot, 0) for spot, pages in pages_in_use(root).items()}
+    return {spot: pages for spot, pages in more.items() if pages}
 
 
 def status_bytes(pid: int) -> Mapping[str, int]:
