@@ -52,6 +52,12 @@ COMPUTED = set(
 LOGS = ROOT / "tests/data/logs"
 
 
+def rows_of(name: str) -> list[list[str]]:
+    """The rows of a table in tests/data."""
+    text = (ROOT / f"tests/data/{name}.tsv").read_text()
+    return [line.split("\t") for line in text.rstrip("\n").split("\n")]
+
+
 def plain(text: str, _colour: str) -> str:
     return text
 
@@ -171,188 +177,32 @@ def test_a_table_has_what_a_row_may_have(name: str) -> None:
             assert all(type(each) is int for each in case.get("above", {}).values()), row["id"]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("healthy-*.log")))
-def test_a_good_start_has_nothing_to_explain(name: str) -> None:
-    """Mooncake's logs were recorded; they hold E and W lines that mean nothing."""
-    assert of_file(name) == []
+FILES = rows_of("log_files")
 
 
-FILES = (
-    ("hugepages-l2.log", "mooncake.l2-map", "hugetlb.shortage"),
-    ("hugepages-l2-0.3.14.log", "mooncake.l2-hugepages", "hugetlb.shortage"),
-    ("hugepages-arena.log", "mooncake.arena-hugepages", "hugetlb.shortage"),
-    ("hugepages-segment.log", "mooncake.mmap", "hugetlb.shortage"),
-    ("no-memory.log", "mooncake.segment-memory", "hugetlb.shortage"),
-    ("master-dead.log", "mooncake.master-unreachable", "service.reachable"),
-    ("master-port-taken.log", "mooncake.master-ended", "network.port-taken"),
-    ("master-admin-port-taken.log", "mooncake.port-taken", "network.port-taken"),
-    ("metadata-dead.log", "mooncake.metadata-curl", "service.reachable"),
-    ("versions-differ.log", "mooncake.wire", "software.version-skew"),
-    ("library-missing.log", "library.missing", "software.library-missing"),
-    ("rdma-device-missing.log", "mooncake.no-rdma-devices", "rdma.no-device"),
-    ("store-full.log", "mooncake.no-space", "segment-nowhere"),
-    ("offload-link.log", "mooncake.offload-path", "storage.offload-path"),
-    ("io-uring-memlock.log", "mooncake.uring-buffer", "memlock.io-uring-buffers"),
-    ("io-uring-above-1gib.log", "mooncake.uring-buffer", "io-uring.unavailable"),
-    ("kernel-mkeys.log", "kernel.mlx5-limits", "rdma.resources"),
-    ("oom-in-container.log", "kernel.oom-cgroup", "memory.cgroup"),
-    ("threads-master.log", "process.terminate", "limits.threads"),
-    ("threads-openblas.log", "threads.refused", "limits.threads"),
-    ("duplicate-name.log", "peer.name-taken", "service.reachable"),
-    ("metadata-port-taken.log", "mooncake.port-taken", "network.port-taken"),
-    ("etcd-metadata-dead.log", "mooncake.metadata-store", "service.reachable"),
-    ("redis-as-master.log", "client.ha-entry", "service.reachable"),
-    ("no-mooncake-client.log", "client.dead", "service.reachable"),
-    ("peer-closes.log", "peer.socket", "service.reachable"),
-    ("master-killed.log", "mooncake.master-lost", "service.reachable"),
-    ("peer-gone.log", "mooncake.handshake-connect", "service.reachable"),
-    ("protocol-unknown.log", "mooncake.protocol", "choice-unknown"),
-    ("metadata-other-server.log", "mooncake.metadata-path", "service.reachable"),
-    ("metadata-redis-not-built.log", "mooncake.metadata-scheme", "service.address"),
-    ("segment-too-small.log", "memory.too-small", "memory.host"),
-    ("name-after-kill.log", "peer.name-taken", "service.reachable"),
-    ("service-master-none.log", "mooncake.master-unreachable", "service.reachable"),
-    ("mooncake-client-port-taken.log", "mooncake.client-socket", "network.port-taken"),
-    ("mooncake-client-killed.log", "client.ipc", "service.reachable"),
-    ("client-address-space.log", "mooncake.segment-memory", "hugetlb.shortage"),
-    ("client-master-name.log", "mooncake.master-unreachable", "service.reachable"),
-    ("client-master-no-port.log", "mooncake.master-unreachable", "service.reachable"),
-    ("client-metadata-name.log", "mooncake.metadata-curl", "service.reachable"),
-    ("client-object-large.log", "mooncake.local-buffer", "local-buffer-ignored"),
-    ("client-protocol-case.log", "mooncake.protocol", "choice-unknown"),
-    ("client-rdma-without-nic.log", "mooncake.no-rdma-devices", "rdma.no-device"),
-    ("master-address-other.log", "mooncake.master-ended", "network.port-taken"),
-    ("master-allocator.log", "mooncake.master-refuses", "mooncake-flags-refused"),
-    ("master-config-missing.log", "mooncake.master-config", "mooncake-flags-refused"),
-    ("master-config-yaml.log", "mooncake.master-config", "mooncake-flags-refused"),
-    ("master-eviction-ratio.log", "mooncake.flag-value", "mooncake-flags-refused"),
-    ("master-files.log", "runtime.nofile", "limits.nofile"),
-    ("master-flag-unknown.log", "mooncake.flag-unknown", "mooncake-flag-unknown"),
-    ("master-flag-value.log", "mooncake.flag-illegal", "mooncake-flags-refused"),
-    ("master-ha-etcd-dead.log", "mooncake.etcd-client", "service.reachable"),
-    ("master-ha-no-backend.log", "mooncake.master-refuses", "mooncake-flags-refused"),
-    ("master-ha-type.log", "mooncake.master-refuses", "mooncake-flags-refused"),
-    ("offload-a-file.log", "mooncake.offload-path", "storage.offload-path"),
-    ("offload-folder-missing.log", "mooncake.offload-path", "storage.offload-path"),
-    ("offload-read-only.log", "mooncake.offload-path", "storage.offload-path"),
-    ("offload-relative.log", "mooncake.offload-path", "storage.offload-path"),
-    ("service-file-field.log", "service.field", "store-service-refused"),
-    ("service-file-json.log", "service.config", "store-service-refused"),
-    ("service-file-missing.log", "service.config", "store-service-refused"),
-    ("service-file-size.log", "service.config", "store-service-refused"),
-    ("standalone-flag.log", "mooncake.flag-unknown", "mooncake-flag-unknown"),
-    ("standalone-protocol.log", "mooncake.protocol", "choice-unknown"),
-    ("standalone-rdma-device.log", "mooncake.no-rdma-devices", "rdma.no-device"),
-    ("offload-full.log", "offload.space", "storage.offload-path"),
-    ("client-root-fs.log", "offload.root", "storage.offload-path"),
-    ("client-older.log", "mooncake.wire", "software.version-skew"),
-    ("metadata-gone-later.log", "mooncake.metadata-curl", "service.reachable"),
-    ("engine-other-server.log", "peer.closed", "service.reachable"),
-    ("engine-peer-closed.log", "peer.tcp-session", "service.reachable"),
-    ("engine-wrong-address.log", "peer.tcp-rejected", "service.reachable"),
-    ("engine-wrong-name.log", "mooncake.peer-name", "network.advertised-address"),
-    ("engine-wrong-port.log", "mooncake.handshake-connect", "service.reachable"),
-    ("etcd-full.log", "mooncake.metadata-store", "service.reachable"),
-    ("etcd-killed-before-get.log", "mooncake.metadata-store", "service.reachable"),
-    ("etcd-killed.log", "mooncake.metadata-store", "service.reachable"),
-    ("etcd-name-again.log", "process.signal", "client-name-twice"),
-    ("etcd-name-twice.log", "process.signal", "client-name-twice"),
-    ("etcd-other-server.log", "mooncake.metadata-store", "service.address"),
-    ("etcd-user.log", "mooncake.metadata-store", "service.reachable"),
-    ("hugepages-other-node.log", "process.sigbus", "hugetlb.node-shortage"),
-    ("master-etcd-killed.log", "master.etcd-key", "service.reachable"),
-    ("master-ha-redis.log", "mooncake.master-refuses", "mooncake-flags-refused"),
-    ("pd-bootstrap-dead.log", "pd.not-registered", "pd-bootstrap-differs"),
-    ("pd-kv-type.log", "pd.mismatch", "pd-bootstrap-differs"),
-    ("pd-not-registered.log", "pd.not-registered", "pd-bootstrap-differs"),
-    ("pd-other-server.log", "pd.register-failed", "pd-bootstrap-differs"),
-    ("pd-page-size.log", "pd.mismatch", "pd-bootstrap-differs"),
-    ("pd-port-taken.log", "start.server-port", "network.port-taken"),
-    ("pd-register-dead.log", "pd.register-failed", "pd-bootstrap-differs"),
-    ("rdma-device-name.log", "mooncake.no-rnic", "rdma.no-device"),
-    ("rdma-gid-index.log", "mooncake.gid-null", "rdma.gid"),
-    ("rdma-memlock-two.log", "mooncake.register-enomem", "memlock.limit"),
-    ("rdma-memlock.log", "mooncake.register-enomem", "memlock.limit"),
-    ("rdma-no-permission.log", "mooncake.uverbs", "rdma.uverbs-permission"),
-    ("rdma-other-protocol.log", "transfer.no-transport", "network.advertised-address"),
-    ("rdma-peer-gone.log", "rdma.cq-stuck", "rdma.gid"),
-    ("rdma-port-down.log", "mooncake.no-rnic", "rdma.port-down"),
-    ("rdma-rails.log", "mooncake.qp-rtr", "rdma.gid"),
-)
+@pytest.mark.parametrize(("name", "cause", "check", "why", "do"), FILES)
+def test_a_recorded_failure_has_its_cause_first(
+    name: str, cause: str, check: str, why: str, do: str
+) -> None:
+    """What followed from it stands below; its words choose what is said.
 
-
-@pytest.mark.parametrize(("name", "cause", "check"), FILES)
-def test_a_recorded_failure_has_its_cause_first(name: str, cause: str, check: str) -> None:
-    """What followed from it stands below."""
-    found = of_file(name)
-    assert found[0].pattern == cause
-    assert found[0].checks[0] == check
-    assert sorted(found, key=lambda each: each.stage) == found
-
-
-# Excerpts of public threads, with other names and addresses: what the thread settled on.
-PUBLIC = (
-    ("public-asymmetric-mha.log", "hicache.two-buffers"),
-    ("public-batch-get-assert.log", "sglang.assertion"),
-    ("public-bootstrap-local-ports.log", "mooncake.connect-local-ports"),
-    ("public-bootstrap-refused.log", "pd.not-registered"),
-    ("public-bootstrap-timeout.log", "pd.bootstrap-timeout"),
-    ("public-disk-descriptor.log", "mooncake.disk-descriptor"),
-    ("public-dmabuf.log", "mooncake.dmabuf-unsupported"),
-    ("public-dns.log", "client.rpc-dns"),
-    ("public-draft-batch-copy.log", "cuda.batch-copy"),
-    ("public-draft-pool.log", "hicache.draft-pool"),
-    ("public-draft-write.log", "hicache.draft-write"),
-    ("public-dual-nic.log", "rdma.silent-peer"),
-    ("public-etcd-not-built.log", "mooncake.metadata-scheme"),
-    ("public-etcd-stopped.log", "master.etcd-lease"),
-    ("public-gid-link-local.log", "mooncake.qp-rtr"),
-    ("public-gid-null-roce.log", "mooncake.gid-null"),
-    ("public-gid-table-noise.log", "mooncake.gid-none"),
-    ("public-host-memory-reserve.log", "sglang.host-memory"),
-    ("public-http-threads.log", "mooncake.metadata-curl"),
-    ("public-ipv6-name.log", "mooncake.peer-name"),
-    ("public-keys-ultra-limit.log", "mooncake.offload-store"),
-    ("public-libetcd-wrapper.log", "library.missing"),
-    ("public-lmcache-batch-get.log", "advisory.mp-2026-0040"),
-    ("public-lmcache-setup.log", "mooncake.no-method"),
-    ("public-memlock-two-nics.log", "mooncake.register-enomem"),
-    ("public-mkeys.log", "mooncake.register-eagain"),
-    ("public-mtu-differs.log", "rdma.mtu-mismatch"),
-    ("public-no-ipv4-gid.log", "mooncake.gid-none"),
-    ("public-non-cuda-libcudart.log", "library.missing"),
-    ("public-nvlink-800.log", "mooncake.nvlink"),
-    ("public-nvlink-no-hca.log", "mooncake.address-not-found"),
-    ("public-nvlink-undefined.log", "library.symbol"),
-    ("public-offload-duplicate.log", "mooncake.offloaded-twice"),
-    ("public-offload-multi-nic.log", "advisory.mp-2026-0071"),
-    ("public-offload-nothing.log", ""),
-    ("public-prefetch-deadlock.log", "hicache.progress"),
-    ("public-register-efault.log", "mooncake.register-efault"),
-    ("public-rpc-rdma.log", "client.rpc-rdma"),
-    ("public-standalone-allocator.log", "sglang.standalone"),
-    ("public-tcp-gpu-memory.log", "peer.tcp-gpu"),
-    ("public-tcp-read-eof.log", "peer.tcp-session"),
-    ("public-tcp-refused.log", "peer.tcp-refused"),
-    ("public-tcp-segfault.log", "process.signal"),
-    ("public-transfer-local-ports.log", "mooncake.connect-local-ports"),
-    ("public-warmup-race.log", "mooncake.handshake-connect"),
-    ("public-zero-address.log", "peer.bind-address"),
-)
-
-
-@pytest.mark.parametrize(("name", "cause"), PUBLIC)
-def test_what_a_public_thread_settled_on_is_the_first_answer(name: str, cause: str) -> None:
-    """Of a line that the thread found harmless there is none, and it is known."""
+    Those that begin with public are excerpts of threads, with other names and addresses: the cause
+    is what the thread settled on. Of a line that it found harmless there is none, and it is known.
+    """
     with (LOGS / name).open("rb") as file:
         reading = read_log(read_blocks(file))
-    assert next((each.pattern for each in reading.explanations), "") == cause
+    found = reading.explanations
+    assert next((each.pattern for each in found), "") == cause
     assert cause or not reading.unknown
+    assert not why or (why in found[0].cause and do in found[0].remedy)
+    if check:
+        assert found[0].checks[0] == check
+        assert sorted(found, key=lambda each: each.stage) == found
 
 
 def test_every_log_is_tested() -> None:
     """No file lies among the logs that no test reads."""
-    named = {name for name, *_ in (*FILES, *PUBLIC)} | {"environment.log", "sigquit-killed.log"}
+    named = {row[0] for row in FILES} | {"environment.log", "sigquit-killed.log"}
     assert {path.name for path in LOGS.glob("*.log") if "healthy" not in path.name} == named
 
 
@@ -365,55 +215,16 @@ def test_variables_are_gathered_in_one_explanation() -> None:
     assert {"MC_GID_INDEX", "MC_MTU", "MC_MMAP_ARENA_POOL_SIZE"} <= set(environment.names)
 
 
-ENOMEM = "Failed to register memory 0x7f0a: Cannot allocate memory [12]"
-EAGAIN = "Failed to register memory 0x7f0a: Resource temporarily unavailable [11]"
-EFAULT = "Failed to register memory 0x7f0a: Bad address [14]"
 EINVAL = "Failed to register memory 0x7f0a: Invalid argument [22]"
 HUGE = "I1121 utils.h:335] Using hugepage size: 2MB"
-MKEY = "mlx5_core 0000:3b:00.0: mlx5_cmd_out_err:816:(pid 1): CREATE_MKEY(0x200) op_mod(0x0) failed"
 KILLED = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9)."
-SIGBUS = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -7)."
 OOM = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=7,uid=0"
-NO_MATCH = "No matched device found: mlx5_1"
-
-DECIDED = (
-    ("mooncake.register-enomem", [ENOMEM], "memlock.limit"),
-    (
-        "mooncake.register-enomem",
-        [ENOMEM, f"{MKEY}, status limits exceeded(0x8), syndrome (0x18af6)"],
-        "rdma.resources",
-    ),
-    (
-        "mooncake.register-enomem",
-        [ENOMEM, "python3: page allocation failure: order:9, mode:0xcc0"],
-        "memory.host",
-    ),
-    ("mooncake.register-eagain", [EAGAIN], "rdma.resources"),
-    ("mooncake.register-efault", [EFAULT], "gpu.peer-memory"),
-    ("mooncake.register-einval", [EINVAL], "rdma.region-too-large"),
-    ("mooncake.register-einval", [HUGE, EINVAL], "rdma.fork-safe"),
-    ("process.sigbus", [SIGBUS], "shm.space"),
-    ("process.sigbus", [HUGE, SIGBUS], "hugetlb.node-shortage"),
-    ("mooncake.device-missing", [NO_MATCH], "rdma.device-missing"),
-    ("mooncake.device-missing", ["Device mlx5_1 port not active", NO_MATCH], "rdma.port-down"),
-    (
-        "mooncake.l2-map",
-        ["Failed to map shared memory: Cannot allocate memory"],
-        "memory.host",
-    ),
-    ("sglang.numa-binding", ["setting membind: Invalid argument"], "numa.cpuset-excludes"),
-    ("sglang.numa-binding", ["set_mempolicy: Operation not permitted"], "numa.policy-refused"),
-    (
-        "mooncake.handshake-connect",
-        ["SocketHandShakePlugin: connect()10.0.0.2:15000: Cannot assign requested address [99]"],
-        "network.port-range",
-    ),
-)
 
 
-@pytest.mark.parametrize(("pattern", "lines", "check"), DECIDED)
-def test_other_lines_decide_what_an_errno_meant(pattern: str, lines: list[str], check: str) -> None:
-    """Before or after it in the log."""
+@pytest.mark.parametrize("row", rows_of("log_decided"), ids=" ".join)
+def test_other_lines_or_names_decide_what_a_line_means(row: list[str]) -> None:
+    """Other lines do so before or after it in the log. A row: pattern, check, lines."""
+    pattern, check, *lines = row
     assert only(lines, pattern).checks[0] == check
     assert only(lines[::-1], pattern).checks[0] == check
 
@@ -501,44 +312,6 @@ def test_an_unknown_flag_is_told_by_the_releases_that_have_it(name: str, says: s
     """The line is the same for a flag that was dropped, one to come and one misspelt."""
     found = only([f"ERROR: unknown command line flag '{name}'"], "mooncake.flag-unknown")
     assert says in found.decided
-
-
-RUNC = "error during container init: error setting rlimits for ready process: error setting rlimit "
-NO_NODE = "0/3 nodes are available: 3 Insufficient {}. preemption: 0/3 nodes are available"
-LOW = "The node was low on resource: {}. Threshold quantity: 10Gi, available: 1Gi."
-
-LIMITED = (
-    ("runtime.rlimit", f"{RUNC}type 8: operation not permitted", "memlock.runtime-limit"),
-    ("runtime.rlimit", f"{RUNC}type 7: operation not permitted", "limits.nofile"),
-    ("runtime.rlimit", "crun: setrlimit `RLIMIT_NPROC`: Operation not permitted", "limits.threads"),
-    (
-        "runtime.ulimit",
-        "bash: ulimit: max locked memory: cannot modify limit: Operation not permitted",
-        "memlock.runtime-limit",
-    ),
-    (
-        "runtime.ulimit",
-        "bash: ulimit: open files: cannot modify limit: Operation not permitted",
-        "limits.nofile",
-    ),
-    ("runtime.unschedulable", NO_NODE.format("hugepages-2Mi"), "hugetlb.shortage"),
-    ("runtime.unschedulable", NO_NODE.format("rdma/hca_shared_devices_a"), "rdma.no-device"),
-    ("runtime.unschedulable", NO_NODE.format("nvidia.com/gpu"), "gpu.count"),
-    ("runtime.unschedulable", NO_NODE.format("memory"), "memory.host"),
-    ("runtime.evicted", LOW.format("memory"), "memory.host"),
-    ("runtime.evicted", LOW.format("ephemeral-storage"), "storage.offload-space"),
-    (
-        "mooncake.offload-mount",
-        "MountLocalDiskSegment failed, error code is UNABLE_OFFLOAD",
-        "offload-one-sided",
-    ),
-)
-
-
-@pytest.mark.parametrize(("pattern", "line", "check"), LIMITED)
-def test_a_limit_or_resource_is_told_by_its_name(pattern: str, line: str, check: str) -> None:
-    """Where one message serves many limits, the one that is meant has its check."""
-    assert only([line], pattern).checks[0] == check
 
 
 def test_an_address_of_another_host_is_no_port_that_is_taken() -> None:
