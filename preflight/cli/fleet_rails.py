@@ -23,7 +23,7 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     Exit codes: 0 each port reaches the same port of the others; 1 some cannot; 2 some node is not
     reached at all; 3 unknown; 64 usage error; 70 a defect of this program.
     """
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import painter, say, say_json
     from preflight.fleet.rails import rail_answer, rails_object, rails_text
     from preflight.fleet.reports.reading import read_reports
     from preflight.fleet.reports.rows import settled
@@ -38,5 +38,5 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
         reason = f"{word.upper()}: {answer.said}"
         say_json(envelope("rails", answer.exit_code, found, word=word, reason=reason))
     else:
-        say(rails_text(answer, painter(color), columns(), verbosity))
+        say(rails_text(answer, painter(color), verbosity))
     return answer.exit_code

@@ -17,16 +17,8 @@ from preflight.check.rails import Rail
 from preflight.check.report import fold as fold_words
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import in_order
-from preflight.fleet.base.text import (
-    Paint,
-    cut,
-    grid,
-    have_and_need,
-    nodes_text,
-    painted,
-    plural,
-    rest_of,
-)
+from preflight.fleet.base.text import Paint, nodes_text, plural
+from preflight.fleet.remote.answers import FleetAnswer, answer_lines
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
     STATUSES,
@@ -39,15 +31,12 @@ from preflight.fleet.reports.rows import (
     worst,
 )
 from preflight.render.plain_data import plain
-from preflight.render.text import filled
 
 INFINIBAND = "InfiniBand"
 UNREAD = "what is routed out of it was not read"
 NO_GID = "Mooncake takes no GID of it"
 # Without a route out of a port's interface, Linux looks for the address on its very link.
 UNLESS = ", unless both lie on one link{}: measure --serve there and --to here tells"
-# The whole is in --json.
-MOST_ROWS = 30
 MOST_NAMED = 3
 
 
@@ -245,17 +234,8 @@ def rails_object(answer: RailAnswer) -> Json:
     }
 
 
-def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> str:
+def rails_text(answer: RailAnswer, paint: Paint, verbosity: int) -> str:
     """Return the answer without a final newline. verbosity: below 0 the verdict alone."""
-    lines = [painted(paint, answer.status, answer.said, answer.status.upper())]
-    if verbosity < 0:
-        return lines[0]
-    for finding, names in answer.findings:
-        head = f"{finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
-        lines.append(painted(paint, finding.status, head))
-        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
-            if text:
-                lines.append(filled(f"      {text}", width, 0))
     rows = []
     for rail, lanes in answer.table.items():
         for lane, nodes in lanes.items():
@@ -263,9 +243,9 @@ def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> 
             where = where if isinstance(where, str) else f"unknown: {where.reason}"
             kind = lane.gid_type or lane.link_layer
             rows.append((clean(rail), kind, clean(where), nodes_text(nodes)))
-    shown = rows if verbosity > 0 else rows[:MOST_ROWS]
-    lines += grid(["rail", "GID", "network", "nodes"], shown) if rows else []
-    return "\n".join([*lines, *rest_of(len(shown), rows)])
+    heads = ("rail", "GID", "network", "nodes")
+    shown = FleetAnswer(answer.findings, answer.said, {}, heads, rows)
+    return "\n".join(answer_lines(answer.status, shown, paint, verbosity))
 
 
 def lane_of(rail: Rail) -> Lane:

@@ -75,11 +75,12 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return None
     from preflight.processes.processes import LaunchOptions
 
+    version = host.extras.get("mooncake_version")
     given_options = LaunchOptions(
         None,
         words.nic_nodes,
         words.rank_nodes,
-        words.mooncake_version or _captured_version(host),
+        words.mooncake_version or (version if isinstance(version, str) else None),
         words.sglang_version,
         words.model_config,
         words.gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
@@ -89,9 +90,8 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if words.words and carried is None:
         from preflight.inputs.written_launch import read_launch
 
-        launch = read_launch(
-            words.words, words.env_files, host.environment, host.root, words.is_command
-        )
+        of = host.environment, host.root, words.is_command
+        launch = read_launch(words.words, words.env_files, *of)
         if words.by_program:
             from preflight.launches.source import named_by_program
 
@@ -99,9 +99,8 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         if host.capture is None:
             from preflight.sizing.chosen_releases import installed_there
 
-            given_options = given_options._replace(
-                installed=installed_there(launch.reading, host.root)
-            )
+            installed = installed_there(launch.reading, host.root)
+            given_options = given_options._replace(installed=installed)
         return launch, given_options
     from preflight.inputs.launch_record import launch_from
 
@@ -205,31 +204,20 @@ def captured_installed(host: Host) -> Installed | None:
     from checks.base.installed import Installed
 
     sglang = recorded.get("sglang")
-    return Installed(
-        _pairs(recorded.get("mooncake")),
-        sglang if isinstance(sglang, str) else None,
-        others=_pairs(recorded.get("others")),
-    )
+    mooncake, others = _pairs(recorded.get("mooncake")), _pairs(recorded.get("others"))
+    return Installed(mooncake, sglang if isinstance(sglang, str) else None, others=others)
 
 
 def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
     pairs = recorded if isinstance(recorded, list) else []
-    return tuple(
-        (str(pair[0]), str(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2
-    )
-
-
-def _captured_version(host: Host) -> str | None:
-    """Return the Mooncake that was named for the capture."""
-    version = host.extras.get("mooncake_version")
-    return version if isinstance(version, str) else None
+    two = (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2)
+    return tuple((str(name), str(version)) for name, version in two)
 
 
 def _refuse_without_launch(words: LaunchWords) -> None:
     """Raise UsageError for options about a launch if no launch is given."""
-    for name, value in words._asdict().items():
-        if value:
-            option = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}.get(
-                name, f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
-            )
-            raise UsageError(f"{option} is about a launch: give a script, or a command after --")
+    named = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}
+    for name in (name for name, value in words._asdict().items() if value):
+        usual = f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
+        option = named.get(name, usual)
+        raise UsageError(f"{option} is about a launch: give a script, or a command after --")

@@ -134,28 +134,17 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     """
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
-    ids_parts = {
-        each.id: [
-            {*words_of, *_LETTERS_OR_NUMBER.findall(" ".join(words_of))}
-            for text in (
-                # A family's name stands in many ids, and tells none of them apart.
-                f"{each.id.split('.')[1] if each.process else each.id} {' '.join(each.checks)}",
-                each.example,
-                each.cause,
-                f"{each.remedy} {each.apart}",
-            )
-            for words_of in [_words(text)]
-        ]
-        for each in patterns
-        if each.cause
-    }
-    weights = {
-        word: math.log1p(
-            len(ids_parts)
-            / (1 + sum(any(word in each for each in each) for each in ids_parts.values()))
-        )
-        for word in asked
-    }
+    ids_parts = {}
+    for each in (each for each in patterns if each.cause):
+        # A family's name stands in many ids, and tells none of them apart.
+        id_ = each.id.split(".")[1] if each.process else each.id
+        names, remedy = f"{id_} {' '.join(each.checks)}", f"{each.remedy} {each.apart}"
+        split = map(_words, (names, each.example, each.cause, remedy))
+        ids_parts[each.id] = [{*of, *_LETTERS_OR_NUMBER.findall(" ".join(of))} for of in split]
+    weights = {}
+    for word in asked:
+        times = sum(any(word in part for part in parts) for parts in ids_parts.values())
+        weights[word] = math.log1p(len(ids_parts) / (1 + times))
     shares = {}
     for id_, parts in ids_parts.items():
         worth = 0.0
@@ -211,16 +200,12 @@ def index_rows() -> list[Explanation]:
 
 def index_text(rows: Iterable[Explanation], width: int) -> str:
     """Return a table of known lines: printer, cause and checks, for a terminal of ``width``."""
-    return "\n".join(
-        "\n".join(
-            [
-                _filled(f"{row.excerpt}  ({row.printer})", width, 2),
-                _filled(f"    {row.cause}", width, 4),
-                _filled(f"    {', '.join(row.checks) or row.pattern}", width, 4),
-            ]
-        )
-        for row in rows
-    )
+    lines: list[str] = []
+    for row in rows:
+        lines.append(_filled(f"{row.excerpt}  ({row.printer})", width, 2))
+        lines.append(_filled(f"    {row.cause}", width, 4))
+        lines.append(_filled(f"    {', '.join(row.checks) or row.pattern}", width, 4))
+    return "\n".join(lines)
 
 
 def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:

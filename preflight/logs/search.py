@@ -102,8 +102,11 @@ class Search:
                     break
                 # A slice was made, not positions: ^ and $ mean this line.
                 match = _compiled(pattern.regex).search(text)
-                if match is None or (pattern.process and _is_information(pattern, text)):
+                if match is None:
                     continue
+                head = _GLOG_HEAD.search(text, 0, 200) if pattern.process else None
+                if head and head[1] == "I" and pattern.stage is not Stage.HARMLESS:
+                    continue  # a family is about faults, and this is none
                 known.add(start)
                 if pattern.cause:
                     explained.add(start)
@@ -211,12 +214,6 @@ def _fault_kind(line: str) -> str:
     if line[:1].isspace() or _CALM.search(line) or not _LOUD.search(line):
         return ""
     return "error" if re.search(r"\b(?:ERROR|FATAL|CRITICAL)\b", line) else "line"
-
-
-def _is_information(pattern: Pattern, text: str) -> bool:
-    """Return whether a line is glog's INFO, and the pattern is about faults."""
-    head = _GLOG_HEAD.search(text, 0, 200)
-    return head is not None and head[1] == "I" and pattern.stage is not Stage.HARMLESS
 
 
 _TIME = regex(
@@ -380,18 +377,14 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
     """Return the named groups that matched; ``name2`` is ``name`` in another branch."""
-    return {
-        key.rstrip(_DIGITS): _plain_value(value)
-        for key, value in match.groupdict().items()
-        if value is not None
-    }
-
-
-def _plain_value(value: str) -> str:
-    # Mooncake up to 0.3.12 prints a port as the byte itself.
-    if len(value) == 1 and value < " ":
-        return str(ord(value))
-    return _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
+    groups = {}
+    for key, value in match.groupdict().items():
+        if value is not None:
+            # Mooncake up to 0.3.12 prints a port as the byte itself.
+            byte = len(value) == 1 and value < " "
+            plain = str(ord(value)) if byte else _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
+            groups[key.rstrip(_DIGITS)] = plain
+    return groups
 
 
 def _excerpt(line: str, at: int) -> str:

@@ -30,9 +30,8 @@ _HELD = {"fits": Status.PASS, "too little": Status.FAIL}
 
 def rate_text(bytes_per_second: float) -> Quantity:
     """Return ``1.25 GB/s``, or ``4.66 MB/s``."""
-    name, scale = (
-        ("GB", GIGABYTE) if bytes_per_second >= GIGABYTE / 100 else ("MB", GIGABYTE / 1000)
-    )
+    giga = bytes_per_second >= GIGABYTE / 100
+    name, scale = ("GB", GIGABYTE) if giga else ("MB", GIGABYTE / 1000)
     return Quantity(f"{bytes_per_second / scale:.2f} {name}/s", bytes_per_second, "bytes/s")
 
 
@@ -94,14 +93,12 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
         have = rate.bytes_per_second
         finding = Finding(NIC, Status.PASS, rate.nic, rate_text(have), rate_text(need))
         whose = "the other NICs'" if beside > rate.link_bytes_per_second else "its link's"
-        said = [note for note in part.notes if note.startswith(f"{rate.nic}: ")]
-        if said and LATE in said[0]:  # a busy machine, or a rail that answers nobody
-            yield finding.unknown(f"{said[0]}: give --budget more")
+        said = next((note for note in part.notes if note.startswith(f"{rate.nic}: ")), "")
+        if LATE in said:  # a busy machine, or a rail that answers nobody
+            finding = finding.unknown(f"{said}: give --budget more")
         elif said or have < need:
-            text = said[0] if said else f"it is slower than half of {whose} speed"
-            yield finding.warned(text)
-        else:
-            yield finding
+            finding = finding.warned(said or f"it is slower than half of {whose} speed")
+        yield finding
 
 
 def _registration(measured: MeasuredRun) -> Iterator[Finding]:
@@ -109,14 +106,11 @@ def _registration(measured: MeasuredRun) -> Iterator[Finding]:
     answer = measured.part("registration").ceiling
     if answer is None or answer.status == "measured":
         return
-    held = Unknown(answer.reason)
-    have = held if answer.measured is None else format_bytes(answer.measured.held_bytes)
-    need = answer.need
-    needed = format_bytes(need.nic_bytes) if isinstance(need, ProbeNeed) else ""
+    have = "" if answer.measured is None else format_bytes(answer.measured.held_bytes)
+    need = format_bytes(answer.need.nic_bytes) if isinstance(answer.need, ProbeNeed) else ""
     subject = ", ".join(answer.devices) or "RDMA devices"
     status = _HELD.get(answer.status, Status.UNKNOWN)
-    shown = "" if isinstance(have, Unknown) else have
-    yield Finding(REGISTRATION, status, subject, shown, needed, text=answer.reason)
+    yield Finding(REGISTRATION, status, subject, have, need, text=answer.reason)
 
 
 def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
@@ -129,11 +123,10 @@ def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
         finding = Finding(READY, Status.PASS, start.name, have, need)
         least = math.ceil(seconds * _MARGIN)
         if least > start.allowed_seconds:
-            yield finding.warned(
-                "its startupProbe ends the container before its memory is there",
-                f"startupProbe: periodSeconds: 10, failureThreshold: {math.ceil(least / 10)}, and "
-                "more by the time that the model takes to load",
-            )
+            text = "its startupProbe ends the container before its memory is there"
+            advice = f"startupProbe: periodSeconds: 10, failureThreshold: {math.ceil(least / 10)}, "
+            advice += "and more by the time that the model takes to load"
+            yield finding.warned(text, advice)
         else:
             yield finding.unknown(missing) if missing else finding
 
@@ -223,17 +216,14 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
 
 def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
     """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them."""
-    took = dict(hits(measured, token_bytes))
+    took = {tier: seconds_text(seconds) for tier, seconds in hits(measured, token_bytes)}
     speed = tokens_per_second or measured.tokens_per_second
-    each = [
-        f"{tier} {seconds_text(took[tier]) if tier in took else 'was not measured'}"
-        for tier in ("L2", "L3", "SSD")
-    ]
+    each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in ("L2", "L3", "SSD"))
     computed = "" if speed is None else f"; computing them takes {seconds_text(TOKENS / speed)}"
     by_gpu = measured.part("memory").best("copy-to-gpu")
     no_gpu = "" if by_gpu else "; of L2 one thread's copy in memory: that to a GPU was not measured"
     about = f"{token_bytes} bytes a token, one client{no_gpu}"
-    return f"{TOKENS} tokens come out of {', '.join(each)} ({about}){computed}"
+    return f"{TOKENS} tokens come out of {each} ({about}){computed}"
 
 
 def worth_notes(

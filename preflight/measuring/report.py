@@ -47,9 +47,8 @@ class MeasureAnswer(NamedTuple):
         statuses = {one.status for one in self.findings}
         if Status.FAIL in statuses:
             return exit_codes.FAIL
-        if any(part.failed for part in parts) or all(part.skipped for part in parts):
-            return exit_codes.UNKNOWN
-        if Status.UNKNOWN in statuses:
+        none = any(part.failed for part in parts) or all(part.skipped for part in parts)
+        if none or Status.UNKNOWN in statuses:
             return exit_codes.UNKNOWN
         return exit_codes.WARN if Status.WARN in statuses else exit_codes.PASS
 

@@ -77,15 +77,10 @@ def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
     """Return the fact, the most common value, and the other values with their nodes."""
-    most = (
-        "a tie"
-        if drifting.most is None
-        else f"{cut(drifting.most.value)} ({len(drifting.most.nodes)})"
-    )
-    others = [
-        f"{nodes_text(other.nodes)}: {cut(other.value) or 'empty'}"
-        for other in sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
-    ]
+    usual = drifting.most
+    most = "a tie" if usual is None else f"{cut(usual.value)} ({len(usual.nodes)})"
+    rare_first = sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
+    others = [f"{nodes_text(each.nodes)}: {cut(each.value) or 'empty'}" for each in rare_first]
     if len(drifting.others) > MOST_VARIANTS:
         others.append(f"and {len(drifting.others) - MOST_VARIANTS} more values")
     if drifting.unread:
@@ -121,16 +116,20 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     if verbosity >= 0:
         few = [finding for finding in fleet.findings if not _common(fleet, finding)]
         many = [finding for finding in fleet.findings if _common(fleet, finding)]
-        few_head = "Findings on few nodes" if many else "Findings"
-        waived = [
-            (on_nodes.finding, nodes_text(on_nodes.nodes)) for on_nodes in fleet.waived[:MOST_ROWS]
+        # A scheduler is given the lists of nodes.
+        named = ((status, fleet.of(status)) for status in STATUSES)
+        statuses = [
+            f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
+            for status, names in named
+            if names
         ]
+        few_head = "Findings on few nodes" if many else "Findings"
         ignored = [
-            f"{clean(on_nodes.check)} on {on}: {cut(on_nodes.ignored or '')}"
-            for on_nodes, on in waived
+            f"{clean(finding.check)} on {nodes_text(nodes)}: {cut(finding.ignored or '')}"
+            for finding, nodes in fleet.waived[:MOST_ROWS]
         ]
         parts += [
-            _statuses(fleet, paint),
+            "\n".join(statuses),
             _findings(few_head, few, paint, width),
             _findings("Findings on most nodes", many, paint, width),
             "\n".join(filled(f"ignored: {text}", width) for text in ignored),
@@ -140,16 +139,6 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
             _passed(fleet, width, verbosity),
         ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _statuses(fleet: Fleet, paint: Paint) -> str:
-    """Return the nodes of each status in short: a scheduler is given these lists."""
-    named = [(status, fleet.of(status)) for status in STATUSES]
-    return "\n".join(
-        f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
-        for status, names in named
-        if names
-    )
 
 
 def _common(fleet: Fleet, on_nodes: OnNodes) -> bool:
@@ -169,13 +158,9 @@ def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -
             continue
         shown[key] = shown.get(key, 0) + 1
         lines.append(_finding(on_nodes, paint, width))
-    alike = grouped(
-        ((on_nodes.finding.check, on_nodes.finding.status), on_nodes) for on_nodes in more
-    )
+    alike = grouped(((other.finding.check, other.finding.status), other) for other in more)
     for (check, status), others in alike.items():
-        text = (
-            f"  {status}: {clean(check)}{_on([name for other in others for name in other.nodes])}"
-        )
+        text = f"  {status}: {clean(check)}{_on([name for each in others for name in each.nodes])}"
         lines.append(filled(f"{text}: {len(others)} more, which --json has", width, 2))
     return "\n".join([head, *lines] if lines else [])
 
@@ -236,17 +221,17 @@ def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
     if verbosity <= 0:
         return f"pass: {plural(len(checks), 'check')} (which, and where: -v)"
     groups = grouped((tuple(in_order(names)), check) for check, names in checks.items())
-    return "\n".join(
-        filled(
-            f"pass on {nodes_text(names)}: {', '.join(map(clean, sorted(checks_passed)))}", width
-        )
-        for names, checks_passed in sorted(groups.items(), key=lambda item: len(item[0]))
+    rows = (
+        f"pass on {nodes_text(names)}: {', '.join(map(clean, sorted(passed)))}"
+        for names, passed in sorted(groups.items(), key=lambda item: len(item[0]))
     )
+    return "\n".join(filled(row, width) for row in rows)
 
 
 def fleet_object(fleet: Fleet) -> Json:
     """Return the answer of ``schemas/fleet-v1.schema.json``: lists of nodes are node sets."""
     pool = fleet.pool
+    shares = () if pool is None else pool.shares
     return {
         "nodes": len(fleet.nodes),
         "expected": fleet.expected,
@@ -278,9 +263,7 @@ def fleet_object(fleet: Fleet) -> Json:
         else {
             "total_bytes": pool.total_bytes,
             "stores": pool.stores,
-            "shares": [
-                {"size_bytes": size, "nodes": nodes_object(names)} for size, names in pool.shares
-            ],
+            "shares": [{"size_bytes": size, "nodes": nodes_object(n)} for size, n in shares],
             "unread": nodes_object(pool.unread),
         },
         "unusable": [

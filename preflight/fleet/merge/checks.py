@@ -103,9 +103,7 @@ def _one_address(
     written = {node: ", ".join(each) for node, each in named.items()}
     if len(processes) < 2:
         return
-    loopback = {
-        node for node, each in processes.items() if any(loops(address.host) for address in each)
-    }
+    loopback = {node for node, each in processes.items() if any(loops(a.host) for a in each)}
     # A node may call itself localhost where the others call it by its name.
     rest = [address for node, each in processes.items() if node not in loopback for address in each]
     local = loopback - {address.node for address in rest} if len(loopback) == 1 else loopback
@@ -176,8 +174,12 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
         for address in rail.known_addresses
     )
     for address, holders in owners.items():
-        if _is_local_address(address):
+        try:
+            parsed = ip_address(address)
+        except ValueError:
             continue
+        if parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified:
+            continue  # which several hosts may have
         devices = dict(holders)
         if len({rows[name].boot or name for name in devices}) > 1:
             have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
@@ -185,15 +187,6 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
             need = "an address of its own"
             finding = FleetFinding("fleet.address", "fail", address, have, need, text)
             yield OnNodes(finding, in_order(devices))
-
-
-def _is_local_address(address: str) -> bool:
-    """Return whether several hosts may have a text as address, or it is no address."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return True
-    return parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified
 
 
 def _versions(
@@ -222,9 +215,8 @@ def _versions(
             continue
         need = f"Mooncake {right}, as {who}" if right else "one version of Mooncake everywhere"
         status, text = _RELEASES[work_together(version, right)]
-        finding = FleetFinding(
-            "fleet.mooncake-version", status, "wheel.mooncake", f"Mooncake {version}", need, text
-        )
+        check, have = "fleet.mooncake-version", f"Mooncake {version}"
+        finding = FleetFinding(check, status, "wheel.mooncake", have, need, text)
         yield OnNodes(finding, in_order(names))
 
 

@@ -90,11 +90,9 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     absences = _absences(names, nodes_settled, reports.unusable, expected)
     of_fleet = [*absences, *nodes_settled.doubts, *fleet_findings(whole, facts)]
     # Of what a finding is about already, no drift is told.
-    versions = any(item.finding.check == "fleet.mooncake-version" for item in of_fleet)
-    compared = {
-        name: values for name, values in facts.items() if name != "wheel.mooncake" * versions
-    }
-    drifts = drift(compared, whole)
+    if any(item.finding.check == "fleet.mooncake-version" for item in of_fleet):
+        facts.pop("wheel.mooncake", None)
+    drifts = drift(facts, whole)
     wanting, waived, passed = _findings(rows, of_fleet, len(names))
     return Fleet(
         _verdict(rows, wanting, bool(drifts)),

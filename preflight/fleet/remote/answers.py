@@ -107,13 +107,13 @@ def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verb
         code, status, reason = answer.exit_code, answer.status, answer.verdict
         say_json(envelope(schema, code, parts, word=status, reason=reason))
     else:
-        say("\n".join(_lines(answer, painter(color), verbosity)))
+        say("\n".join(answer_lines(answer.status, answer, painter(color), verbosity)))
     return answer.exit_code
 
 
-def _lines(answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
+def answer_lines(status: str, answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
     """Yield the verdict, each finding with its nodes, amounts and text, and the table."""
-    yield painted(paint, answer.status, answer.verdict, answer.status.upper())
+    yield painted(paint, status, answer.verdict, status.upper())
     if verbosity < 0:
         return
     for finding, names in answer.findings:

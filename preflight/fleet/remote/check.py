@@ -8,7 +8,6 @@ from signal import SIGINT
 from preflight.base.output import Progress, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
-from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import named_nodes
 from preflight.fleet.merge.command import Shown, keep, prepare, show_fleet
 from preflight.fleet.merge.fleet import merged
@@ -47,7 +46,10 @@ def run_fleet_check(
         rows[reply.node] = answer.row
         if answer.document is not None:
             # At once: what is there stays there, whatever becomes of this process.
-            keep(reply.node, json.dumps(_under_name(answer.document, reply.node)), shown)
+            found = answer.document.get("answer") or {}
+            machine = {**(found.get("machine") or {}), "name": reply.node}
+            named = {**answer.document, "answer": {**found, "machine": machine}}
+            keep(reply.node, json.dumps(named), shown)
 
     def question(carried: bool) -> Question:
         return program.question(words, record or b"", carried, joined=True)
@@ -65,9 +67,7 @@ def run_fleet_check(
     code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
     if not stopped:
         return code
-    missing = sum(
-        any(finding.check == INTERRUPTED for finding in row.findings) for row in rows.values()
-    )
+    missing = sum(INTERRUPTED in {each.check for each in row.findings} for row in rows.values())
     text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
     say(text, err=True)
     return 128 + stopped
@@ -97,13 +97,6 @@ def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str,
     words += [f"--skip={check}" for check in selection.skip]
     words += [f"--ignore={check}={reason}" for check, reason in selection.ignore.items()]
     return (*words, *(["-"] if with_launch else []))
-
-
-def _under_name(document: Json, node: str) -> Json:
-    """Return a report under the name by which its node was asked."""
-    answer = document.get("answer") or {}
-    machine = {**(answer.get("machine") or {}), "name": node}
-    return {**document, "answer": {**answer, "machine": machine}}
 
 
 def sets_of(path: str) -> list[str]:

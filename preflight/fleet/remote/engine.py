@@ -13,6 +13,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -89,9 +90,17 @@ def ask(
     _make_room(int(task.info("fanout")))
     collector = _Collector(questions, answered)
     ticker = _Ticker(tick)
-    caught = _run(task, ssh, collector, ticker)
-    if collector.unrouted:
-        caught = _run(task, ssh, collector.again(), ticker, tree=False)
+
+    def start(**tree: bool) -> None:
+        for question, nodes in collector.waiting.items():
+            _shell(task, ssh, collector, NodeSet.fromlist(nodes), question, **tree)
+
+    try:
+        caught = _run(task, ticker, start)
+    except RouteResolvingError:
+        # Gateways that do not answer are found out by the way, and end the whole run.
+        collector.again()
+        caught = _run(task, ticker, partial(start, tree=False))
     collector.finish()
     if caught:
         raise RunInterruptedError(caught[0])
@@ -112,19 +121,16 @@ def ask_pairs(
     connections = max(2 * len(pairs), int(task.info("fanout")))  # all at once
     _make_room(connections)
     task.set_info("fanout", connections)
-    ticker = _Ticker(tick)
-    with _caught_signals() as caught:
-        ticker.caught = caught
-        collectors = [_PairCollector(pair, ssh, answered) for pair in pairs]
-        try:
-            for collector in collectors:
-                collector.start(task)
-            task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
-            task.resume()
-        except (RouteResolvingError, TopologyError, WorkerError) as error:
-            raise UsageError(f"ClusterShell refuses its configuration: {error}") from None
-        finally:
-            task.abort()
+    collectors = [_PairCollector(pair, ssh, answered) for pair in pairs]
+
+    def start() -> None:
+        for collector in collectors:
+            collector.start(task)
+
+    try:
+        caught = _run(task, _Ticker(tick), start)
+    except RouteResolvingError as error:
+        raise _refusal(error) from None
     for collector in collectors:
         collector.finish()
     if caught:
@@ -150,25 +156,25 @@ def _caught_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _run(
-    task: Any, ssh: SshNodes, collector: _Collector, ticker: _Ticker, **tree: bool
-) -> list[int]:
-    """Ask the collector's nodes; return the signals that arrived, which end the run."""
-    with _caught_signals() as caught:
-        ticker.caught = caught
+def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
+    """Run what ``start`` begins to its end; return the signals that arrived, which end the run.
+
+    Raises UsageError, and RouteResolvingError if a gateway does not answer.
+    """
+    with _caught_signals() as ticker.caught:
         try:
-            for question, nodes in collector.waiting.items():
-                _shell(task, ssh, collector, NodeSet.fromlist(nodes), question, **tree)
+            start()
             task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
             task.resume()
-        except RouteResolvingError:
-            # Gateways that do not answer are found out by the way, and end the whole run.
-            collector.unrouted = True
         except (TopologyError, WorkerError) as error:
-            raise UsageError(f"ClusterShell refuses its configuration: {error}") from None
+            raise _refusal(error) from None
         finally:
             task.abort()
-    return caught
+    return ticker.caught
+
+
+def _refusal(error: Exception) -> UsageError:
+    return UsageError(f"ClusterShell refuses its configuration: {error}")
 
 
 def _shell(
@@ -232,18 +238,16 @@ class _Collector(EventHandler):  # type: ignore[misc]
         self._lines: dict[str, list[bytes]] = {node: [] for node in questions}
         self._errors: dict[str, list[bytes]] = {node: [] for node in questions}
         self._bytes = dict.fromkeys(self._lines, 0)
-        self.unrouted = False
 
     @property
     def waiting(self) -> dict[Question, list[str]]:
         """Each question, with the nodes that have not ended."""
         return grouped((self._questions[node], node) for node in self._lines)
 
-    def again(self) -> _Collector:
-        """Forget the lines of nodes that did not end, and return this collector."""
+    def again(self) -> None:
+        """Forget the lines of nodes that did not end."""
         for node in self._lines:
             self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
-        return self
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
         """Keep a line that a node printed, up to a limit."""

@@ -10,14 +10,7 @@ from typing import Any, NamedTuple
 from checks.base.unknown import Unknown
 from preflight.check.machine import LaunchShare
 from preflight.check.rails import Rail
-from preflight.fleet.base.decode import (
-    LARGEST_NUMBER,
-    LONGEST_TEXT,
-    Json,
-    WrongError,
-    decoded,
-    short,
-)
+from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decoded, short
 from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.reports.rows import (
     STATUSES,
@@ -102,7 +95,11 @@ class ReportReader:
         except WrongError as error:
             reason, trouble, *_ = (*error.args, Trouble.WRONG)
             clean = str(reason).encode("utf-8", "backslashreplace").decode()
-            named = node or _stated_name(report.document) or _alone(report)
+            stated: Any = report.document  # what its machine is called, if that is there
+            for key in ("answer", "machine", "name"):
+                stated = stated.get(key) if isinstance(stated, dict) else None
+            stated = stated if isinstance(stated, str) and is_name(stated) else ""
+            named = node or stated or _alone(report)
             return Unusable(report.source, report.line, trouble, clean, named)
 
     def _row(self, report: FoundReport, asked: str) -> NodeRow:
@@ -149,13 +146,12 @@ class ReportReader:
         facts = {**machine.facts, "mooncake-preflight": version}
         launch = None if machine.share is None else NodeLaunch(machine.share, answer.services)
         unread = tuple(_written(name) for name, value in facts.items() if type(value) is dict)
+        read = (item for item in facts.items() if type(item[1]) is not dict)
         return row._replace(
             made_unix_seconds=machine.read_unix_seconds,
             host=self._keep(machine.host),
             boot=self._keep(machine.boot),
-            facts=self._keep(
-                tuple(self._fact(*item) for item in facts.items() if type(item[1]) is not dict)
-            ),
+            facts=self._keep(tuple(self._fact(*item) for item in read)),
             unread=self._keep(unread),
             rails=machine.rails,
             launch=None if launch is None else self._keep(launch),
@@ -184,9 +180,8 @@ class ReportReader:
 
     def _fact(self, name: str, value: Any) -> Fact:
         """Return one fact of a machine. Raises WrongError if its value is no text or number."""
-        if not isinstance(value, str | int):
-            raise WrongError(f"facts: {short(name)} is {short(value)}")
-        if type(value) is int and abs(value) > LARGEST_NUMBER:
+        large = type(value) is int and abs(value) > LARGEST_NUMBER
+        if large or not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
         clean = _written(value) if isinstance(value, str) else value
         return self._keep(Fact(_written(name), clean, _shown(name, clean)))  # type: ignore[no-any-return]
@@ -241,27 +236,21 @@ def _shown(name: str, value: str | int) -> str:
     """Return a value as a person reads it: sizes with their unit, switches as words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int) and name.endswith("mtu_bytes"):
+    if isinstance(value, str):
+        return value
+    if name.endswith("mtu_bytes"):
         return f"{value} B"
-    if isinstance(value, int) and (name.endswith("_bytes") or name == "limit.memlock"):
+    if name.endswith("_bytes") or name == "limit.memlock":
         from checks.base.units import format_bytes
 
         return format_bytes(value)
-    if isinstance(value, int) and name == "limit.nproc":  # the kernel takes it from the memory
+    if name == "limit.nproc":  # the kernel takes it from the memory
         return f"about {float(f'{value:.3g}'):.0f}"
     return str(value)
 
 
 def _no_verdict(text: str) -> FleetFinding:
     return FleetFinding("fleet.no-verdict", "unknown", "node", text=_written(text))
-
-
-def _stated_name(document: Json) -> str:
-    """Return the name that an unusable report gives its machine, or ""."""
-    value: Any = document
-    for key in ("answer", "machine", "name"):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, str) and is_name(value) else ""
 
 
 def _alone(report: FoundReport) -> str:

@@ -136,12 +136,8 @@ class NodeLaunch(NamedTuple):
         """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
         kinds = {service.kind for service in self.services if service.kind.startswith(f"{kind}-")}
         wanted = {kind} if kind == "master" else kinds
-        addresses = {
-            service.address
-            for service in self.services
-            if service.kind in wanted and service.address
-        }
-        return tuple(sorted(addresses))
+        addresses = {service.address for service in self.services if service.kind in wanted}
+        return tuple(sorted(addresses - {""}))
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""

@@ -144,13 +144,10 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
     if content.tell() > LARGEST_TEXT_BYTES:
         more = f"more than {LARGEST_TEXT_BYTES >> 20} MiB: give several files"
         failed = Unusable(source, 0, Trouble.TOO_LARGE, more)
-    reports = list(reports_in(source, content.getvalue()))
-    empty = [Trouble.EMPTY] if failed is not None else []
-    yield from (
-        report
-        for report in reports
-        if not (isinstance(report, Unusable) and report.trouble in empty)
-    )
+    for report in reports_in(source, content.getvalue()):
+        empty = isinstance(report, Unusable) and report.trouble is Trouble.EMPTY
+        if failed is None or not empty:
+            yield report
     if failed is not None:
         yield failed
 
