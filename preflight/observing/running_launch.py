@@ -218,10 +218,7 @@ def _releases(root: Root, pid: int, folders: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _sizing(
-    root: Root,
-    process: RunningProcess,
-    releases: Sequence[tuple[str, str]],
-    options: LaunchOptions,
+    root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
 ) -> LaunchSizing | Unknown:
     """Return the sizing of one process's own command line, as it was started."""
     environment = read_environment(root, process.pid)

@@ -82,10 +82,7 @@ def add_system(tree: Tree, host: SyntheticHost) -> None:
             "libc": "glibc 2.39",
         },
         "system.io_uring": host.io_uring_errno,
-        "memory.space /dev/shm": {
-            "size_bytes": host.shm_bytes,
-            "available_bytes": host.shm_bytes,
-        },
+        "memory.space /dev/shm": {"size_bytes": host.shm_bytes, "available_bytes": host.shm_bytes},
         "numa.memory_policy": dict(
             zip(("get_mempolicy", "set_mempolicy", "mbind"), host.policy, strict=True)
         ),
@@ -265,12 +262,7 @@ def add_process(tree: Tree, host: SyntheticHost) -> None:
             "slurm_job": False,
             "root_names": ["root"],
         },
-        "limits.processes": {
-            "pinned": [],
-            "daemons": [],
-            "user_threads": 20,
-            "complete": True,
-        },
+        "limits.processes": {"pinned": [], "daemons": [], "user_threads": 20, "complete": True},
     }
 
 

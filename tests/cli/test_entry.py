@@ -202,10 +202,7 @@ def test_the_codes_of_the_start_are_those_of_the_program() -> None:
 TERMINATED = INTERRUPTED.replace("SIGINT", "SIGTERM")
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["click", "preflight.cli.main", "preflight.check.answer"],
-)
+@pytest.mark.parametrize("place", ["click", "preflight.cli.main", "preflight.check.answer"])
 def test_a_termination_has_its_object_and_its_code(place: str) -> None:
     """The first process of a container has no default action: unshare makes one."""
     words = ["check", "--json", "--", "mooncake_master"]
@@ -239,11 +236,7 @@ REFUSED = ("fleet", "merge", "--json", "/nope")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("place", "code"),
-    [
-        ("a refusal is said", None),
-        ("an answer is said", exit_codes.USAGE),
-    ],
+    ("place", "code"), [("a refusal is said", None), ("an answer is said", exit_codes.USAGE)]
 )
 def test_a_signal_finds_one_object_whenever_it_comes(
     place: str, code: int | None, number: int

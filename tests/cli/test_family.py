@@ -38,11 +38,7 @@ def commands(
         yield f"{path} {name}", found
 
 
-EVERY = {
-    **dict(commands()),
-    "mooncake-preflight": program,
-    "mooncake-hicache-sizing": sizing,
-}
+EVERY = {**dict(commands()), "mooncake-preflight": program, "mooncake-hicache-sizing": sizing}
 ALL = {path: each for path, each in EVERY.items() if not isinstance(each, click.Group)}
 
 

@@ -66,17 +66,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("trace", "describe"): (("x",), "trace"),
     (SIZING,): ((), "sizing"),
 }
-WITH_ROOT = (
-    "capacity",
-    "check",
-    "diff",
-    "fit",
-    "observe",
-    "plan",
-    "read",
-    "topology",
-    SIZING,
-)
+WITH_ROOT = ("capacity", "check", "diff", "fit", "observe", "plan", "read", "topology", SIZING)
 
 
 def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
@@ -93,13 +83,9 @@ def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, clic
 LEAVES = {**dict(leaves(program)), (SIZING,): sizing}
 
 
-def wants_json(path: Words) -> Words:
-    return ("--format", "json") if path == ("plan",) else ("--json",)
-
-
 def object_of(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Json:
     """The one object of standard output: by its schema, its exit code that of the process."""
-    given = [*wants_json(path), *words]
+    given = [*(["--format", "json"] if path == ("plan",) else ["--json"]), *words]
     code = run_sizing(given) if path == (SIZING,) else run([*path, *given])
     said = capsys.readouterr()
     assert "Traceback" not in said.err
@@ -167,9 +153,7 @@ def test_what_is_no_host_has_an_object(
         assert refused((name,), ["--root", root], capsys) == 64
 
 
-def test_words_that_are_the_launchs_own_ask_for_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_words_that_are_the_launchs_own_ask_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """--json behind -- is an argument of what is launched."""
     assert run(["check", "--no-such-option", "--", "serve", "--json"]) == 64
     assert run(["plan", "--format", "env", "--root", "/no", "--", "x", "--format", "json"]) == 64
@@ -411,9 +395,7 @@ OPEN = {
     ("sizing", "$defs/launch/properties/needs"),
 }
 # A setting of any program; an answer of another command.
-FREE = {
-    ("launch", "$defs/value/properties/value"),
-}
+FREE = {("launch", "$defs/value/properties/value")}
 # What says of a value what it may be.
 TYPED = {"type", "enum", "const", "$ref", "oneOf", "anyOf"}
 

@@ -82,12 +82,7 @@ OPENED_ALIKE = {
     "--output": ("check", "fleet merge", "plan"),
 }
 # Theirs are opened by the server, which is then started; or by another command of the same words.
-NOT_ASKED = (
-    "fleet measure --python",
-    "exec launch",
-    "completion shell",
-    "schema name",
-)
+NOT_ASKED = ("fleet measure --python", "exec launch", "completion shell", "schema name")
 
 
 def _commands(found: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
@@ -186,11 +181,7 @@ print(json.dumps(ended))
 # Those that need what is not there, a cluster or a Mooncake, and end before they open the file; one
 # that counts what it cannot read, and names none; a command's words, which no file of variables is
 # read for.
-NOT_THERE = (
-    "apply --root",
-    "exec --env-file",
-    "fleet rails reports",
-)
+NOT_THERE = ("apply --root", "exec --env-file", "fleet rails reports")
 # Of a wait that was given up, in the words of all who wait.
 LIMIT = re.compile(r"(?:no answer|not\s+read)\s+in\s+(\S+)\s+s\b")
 
@@ -204,11 +195,7 @@ def _all_end(waiting: Waiting, place: Callable[[str], Path], folder: Path) -> No
     server = folder / "mooncake_master"
     server.write_text("#!/bin/sh\nexit 7\n")
     server.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PATH": f"{folder}:{os.environ['PATH']}",
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{folder}:{os.environ['PATH']}"}
 
     plain = {name: re.sub(r"\W", "-", name) for name in waiting}
     named = folder / "named.sh"

@@ -13,13 +13,7 @@ from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.drift import drift, gathered
 from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.reports.rows import Fact, NodeRow
-from tests.fleet.merge_fleets import (
-    Change,
-    Report,
-    altered,
-    fleet_reports,
-    merged_reports,
-)
+from tests.fleet.merge_fleets import Change, Report, altered, fleet_reports, merged_reports
 
 
 def drifts(fleet: Fleet) -> dict[str, tuple[str | None, dict[str, str]]]:
@@ -49,10 +43,7 @@ def unread(name: str) -> Change:
     ("changes", "expected"),
     [
         ({}, {}),
-        (
-            {"gpu3": altered(kernel="5.15.0")},
-            {"kernel": ("6.8.0-60-generic", {"5.15.0": "gpu3"})},
-        ),
+        ({"gpu3": altered(kernel="5.15.0")}, {"kernel": ("6.8.0-60-generic", {"5.15.0": "gpu3"})}),
         (
             {"gpu3": altered(kernel="5.15.0"), "gpu4": altered(kernel="5.4.0")},
             {"kernel": ("6.8.0-60-generic", {"5.15.0": "gpu3", "5.4.0": "gpu4"})},
@@ -111,9 +102,7 @@ def test_drift_is_held_against_the_most_common_value(
 
 def test_a_tie_has_no_majority(tmp_path: Path) -> None:
     fleet = merged_reports(tmp_path, fleet_reports("gpu[1-2]", {"gpu2": altered(kernel="5.15.0")}))
-    assert drifts(fleet) == {
-        "kernel": (None, {"6.8.0-60-generic": "gpu1", "5.15.0": "gpu2"}),
-    }
+    assert drifts(fleet) == {"kernel": (None, {"6.8.0-60-generic": "gpu1", "5.15.0": "gpu2"})}
 
 
 def test_a_missing_device_is_said_once(tmp_path: Path) -> None:

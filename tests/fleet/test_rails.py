@@ -22,13 +22,7 @@ from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import FoundReport as Found
 from tests.builders.synthetic import build_host, gpu_host
-from tests.fleet.merge_fleets import (
-    LAUNCH,
-    Report,
-    document,
-    fleet_reports,
-    write_lines,
-)
+from tests.fleet.merge_fleets import LAUNCH, Report, document, fleet_reports, write_lines
 from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid

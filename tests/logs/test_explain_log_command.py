@@ -24,12 +24,7 @@ COMMAND = [sys.executable, "-m", "preflight.cli.main", "explain"]
 
 def explain(*arguments: str, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*COMMAND, *arguments],
-        input=text,
-        capture_output=True,
-        timeout=120,
-        cwd=ROOT,
-        check=False,
+        [*COMMAND, *arguments], input=text, capture_output=True, timeout=120, cwd=ROOT, check=False
     )
 
 

@@ -135,8 +135,7 @@ def test_of_which_tier_is_something_wrong(
 
 
 @pytest.mark.parametrize(
-    ("reason", "flag"),
-    [("deadline", "prefetch-policy"), ("host_capacity", "hicache-size")],
+    ("reason", "flag"), [("deadline", "prefetch-policy"), ("host_capacity", "hicache-size")]
 )
 def test_advice_is_of_the_reason(tmp_path: Path, reason: str, flag: str) -> None:
     text = FULL + BOTH + stored(5000, 300) + lost(900, **{reason: 800})

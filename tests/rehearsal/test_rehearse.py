@@ -6,7 +6,7 @@ import ast
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,11 @@ from preflight.mooncake.allocations import OnShortage
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.programs.store_environment import read_store_settings
-from preflight.rehearsal.answer import RehearsalAnswer, judge, predicted_pages, same_error
+from preflight.rehearsal.answer import judge, predicted_pages, same_error
 from preflight.rehearsal.child import cpus_of
-from preflight.rehearsal.members import (
-    changed_by_scale,
-    scaled,
-    scaled_environment,
-    scaled_launch,
-)
+from preflight.rehearsal.members import changed_by_scale, scaled, scaled_environment, scaled_launch
 from preflight.rehearsal.plan import plan_members
-from preflight.rehearsal.programs import (
-    CHILD,
-    Running,
-    StoppedError,
-    worst_lines,
-)
+from preflight.rehearsal.programs import CHILD, Running, StoppedError, worst_lines
 from preflight.rehearsal.records import (
     Library,
     Member,
@@ -116,12 +106,6 @@ def test_the_library_reads_the_scaled_sizes_back(
         assert found == small.settings
 
 
-def test_a_scale_of_one_is_the_launch_itself() -> None:
-    """Nothing is rounded, nor written anew."""
-    one = launch(process(123, 45, (6,)))
-    assert scaled_launch(one, 1) is one
-
-
 def test_a_segment_on_regular_pages_stays_one_that_is_taken() -> None:
     """Mooncake refuses less than 16 MiB, and that refusal is not the larger launch's."""
     regular = process(8 * GIB, settings=Settings(False, 2 * MIB))
@@ -135,6 +119,7 @@ def test_an_arena_that_holds_less_when_scaled_is_told() -> None:
     changed = changed_by_scale(full, scaled_launch(full, 7))
     assert changed == ["rank 0, global segment: arena at full size, hugetlb when scaled"]
     assert changed_by_scale(full, scaled_launch(full, 8)) == []
+    assert scaled_launch(full, 1) is full
 
 
 def member(one: MappedProcess, program: str = "store_service", **more: Any) -> Member:
@@ -217,7 +202,9 @@ def test_the_verdict(
     """Each way in which a rehearsal can end; its object has the form that is promised."""
     answer = judge(found, run)
     assert (answer.status, answer.exit_code, answer.as_predicted) == (status, code, as_predicted)
-    valid(enveloped(answer), SCHEMA)
+    shown, why = answer_object(answer), answer.reason
+    named = envelope("rehearse", code, shown, word=status, reason=why, command="rehearse")
+    valid(named, SCHEMA)
     text = answer_text(answer, "never")
     assert text.startswith(f"{status.upper()}: {answer.reason}")
     assert all(difference in text for difference in answer.differences)
@@ -407,60 +394,45 @@ def test_what_is_given_back_is_waited_for(tmp_path: Path) -> None:
     assert others(root) == []
 
 
-def player(folder: Path) -> Running:
-    return Running(sys.executable, {}, folder / "log")
+@pytest.fixture
+def player(tmp_path: Path) -> Iterator[Running]:
+    running = Running(sys.executable, {}, tmp_path / "log")
+    yield running
+    running.end()
 
 
 @pytest.mark.slow
-def test_a_step_is_broken_off_when_memory_runs_out(tmp_path: Path) -> None:
+def test_a_step_is_broken_off_when_memory_runs_out(player: Running) -> None:
     """The look during a step ends it; the process is gone at once, its memory with it."""
-    running = player(tmp_path)
 
     def look() -> None:
         raise StoppedError("the host came to its limit")
 
     with pytest.raises(StoppedError):
-        running.ask({"do": "own_pool", "bytes": 64 * MIB, "page_bytes": 0}, 60, look)
-    running.end()
-    reply = running.wait_until(lambda: False, 60)
+        player.ask({"do": "own_pool", "bytes": 64 * MIB, "page_bytes": 0}, 60, look)
+    player.end()
+    reply = player.wait_until(lambda: False, 60)
     assert (reply.error, reply.ended) == ("SIGKILL (exit code 137)", -9)
-    assert not Path(f"/proc/{running.pid}").exists()
+    assert not Path(f"/proc/{player.pid}").exists()
 
 
 @pytest.mark.slow
-def test_a_step_has_a_limit_of_time(tmp_path: Path) -> None:
-    """What hangs is not waited for for ever."""
-    running = player(tmp_path)
-    try:
-        with pytest.raises(StoppedError, match=r"more than 0\.05 s"):
-            running.answer(0.05, lambda: None)  # nothing was asked
-    finally:
-        running.end()
+def test_a_step_has_a_limit_of_time_and_a_dead_process_is_an_answer(player: Running) -> None:
+    """What hangs is not waited for for ever; a signal is no failure of the command."""
+    with pytest.raises(StoppedError, match=r"more than 0\.05 s"):
+        player.answer(0.05, lambda: None)  # nothing was asked
+    player._process.kill()
+    answer = player.ask({"do": "load", "folder": None}, 60, lambda: None)
+    assert answer.error == "SIGKILL (exit code 137)"
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:
-    """Its signal, and not a failure of the command."""
-    running = player(tmp_path)
-    running._process.kill()
-    assert running.ask({"do": "load", "folder": None}, 60, lambda: None).error == (
-        "SIGKILL (exit code 137)"
-    )
-    running.end()
-
-
-@pytest.mark.slow
-def test_memory_of_sglangs_own_is_there_at_once(tmp_path: Path) -> None:
+def test_memory_of_sglangs_own_is_there_at_once(player: Running) -> None:
     """Every page is touched, as SGLang does before it pins them."""
-    running = player(tmp_path)
-    try:
-        order = {"do": "own_pool", "bytes": 32 * MIB + 1, "page_bytes": 0}
-        assert running.ask(order, 60, lambda: None).error == ""
-        status = Path(f"/proc/{running.pid}/status").read_text()
-        resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
-        assert resident > 32 * MIB
-    finally:
-        running.end()
+    order = {"do": "own_pool", "bytes": 32 * MIB + 1, "page_bytes": 0}
+    assert player.ask(order, 60, lambda: None).error == ""
+    status = Path(f"/proc/{player.pid}/status").read_text()
+    assert int(status.split("VmRSS:")[1].split()[0]) * 1024 > 32 * MIB
 
 
 @pytest.mark.parametrize(
@@ -508,14 +480,6 @@ def test_a_library_is_found_where_it_lies(tmp_path: Path, monkeypatch: pytest.Mo
 Said = Mapping[str, Any]
 
 
-def enveloped(answer: RehearsalAnswer) -> Said:
-    """As ``measure --rehearse --json`` prints it."""
-    code, shown = answer.exit_code, answer_object(answer)
-    return envelope(
-        "rehearse", code, shown, word=answer.status, reason=answer.reason, command="rehearse"
-    )
-
-
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Said]:
     code = run_program(["measure", "--rehearse", "--json", *words])
     answer = json.loads(capsys.readouterr().out)
@@ -531,14 +495,11 @@ def test_without_the_library_it_says_how_to_get_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Unknown, and the command that installs it."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *_without_mooncake()])
+    left = [one for one in sys.path if not (Path(one or ".") / "mooncake/__init__.py").exists()]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *left])
     code, answer = said(LAUNCH, capsys)
     assert (code, answer["status"]) == (3, "unknown")
     assert "pip install mooncake-transfer-engine" in answer["reason"]
-
-
-def _without_mooncake() -> list[str]:
-    return [one for one in sys.path if not (Path(one or ".") / "mooncake/__init__.py").exists()]
 
 
 @pytest.mark.slow

@@ -23,14 +23,7 @@ from preflight.fleet.base.text import (
     rest_of,
 )
 from preflight.fleet.remote.reply import NodeReply, why_none
-from preflight.fleet.reports.rows import (
-    EXIT_CODES,
-    REPORT,
-    STATUSES,
-    FleetFinding,
-    OnNodes,
-    worst,
-)
+from preflight.fleet.reports.rows import EXIT_CODES, REPORT, STATUSES, FleetFinding, OnNodes, worst
 from preflight.render.text import filled
 
 NO_VERDICT = "fleet.no-verdict"
