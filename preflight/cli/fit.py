@@ -220,16 +220,10 @@ def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
         from preflight.fit.report import WORDS, fit_object
         from preflight.reading.understood import about
 
-        report = envelope(
-            "fit",
-            answered.exit_code,
-            public(fit_object(answered)),
-            word=WORDS[answered.exit_code],
-            reason=answered.answer.reason,
-            launch=about(answered.launch, answered.processes),
-            host=answered.host,
-        )
-        say_json(report)
+        code, found = answered.exit_code, public(fit_object(answered))
+        of, why = about(answered.launch, answered.processes), answered.answer.reason
+        named = {"word": WORDS[code], "reason": why}
+        say_json(envelope("fit", code, found, **named, launch=of, host=answered.host))
     elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.bars import draws_blocks

@@ -175,13 +175,10 @@ def _read(pair: MeasuredPair, document: Json) -> MeasuredPair:
     if transfer is None or transfer["outcome"] != "measured":
         why = clean(str(document["reason"] if transfer is None else transfer["reason"]))
         return pair._replace(trouble=trouble(NO_VERDICT, why))
-    best = {
-        op: max(
-            (float(rate["bytes_per_second"]) for rate in transfer["rates"] if rate["op"] == op),
-            default=0.0,
-        )
-        for op in ("write", "read")
-    }
+    best = {"write": 0.0, "read": 0.0}
+    for rate in transfer["rates"]:
+        if rate["op"] in best:
+            best[rate["op"]] = max(best[rate["op"]], float(rate["bytes_per_second"]))
     used = transfer["used"] or {"transport": "", "devices": []}
     return pair._replace(
         write_bytes_per_second=best["write"],

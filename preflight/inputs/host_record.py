@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from checks.base.recording import Answers
@@ -71,34 +72,24 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
 
 def _installed(host: Host) -> dict[str, Any] | None:
     """Return the installed releases, used if the launch names none; None of a capture without."""
-    from checks.base.installed import (
-        Installed,
-        installed_mooncake,
-        installed_others,
-        installed_sglang,
-    )
+    from checks.base import installed as here
     from checks.software.facts import installed_engine
 
     installed = captured_installed(host)
-    if installed is None:
-        if host.capture is not None:
-            return None
-        installed = installed_engine(host.root)
-        if installed is None:
-            installed = Installed(
-                installed_mooncake(), installed_sglang(), others=installed_others()
-            )
+    if installed is None and host.capture is not None:
+        return None
+    if (installed := installed or installed_engine(host.root)) is None:
+        both = here.installed_mooncake(), here.installed_sglang()
+        installed = here.Installed(*both, others=here.installed_others())
     others = {"others": [list(pair) for pair in installed.others]} if installed.others else {}
     mooncake = [list(pair) for pair in installed.mooncake]
     return {"mooncake": mooncake, "sglang": installed.sglang, **others}
 
 
 def _size_the_widest(host: Host) -> None:
-    try:
+    with suppress(UsageError):  # what it would have read stays unread: unknown for the others
         launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
         size_written(launch, LaunchOptions(), host.root)
-    except UsageError:  # what it would have read stays unread: unknown for the others
-        return
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:

@@ -204,12 +204,8 @@ def launch_from(
 
 def _understood(reading: Reading) -> Reading:
     """Keep the commands of known programs, with all that is understood in them."""
-    return reading._replace(
-        commands=tuple(
-            kept for command in reading.commands if (kept := _command(command)) is not None
-        ),
-        files=_files(reading.files),
-    )
+    commands = tuple(filter(None, map(_command, reading.commands)))
+    return reading._replace(commands=commands, files=_files(reading.files))
 
 
 def _files(files: Mapping[str, Word]) -> dict[str, Word]:
@@ -223,22 +219,17 @@ def _command(command: Command) -> Command | None:
         if not unknown_program(command):
             return None
         # That something was not read is kept, with the words that say so.
-        kept_words = tuple(
-            each if tells_of_server(each.text) else _gone(each) for each in command.words
-        )
-        return command._replace(words=kept_words, environment={}, wrappers=(), files={})
+        words = (each if tells_of_server(each.text) else _gone(each) for each in command.words)
+        return command._replace(words=tuple(words), environment={}, wrappers=(), files={})
     texts = [word.text for word in command.words]
     served = texts[1:2] in (["serve"], ["server"])
     start = 2 if served else len(texts) - len(arguments)
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     positional = served and not "".join(texts[start : start + 1]).startswith("-")
-    kept = (
-        *_program(command.words[:start]),
-        *_arguments(command.words[start:], process_kind, positional),
-    )
+    kept = _arguments(command.words[start:], process_kind, positional)
     return command._replace(
-        words=kept,
+        words=(*_program(command.words[:start]), *kept),
         environment={
             name: word._replace(text=_value_of_variable(name, word.text))
             for name, word in sorted(command.environment.items())
@@ -360,18 +351,16 @@ def public_json(text: str) -> str:
 def _public(value: Any, key: str) -> Any:
     """Return plain data with the values of known keys alone."""
     if isinstance(value, Mapping):
-        return {_public_key(name): _public(item, name) for name, item in value.items()}
+        # A key that is made as names of settings are; any other may be somebody's word.
+        made = regex(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}").fullmatch
+        items = ((name, _public(item, name)) for name, item in value.items())
+        return {name if made(name) else REMOVED: item for name, item in items}
     if isinstance(value, list):
         return [_public(item, key) for item in value]
     if isinstance(value, str):
         known = _alike(key) in _known_words() or key in _MODEL_KEYS
         return value if known and not is_secret(key) else REMOVED if value else ""
     return REMOVED if is_secret(key) and value not in (None, True, False) else value
-
-
-def _public_key(name: str) -> str:
-    """Return a key that is made as names of settings are; any other may be somebody's word."""
-    return name if re.fullmatch(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}", name) else REMOVED
 
 
 def _left_open(word: Word) -> Word:
@@ -392,10 +381,9 @@ def _answered(text: str, names: Collection[str]) -> str:
     """
 
     def asked(part: str) -> bool:
-        return _ANSWERED.fullmatch(part) is not None and all(
-            is_known(asked_command) or asked_command in names
-            for asked_command in _ASKED.findall(part)
-        )
+        commands = _ASKED.findall(part)
+        known = all(is_known(command) or command in names for command in commands)
+        return known and _ANSWERED.fullmatch(part) is not None
 
     if asked(text):
         return text
@@ -419,12 +407,9 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Word) and value.unresolved:
         value = _left_open(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        left_out = getattr(value, "_field_defaults", {})
-        fields = {
-            name: _encode(getattr(value, name))
-            for name in value._fields
-            if name not in left_out or getattr(value, name) != left_out[name]
-        }
+        usual = getattr(value, "_field_defaults", {})
+        given = ((name, getattr(value, name)) for name in value._fields)
+        fields = {n: _encode(x) for n, x in given if n not in usual or x != usual[n]}
         return {type(value).__name__: fields}
     if isinstance(value, Mapping):
         return {str(key): _encode(item) for key, item in value.items()}

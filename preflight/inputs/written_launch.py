@@ -27,14 +27,12 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 
 _HOSTNAME = frozenset(("hostname", "uname -n", "hostnamectl hostname"))
-_GPUS = frozenset(
-    (
-        "nvidia-smi -L | wc -l",
-        "nvidia-smi --list-gpus | wc -l",
-        "nvidia-smi --query-gpu=name --format=csv,noheader | wc -l",
-        "nvidia-smi --query-gpu=index --format=csv,noheader | wc -l",
-    )
+_LISTS = (
+    "-L",
+    "--list-gpus",
+    *(f"--query-gpu={x} --format=csv,noheader" for x in ("name", "index")),
 )
+_GPUS = frozenset(f"nvidia-smi {options} | wc -l" for options in _LISTS)
 
 
 def is_known(command: str) -> bool:
@@ -120,17 +118,14 @@ def read_launch(
                 return _of_folder(name, folder, env_files, environment, root)
             arguments = launch[script + 1 :]
             if arguments and os.path.isfile(arguments[0]) and not _takes_arguments(name):
-                raise UsageError(
-                    f"{name} takes no arguments, so {arguments[0]} would be ignored: give one "
-                    "launch at a time"
-                )
+                ignored = f"{arguments[0]} would be ignored: give one launch at a time"
+                raise UsageError(f"{name} takes no arguments, so {ignored}")
             known = None if alone else arguments  # a file that is named may be given some
             reading = read_source(name, environment, env_files, known, host_words(root))
             name = STANDARD_INPUT if name == "-" else name
         elif not is_command and launch[0].endswith(_FILES) and not os.path.exists(launch[0]):
-            raise SourceError(
-                f"{launch[0]!r} does not exist: give the path of a script or manifest"
-            )
+            why = "does not exist: give the path of a script or manifest"
+            raise SourceError(f"{launch[0]!r} {why}")
         else:
             name = "command line"
             reading = read_argv(launch, environment)
@@ -164,9 +159,8 @@ def _of_folder(
         asked = f"give what docker compose config prints in {quote(folder)}"
         raise SourceError(f"{over[0]} is laid over {compose_files[0]}, which is not read: {asked}")
     if compose_files and folder == name:
-        return _written(
-            read_source(compose_files[0], environment, env_files), compose_files[0], folder, root
-        )
+        reading = read_source(compose_files[0], environment, env_files)
+        return _written(reading, compose_files[0], folder, root)
     if os.path.isfile(os.path.join(folder, "Chart.yaml")):
         raise SourceError(f"{name} is a Helm chart: give what helm template {quote(folder)} prints")
     if not any(os.path.isfile(os.path.join(folder, file)) for file in _KUSTOMIZATIONS):
@@ -236,10 +230,8 @@ def size_launch_words(
     if empty and sizing.unread:
         return sizing._replace(least=None, most=None)  # nothing of it is counted
     if empty:
-        raise NoLaunchError(
-            f"{launch.name} starts no SGLang server, store service or mooncake_client: "
-            "nothing to size"
-        )
+        what = "no SGLang server, store service or mooncake_client: nothing to size"
+        raise NoLaunchError(f"{launch.name} starts {what}")
     return sizing
 
 

@@ -257,10 +257,8 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
     if key in _LISTS:
         return _texts(value, shared)
     if key in ("is", "begins", "has"):
-        return {
-            name: _texts(each if isinstance(each, list) else [each], shared)
-            for name, each in value.items()
-        }
+        lists = ((name, x if isinstance(x, list) else [x]) for name, x in value.items())
+        return {name: _texts(each, shared) for name, each in lists}
     if key in ("above", "when"):
         return value
     joined = value if isinstance(value, str) else "".join(value)

@@ -105,11 +105,9 @@ def prepare(
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
     room = MemoryWatch(Root(), ()).room()
     if not LEAST_SPEND_BYTES <= spend_bytes <= max(0, room.bytes) // 2:
-        raise UsageError(
-            f"--spend {format_bytes(spend_bytes)}: give at least {LEAST_SPEND_BYTES // MIB}mb, and "
-            f"at most half of the {format_bytes(max(0, room.bytes))} that may be taken here "
-            f"({room.source})"
-        )
+        most = f"half of the {format_bytes(max(0, room.bytes))} that may be taken here"
+        least = f"give at least {LEAST_SPEND_BYTES // MIB}mb, and at most {most} ({room.source})"
+        raise UsageError(f"--spend {format_bytes(spend_bytes)}: {least}")
     wanted, called, needs = LaunchWish(), None, None
     if launch.words:
         host, limit = open_host("/"), limit_seconds(_READ_SECONDS)

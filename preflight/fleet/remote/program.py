@@ -169,10 +169,8 @@ def _parts(name: str) -> Iterator[tuple[str, str]]:
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):
-        raise UsageError(
-            f"{name} is not a file here that could be carried: install it with pip, or give "
-            "fleet check --carry never"
-        )
+        instead = "install it with pip, or give fleet check --carry never"
+        raise UsageError(f"{name} is not a file here that could be carried: {instead}")
     if spec is None or not spec.submodule_search_locations:
         yield origin, os.path.basename(origin)
         return

@@ -71,13 +71,9 @@ class NodeReply(NamedTuple):
     @property
     def reports(self) -> list[FoundReport | Unusable]:
         """Return the answers of check among the lines, broken ones included."""
-        reports = reports_in(self.node, b"\n".join(self.lines))
+        found = reports_in(self.node, b"\n".join(self.lines))
         none = (Trouble.EMPTY, Trouble.FOREIGN)
-        return [
-            report
-            for report in reports
-            if isinstance(report, FoundReport) or report.trouble not in none
-        ]
+        return [x for x in found if isinstance(x, FoundReport) or x.trouble not in none]
 
 
 class NodeAnswer(NamedTuple):
