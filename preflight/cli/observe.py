@@ -92,8 +92,7 @@ def observe(
             save("--metrics", metrics_file, text.encode(), 0o644, limit_seconds())
         code = observation.exit_code
         if as_json:
-            answer = observation_object(observation)
-            word = observation.verdict.value
+            answer, word = observation_object(observation), observation.verdict.value
             about, reason = observation.launch, observation.reason
             say_json(envelope("observe", code, answer, word=word, reason=reason, launch=about))
         else:

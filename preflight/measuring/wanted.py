@@ -74,6 +74,7 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
     use = None if process is None else process.rdma
     named = () if use is None else use.devices
     folders = [one.path for one in needs.storage if one.kind == "offload"]
+    kinds = (service.kind.partition("metadata-")[2] for service in needs.services)
     return LaunchWish(
         "" if process is None else process.name,
         protocol,
@@ -84,15 +85,9 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
         next(iter(folders), None),
         _python(sized),
         next((one.transport for one in needs.processes if one.transport), ""),
-        _metadata(sized) if stores else "",
+        next(filter(None, kinds), PEER_TO_PEER) if stores else "",
         _master_words(sized),
     )
-
-
-def _metadata(sized: Sized) -> str:
-    """Return in what a launch with stores keeps its metadata."""
-    kinds = [service.kind.partition("metadata-")[2] for service in sized.needs.services]
-    return next(filter(None, kinds), PEER_TO_PEER)
 
 
 def _master_words(sized: Sized) -> tuple[str, ...]:

@@ -120,11 +120,10 @@ def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | N
             return Unknown("it has a network of its own: ask within its container")
     except OSError as error:
         return Unknown(f"which network it has cannot be read: {error.strerror}")
+    word = value_of(process.arguments, "metrics_host" if what == "metrics port" else "host")
+    host = None if word is None else word.text
     if process.server is not None:
         host = process.server.value("host")
-    else:
-        word = value_of(process.arguments, "metrics_host" if what == "metrics port" else "host")
-        host = None if word is None else word.text
     return ("127.0.0.1" if host is None or host in _EVERY_ADDRESS else str(host), port)
 
 
@@ -138,10 +137,8 @@ def _serves(process: LaunchProcess) -> bool:
 
 
 @cache
-def own_addresses() -> frozenset[str]:
-    return frozenset(entry["address"] for entry in addresses())
-
-
 def is_local(host: str) -> bool:
     """Tell whether ``host`` is a name or an address of this host."""
-    return host in ("localhost", "") or host.strip("[]") in own_addresses()
+    if host in ("localhost", ""):
+        return True
+    return host.strip("[]") in {entry["address"] for entry in addresses()}

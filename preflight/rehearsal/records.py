@@ -152,9 +152,8 @@ class RehearsalRun(NamedTuple):
     lowest_room_bytes: int | None = None
 
 
-PIP = (
-    "python3 -m pip install mooncake-transfer-engine (-cuda13 for CUDA 13, -non-cuda without a GPU)"
-)
+PIP = "python3 -m pip install mooncake-transfer-engine "
+PIP += "(-cuda13 for CUDA 13, -non-cuda without a GPU)"
 # Asks another interpreter for its import path, which is all that its packages are found by.
 _PATH = "import sys; print('\\n'.join(sys.path))"
 # A cold start from a network file system.
@@ -186,9 +185,8 @@ def find_library(python: str | None) -> Library | Unknown:
     """Find the Mooncake of ``python``, or of the Python that runs this."""
     path: tuple[str, ...] | Unknown = tuple(sys.path)
     if python is not None:  # on a mount that is gone, it never starts
-        path = within(
-            limit_seconds(_LIMIT_SECONDS + 1), f"--python {python}", partial(_path_of, python)
-        )
+        limit = limit_seconds(_LIMIT_SECONDS + 1)
+        path = within(limit, f"--python {python}", partial(_path_of, python))
     if isinstance(path, Unknown):
         return path
     who = "the Python that runs this" if python is None else python
@@ -202,10 +200,8 @@ def find_library(python: str | None) -> Library | Unknown:
         (distribution, version), *more = found
         others = tuple(" ".join(one) for one in more)
         return Library(python or sys.executable, folder, distribution, version, others)
-    return Unknown(
-        f"Mooncake is not installed in {who}, so it cannot be run: {PIP}, or name the "
-        "interpreter that has it with --python"
-    )
+    how = f"{PIP}, or name the interpreter that has it with --python"
+    return Unknown(f"Mooncake is not installed in {who}, so it cannot be run: {how}")
 
 
 def _path_of(python: str) -> tuple[str, ...] | Unknown:
@@ -215,13 +211,8 @@ def _path_of(python: str) -> tuple[str, ...] | Unknown:
     try:
         if os.sep in python:
             os.stat(python)  # a child that hangs at its start could be left behind by nobody
-        done = subprocess.run(
-            [python, "-c", _PATH],
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_SECONDS,
-            check=False,
-        )
+        words, limit = [python, "-c", _PATH], _LIMIT_SECONDS
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit, check=False)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         return Unknown(f"--python {python}: cannot be run: {error}")
     if done.returncode:

@@ -130,11 +130,8 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
     from checks.run.runner import every_check
     from checks.run.runner import judge as judge_checks
 
-    chosen = [
-        (check, judges)
-        for check, judges in every_check()
-        if check.id.startswith(("memlock.", "rdma.")) and {*check.topics} <= {*_TOPICS}
-    ]
+    of = [pair for pair in every_check() if pair[0].id.startswith(("memlock.", "rdma."))]
+    chosen = [pair for pair in of if {*pair[0].topics} <= {*_TOPICS}]
     found = judge_checks(prepared.facts, prepared.needs, chosen)
     # That check's arithmetic says at which step, and the plan has it.
     told = {FORK_SAFE} if any(step.refused for step in prepared.plan.steps) else set()

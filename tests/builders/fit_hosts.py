@@ -85,12 +85,9 @@ def check_after_plan(
     """Set the pools that are short, and check; what cannot be reserved stays said."""
     reservation = [pair for pair in every_check() if pair[0].id == "hugetlb.reservation"]
     before = _checked(tree, words, reservation, ("hugetlb",))
-    cannot = [
-        found
-        for found in before.findings
-        if found.check == "hugetlb.reservation" and found.status in (Status.FAIL, Status.UNKNOWN)
-    ]
-    if cannot:
+    bad = (Status.FAIL, Status.UNKNOWN)
+    reserved = (each for each in before.findings if each.check == "hugetlb.reservation")
+    if cannot := [each for each in reserved if each.status in bad]:
         return before._replace(findings=tuple(cannot))
     return checked(applied(tree, before.pools), words, others)
 
@@ -108,9 +105,7 @@ def _checked(
     known = others or {}
     wanted = [topic for topic in topics if topic not in known]
     read = read_facts(host.root, sized.needs, PATIENCE_SECONDS, wanted)
-    facts = Facts(
-        {topic: known[topic] if topic in known else read.topic(topic) for topic in topics}
-    )
+    facts = Facts({name: known[name] if name in known else read.topic(name) for name in topics})
     if others is not None:
         others.update({topic: facts.topic(topic) for topic in topics if topic not in PLANNED})
     findings = [*judge(facts, sized.needs, checks), *launch_findings(sized.sizing)]

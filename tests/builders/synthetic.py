@@ -38,6 +38,9 @@ UNLIMITED = "unlimited"
 PATIENCE_SECONDS = 600.0
 
 
+PACKAGES = {"sglang": "0.5.23", "mooncake_transfer_engine": "0.3.13.post1", "torch": "2.9.1"}
+
+
 @dataclass(frozen=True)
 class SyntheticHost:
     """pools: page size -> pages per node, all free. memlock, nofile: (soft, hard) as /proc says.
@@ -80,13 +83,7 @@ class SyntheticHost:
     hypervisor: str = ""
     ports: Sequence[int] = (*range(30000, 30064), 8080, 8998, 9003, 9300, 50051)
     services: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    packages: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "sglang": "0.5.23",
-            "mooncake_transfer_engine": "0.3.13.post1",
-            "torch": "2.9.1",
-        }
-    )
+    packages: Mapping[str, str] = field(default_factory=lambda: PACKAGES)
     storage: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, str | None] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
@@ -138,9 +135,8 @@ def build_host(path: Path, host: SyntheticHost) -> Path:
 def _write(place: str, content: str) -> None:
     """Hundreds of tests make a host of 700 files each: as the kernel is asked, without pathlib."""
     handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    os.write(
-        handle, (content if content.endswith("\n") or not content else f"{content}\n").encode()
-    )
+    ended = content.endswith("\n") or not content
+    os.write(handle, (content if ended else f"{content}\n").encode())
     os.close(handle)
 
 
@@ -156,16 +152,8 @@ def gpu_host() -> SyntheticHost:
             if slot % 2 == 0:
                 gpus.append(Gpu(address, parents, group // 2))
             else:
-                nics.append(
-                    Nic(
-                        f"mlx5_{number}",
-                        address,
-                        parents,
-                        group // 2,
-                        f"10.0.0.{number + 1}",
-                        number,
-                    )
-                )
+                rest = (group // 2, f"10.0.0.{number + 1}", number)
+                nics.append(Nic(f"mlx5_{number}", address, parents, *rest))
     return SyntheticHost(
         gpus=gpus,
         nics=nics,
