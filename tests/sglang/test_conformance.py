@@ -10,10 +10,7 @@ import pytest
 
 from checks.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import FreeMemory, gate
-from preflight.sglang.host_pool_records import (
-    HostPool,
-    HostPools,
-)
+from preflight.sglang.host_pool_records import HostPool, HostPools
 from preflight.sglang.host_pools import host_pools
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run_all

@@ -246,8 +246,7 @@ def test_a_client_registers_what_is_not_known_of_its_ranks(tmp_path: Path, root:
 
 
 @pytest.mark.parametrize(
-    ("shared", "offset"),
-    [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)],
+    ("shared", "offset"), [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)]
 )
 def test_a_hot_cache_of_malloc_begins_inside_a_page(
     tmp_path: Path, root: Root, shared: str, offset: int
