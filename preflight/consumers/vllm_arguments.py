@@ -39,7 +39,6 @@ _SWITCHES = frozenset(
     "headless numa-bind enable-prefix-caching no-enable-prefix-caching".split()
 )
 
-
 _FLAG = regex(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
 
 

@@ -43,10 +43,8 @@ class RankPlacement(NamedTuple):
 def place_nics(
     protocol: Protocol, stated: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
-    """Return the NUMA nodes of the store's NICs, or why they are not known.
-
-    given: stated by the user. device_names: what the store's device list says.
-    """
+    """Return the NUMA nodes of the store's NICs, or why they are not known. given: stated by the
+    user. device_names: what the store's device list says."""
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if stated is not None:
@@ -82,10 +80,8 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Return the nodes that --rank-numa-nodes names.
-
-    Raises UsageError if it is not one for each rank.
-    """
+    """Return the nodes that --rank-numa-nodes names. Raises UsageError if it is not one for each
+    rank."""
     if len(nodes) not in (0, ranks):
         raise UsageError(
             f"--rank-numa-nodes: the number of nodes ({len(nodes)}) is not that of the ranks "
@@ -95,10 +91,8 @@ def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
 
 
 def binds_ranks(environment: Mapping[str, str]) -> bool:
-    """Return whether SGLANG_AUTO_NUMA_BIND binds ranks: on unless it says no.
-
-    Releases before 0.5.18 do not read it.
-    """
+    """Return whether SGLANG_AUTO_NUMA_BIND binds ranks: on unless it says no. Releases before
+    0.5.18 do not read it."""
     switch = environment.get("SGLANG_AUTO_NUMA_BIND", "1").strip().lower()
     return switch not in ("0", "false", "no", "n")
 

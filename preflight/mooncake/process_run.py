@@ -50,7 +50,6 @@ _NO_OWN_PAGES = (
 )
 _SGLANG_SPELLING = {2 * MIB: "2MB", GIB: "1GB"}
 
-
 _OVER_THE_LIMIT = (
     "SIGBUS (exit code 135) when its pages are touched: the hugetlb cgroup allows no more"
 )
@@ -259,10 +258,8 @@ class ProcessRun:
     def _numa_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
-        """Yield one mapping, an equal share bound to each node; never from the arena.
-
-        Or a mapping for each node, of whole slabs, if Mooncake is told to.
-        """
+        """Yield one mapping, an equal share bound to each node; never from the arena. Or a mapping
+        for each node, of whole slabs, if Mooncake is told to."""
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -363,10 +360,8 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return the plain memory of a process beside its mappings.
-
-    It is that of PD's metadata, and of the records of very many hot blocks.
-    """
+    """Return the plain memory of a process beside its mappings. It is that of PD's metadata, and of
+    the records of very many hot blocks."""
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -388,10 +383,8 @@ def _regular(
 
 
 def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:
-    """Return memory of malloc or aligned_alloc.
-
-    It begins inside a page, at a multiple of ``alignment_bytes``.
-    """
+    """Return memory of malloc or aligned_alloc. It begins inside a page, at a multiple of
+    ``alignment_bytes``."""
     offset = REGULAR_PAGE_BYTES - alignment_bytes
     return _regular(what, size, registered)._replace(offset_bytes=offset)
 

@@ -27,9 +27,7 @@ from preflight.programs.memory_records import Launch, MappedProcess
 
 class ProcessReplay(NamedTuple):
     """What one process mapped, in order. ``arena_used_bytes``: how far its arena was filled.
-
-    ``heap``: plain memory beside the mappings, which no setting puts on huge pages.
-    """
+    ``heap``: plain memory beside the mappings, which no setting puts on huge pages."""
 
     process: MappedProcess
     allocations: tuple[Allocation, ...]
@@ -96,10 +94,7 @@ def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Return every process's allocations from the least ``stock``.
-
-    None if a pool is not known.
-    """
+    """Return every process's allocations from the least ``stock``. None if a pool is not known."""
     pages: dict[Spot, int] = {}
     killing = set()
     for spot, have in stock.items():
@@ -146,9 +141,7 @@ def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
     """Return the pages before an arena and the arena's used ones; none if more follows.
-
-    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
-    """
+    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1)."""
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -161,10 +154,8 @@ def _touched(
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return the allocations that need huge pages (or are the arena), and those that do not.
-
-    The second are host pools.
-    """
+    """Return the allocations that need huge pages (or are the arena), and those that do not. The
+    second are host pools."""
     must: list[Allocation] = []
     may: list[Allocation] = []
     for allocation in allocations:
@@ -178,10 +169,8 @@ def _split(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Return the allocations without a last hot cache, which may do without huge pages.
-
-    Where nothing follows, the client goes on without one.
-    """
+    """Return the allocations without a last hot cache, which may do without huge pages. Where
+    nothing follows, the client goes on without one."""
     caches = [allocation.what is MemoryKind.HOT_CACHE for allocation in allocations]
     needed = [
         number
@@ -205,10 +194,8 @@ def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
 def pages_by_spot(
     allocations: Iterable[Allocation], among: tuple[int, ...] = ()
 ) -> dict[Spot, int]:
-    """Return the huge pages of allocations by page size and NUMA node.
-
-    among: the nodes to which the process is bound, if they are several and not all.
-    """
+    """Return the huge pages of allocations by page size and NUMA node. among: the nodes to which
+    the process is bound, if they are several and not all."""
     pages: dict[Spot, int] = {}
     for allocation in allocations:
         if allocation.on_huge_pages:

@@ -15,7 +15,6 @@ _LOCAL = frozenset(
     "watch xvfb-run zsh".split()
 )
 
-
 _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 

@@ -139,10 +139,8 @@ def _groups(
 
 
 def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each host that pods with one hostPort need; none if no two clash.
-
-    The scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each.
-    """
+    """Return a group for each host that pods with one hostPort need; none if no two clash. The
+    scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each."""
     taken: dict[str, set[Published]] = {}
     for process in processes:
         for port in process.command.published:
@@ -166,10 +164,8 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
 
 
 def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each round of servers that the script kills and waits for.
-
-    What it starts behind the last of them is a round too. What it does not end may run beside each.
-    """
+    """Return a group for each round of servers that the script kills and waits for. What it starts
+    behind the last of them is a round too. What it does not end may run beside each."""
     ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
     last = max((process.command.turn for process in ended), default=0)
     behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]

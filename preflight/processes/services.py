@@ -34,7 +34,6 @@ _METADATA_KINDS = {
     "redis": "metadata-redis",
 }
 
-
 # Which service each port of a program is; its other ports are no service that a launch looks for.
 _SERVES = {
     (ProcessKind.MASTER, "RPC port"): "master",

@@ -84,10 +84,8 @@ _OF_EACH = frozenset(
     "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
 )
 
-
 # What stands in front and starts one process or many, as nothing here shows.
 _SEVERAL = frozenset("mpiexec mpirun prun srun torchrun".split())
-
 
 # Flags of engines that neither memory nor ports nor devices follow from.
 _DECIDE_NOTHING = frozenset(
@@ -99,10 +97,8 @@ _DECIDE_NOTHING = frozenset(
 
 
 class NotRead(NamedTuple):
-    """A program, file or condition (``what``) that was not read, and ``why`` that counts.
-
-    cause: the reason in the words of a size that depends on it. sets: the variables of the advice.
-    """
+    """A program, file or condition (``what``) that was not read, and ``why`` that counts. cause:
+    the reason in the words of a size that depends on it. sets: the variables of the advice."""
 
     what: str
     why: str

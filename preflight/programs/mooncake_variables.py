@@ -151,7 +151,6 @@ PORT_RANGES = _rows(PortRange, _TABLE["port_ranges"])
 # getenv alone: any text turns them on, 0 and the empty one too.
 PRESENCE: Mapping[str, str] = _TABLE["presence"]
 
-
 _LEADING = regex(rf"[{STRTOD_BLANKS}]*([+-]?\d+)", re.ASCII)
 _SIGNED = regex(r"-?\d+", re.ASCII)
 # Where the code that calls stoull looks for a minus sign itself, as it does for sizes.

@@ -47,10 +47,8 @@ class SettingValue(NamedTuple):
 
 
 class ParsedArguments(NamedTuple):
-    """Every argument's setting by its name in SGLang, with the refused and the unknown words.
-
-    A name that only other releases have has the value None, and is not given.
-    """
+    """Every argument's setting by its name in SGLang, with the refused and the unknown words. A
+    name that only other releases have has the value None, and is not given."""
 
     settings: Mapping[str, SettingValue]
     error: str | None  # SGLang's own words, without "sglang serve: error: "

@@ -84,11 +84,8 @@ def read_store_config(
     read_file: ReadFile,
     sglang_version: str | None = None,
 ) -> StoreConfig:
-    """Return the configuration that SGLang would use.
-
-    read_file: gives a file's text, or why not. sglang_version: None for the newest that is known.
-    Raises ValueError if it is no version.
-    """
+    """Return the configuration that SGLang would use. read_file: gives a file's text, or why not.
+    sglang_version: None for the newest that is known. Raises ValueError if it is no version."""
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
@@ -357,7 +354,6 @@ HICACHE_KEYS = (
     "extra_backend_tag",
     "enable_group_semantics",
 )
-
 
 # What cache_controller and its heirs check of them (parse_storage_backend_extra_config).
 _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {

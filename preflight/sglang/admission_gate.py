@@ -37,10 +37,8 @@ class FreeMemory(NamedTuple):
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory that a process reads in a container with this memory limit.
-
-    Anything but a number limits nothing. Nothing else is taken as used in it.
-    """
+    """Return the free memory that a process reads in a container with this memory limit. Anything
+    but a number limits nothing. Nothing else is taken as used in it."""
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
@@ -50,10 +48,8 @@ def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
 
 
 class GateAnswer(NamedTuple):
-    """The gate's answer for one pool of one rank.
-
-    free_bytes: the memory that the pool is compared with. message: the server's, None if admitted.
-    """
+    """The gate's answer for one pool of one rank. free_bytes: the memory that the pool is compared
+    with. message: the server's, None if admitted."""
 
     kind: PoolKind
     requested_bytes: int
@@ -66,18 +62,14 @@ class GateAnswer(NamedTuple):
 
 
 def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
-    """Return the ranks among which SGLang divides a host's memory.
-
-    Data-parallel replicas do not count.
-    """
+    """Return the ranks among which SGLang divides a host's memory. Data-parallel replicas do not
+    count."""
     return max(tp * pp // max(nnodes, 1), 1)
 
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
-    """Return the memory that one pool is compared with; negative below SGLang's reserve.
-
-    A headroom that is Unknown does not count: SGLang warns and goes by the host's memory.
-    """
+    """Return the memory that one pool is compared with; negative below SGLang's reserve. A headroom
+    that is Unknown does not count: SGLang warns and goes by the host's memory."""
     free = memory.available_bytes
     if release.cgroup_headroom and isinstance(memory.headroom_bytes, int):
         free = min(free, memory.headroom_bytes)
@@ -88,10 +80,8 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
 def asked_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
-    """Return the free memory for which the gate admits each pool, with the formula.
-
-    None if no pool is checked. free // shares >= largest: free >= largest * shares.
-    """
+    """Return the free memory for which the gate admits each pool, with the formula. None if no pool
+    is checked. free // shares >= largest: free >= largest * shares."""
     requested = [pool.requested_bytes for pool in pools if pool.requested_bytes is not None]
     if not requested:
         return None
@@ -153,10 +143,8 @@ def _answers(
     free: Callable[[int], int],
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answer for each pool, in their order.
-
-    free: what a pool is compared with, once so many bytes are taken. takes: by each pool.
-    """
+    """Return the gate's answer for each pool, in their order. free: what a pool is compared with,
+    once so many bytes are taken. takes: by each pool."""
     answers, taken = [], 0
     for pool in pools:
         if pool.requested_bytes is not None:
@@ -181,10 +169,8 @@ def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: Sgl
 
 
 class FeasiblePages(NamedTuple):
-    """The huge page counts of one size that cover the need and pass the gate.
-
-    ``most`` is None if nothing bounds it from above; empty if ``most < least``.
-    """
+    """The huge page counts of one size that cover the need and pass the gate. ``most`` is None if
+    nothing bounds it from above; empty if ``most < least``."""
 
     page_size_bytes: int
     least: int

@@ -81,10 +81,8 @@ class DeviceRequest(NamedTuple):
 
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
-    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23.
-
-    Graphs on, no speculative decoding, no DeepEP, no vision tower; those lower it further.
-    """
+    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23. Graphs on, no
+    speculative decoding, no DeepEP, no vision tower; those lower it further."""
     gpu_mib = known(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
@@ -174,10 +172,8 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return the bytes of one token on the device.
-
-    They are the host's row, with index keys and the share of the sliding layers.
-    """
+    """Return the bytes of one token on the device. They are the host's row, with index keys and the
+    share of the sliding layers."""
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))

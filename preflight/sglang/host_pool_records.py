@@ -145,10 +145,8 @@ class Refusal(Unknown):
 
 
 class HostBytes(NamedTuple):
-    """The bounds of pools that cannot be named one by one, with the reason.
-
-    missing: the unknown fact of the model, or None if that is not the reason.
-    """
+    """The bounds of pools that cannot be named one by one, with the reason. missing: the unknown
+    fact of the model, or None if that is not the reason."""
 
     least_bytes: int
     most_bytes: int | Unknown
@@ -183,10 +181,8 @@ def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> 
 
 
 def _pinned(request: PoolRequest, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return sizes as the allocator takes them.
-
-    torch's pinned allocator takes powers of two, the others take sizes exactly.
-    """
+    """Return sizes as the allocator takes them. torch's pinned allocator takes powers of two, the
+    others take sizes exactly."""
     if not request.release.pinned_power_of_two:
         return sizes
     return tuple(1 << (size - 1).bit_length() for size in sizes)
@@ -230,10 +226,8 @@ class RowBytes(NamedTuple):
 
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return the row of one rank in each pipeline stage.
-
-    Raises UnknownFactError if the model is not known, or what this release stores of it.
-    """
+    """Return the row of one rank in each pipeline stage. Raises UnknownFactError if the model is
+    not known, or what this release stores of it."""
     geometry = known(request.geometry)
     return tuple(_row(request, geometry, stage) for stage in range(request.pp))
 
@@ -311,10 +305,8 @@ def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> i
 
 
 def index_key_bytes(geometry: ModelGeometry) -> int:
-    """Return the bytes of one token's index key of one layer.
-
-    It has eight-bit elements, and a float32 scale per block.
-    """
+    """Return the bytes of one token's index key of one layer. It has eight-bit elements, and a
+    float32 scale per block."""
     width = geometry.index_head_dim
     return width + width // INDEX_BLOCK * SCALE_BYTES
 
@@ -322,10 +314,8 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """Return the bytes of one request's linear states on one rank.
-
-    They are the convolution's window and the temporal state.
-    """
+    """Return the bytes of one request's linear states on one rank. They are the convolution's
+    window and the temporal state."""
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

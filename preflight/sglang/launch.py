@@ -150,10 +150,8 @@ def server_processes(
     allocator: OwnAllocator | None,
     metadata: Metadata,
 ) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
-    """Return each rank of process ``number``, without host pools, and notes.
-
-    clients: each rank's own, None without the store. nodes: each rank's.
-    """
+    """Return each rank of process ``number``, without host pools, and notes. clients: each rank's
+    own, None without the store. nodes: each rank's."""
     settings, notes = read_store_settings(plain_environment(server.environment), mooncake)
     if server.store is None:
         # Nothing of Mooncake's is mapped: the page size in question is that of SGLang's allocator.
@@ -207,9 +205,7 @@ class Ranks(NamedTuple):
 
     def store_rank(self, index: int) -> int:
         """Return the rank within its attention group of this host's ``index``-th process.
-
-        Mooncake's store looks up a list of devices by it (mooncake_store.py).
-        """
+        Mooncake's store looks up a list of devices by it (mooncake_store.py)."""
         tp_rank = self._model_rank(index) % self.tp
         return tp_rank % max(1, self.tp // self.attention_dp)
 

@@ -37,7 +37,6 @@ _QUANTIZED = regex(
 # are known by the publisher's name too.
 _OTHER_CACHE = regex(r"(?:^|/|models--)nvidia(?:/|--)")
 
-
 # The parameters that a name says, in billions: Qwen3-VL-235B-A22B. Of several experts' (17B-16E,
 # 8x7B) it says fewer than there are.
 _BILLIONS = regex(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
@@ -47,7 +46,6 @@ _EIGHT_BITS = regex(r"fp8|int8|8bit|w8a|q8")
 _LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
 # How far below the number in its name the parameters of a model are.
 _LEAST_OF_NAME = 0.95
-
 
 # Of two names: how alike a misspelt one is to the one that is meant.
 _ALIKE = 0.85
@@ -196,10 +194,8 @@ class Models:
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
-    """Return the bytes of a local checkpoint's weights.
-
-    They are its safetensors index's total, or its files' sizes.
-    """
+    """Return the bytes of a local checkpoint's weights. They are its safetensors index's total, or
+    its files' sizes."""
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -323,10 +319,8 @@ def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Dr
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return the drafts with a one-layer head for each runner.
-
-    They are packed, or, before 0.5.18, the first is a pool of its own.
-    """
+    """Return the drafts with a one-layer head for each runner. They are packed, or, before 0.5.18,
+    the first is a pool of its own."""
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

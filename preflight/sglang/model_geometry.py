@@ -119,9 +119,7 @@ class ModelGeometry(NamedTuple):
 
 def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeometry | Unknown:
     """Return the geometry that SGLang would give the model ``name`` with this ``config.json``.
-
-    Never raises, whatever the JSON holds: Unknown says which field is missing or not understood.
-    """
+    Never raises, whatever the JSON holds: Unknown says which field is missing or not understood."""
     try:
         return _geometry(config, name)
     except ConfigError as refusal:
@@ -239,10 +237,8 @@ def _index_layers(
 
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
-    """Return whether a layer uses another layer's index (dsa_layer_skips_topk).
-
-    cli_factor counts LongCat's layers, of which each has two blocks: not understood.
-    """
+    """Return whether a layer uses another layer's index (dsa_layer_skips_topk). cli_factor counts
+    LongCat's layers, of which each has two blocks: not understood."""
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")
     for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):
@@ -279,10 +275,7 @@ def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> Linea
 
 
 def _dtype_bytes(config: Mapping[str, object]) -> int:
-    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2.
-
-    SGLang serves no float32.
-    """
+    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2. SGLang serves no float32."""
     quantization = config.get("quantization_config")
     if not isinstance(quantization, Mapping):
         return 2
@@ -301,11 +294,8 @@ class ConfigError(Exception):
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
-    """Return the kind of each attention layer, in order.
-
-    text: the language model's part of a config.json. Raises ConfigError for what is missing or
-    not understood.
-    """
+    """Return the kind of each attention layer, in order. text: the language model's part of a
+    config.json. Raises ConfigError for what is missing or not understood."""
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
@@ -362,10 +352,8 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer, as ``layer_types`` names it.
-
-    other: the kind of a layer that is not of full attention.
-    """
+    """Return the kind of each layer, as ``layer_types`` names it. other: the kind of a layer that
+    is not of full attention."""
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}
@@ -376,10 +364,8 @@ def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple
 
 
 def _kimi_linear_layers(text: Mapping[str, object], count: int) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer of Kimi-Linear.
-
-    It names its full-attention layers, counted from one.
-    """
+    """Return the kind of each layer of Kimi-Linear. It names its full-attention layers, counted
+    from one."""
     linear = text.get("linear_attn_config")
     full = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
     if not isinstance(full, list):
@@ -400,10 +386,8 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
 
 
 def small_count(value: object) -> int:
-    """Return a count that a config may leave out or null.
-
-    It is 0 if the value is not a small whole number.
-    """
+    """Return a count that a config may leave out or null. It is 0 if the value is not a small whole
+    number."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS:
         return value
     return 0

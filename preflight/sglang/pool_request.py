@@ -254,10 +254,8 @@ def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tupl
 
 
 def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the bounds of the ratio of the pool for retracted requests.
-
-    It holds at least one request of the model's context, which is never longer than the GPU's pool.
-    """
+    """Return the bounds of the ratio of the pool for retracted requests. It holds at least one
+    request of the model's context, which is never longer than the GPU's pool."""
     floor = sized.release.decode_ratio or 0.0
     most = max(floor, 1.0) if sized.release.decode_fits_request else floor
     context = sized.value("context_length")

@@ -116,10 +116,8 @@ def _purposes(sized: SizedServer) -> list[Purpose]:
 
 
 def _backs_retraction_up(sized: SizedServer) -> bool:
-    """Return whether a decode server keeps retracted requests in a host pool.
-
-    Source: kv_cache_builder.py.
-    """
+    """Return whether a decode server keeps retracted requests in a host pool. Source:
+    kv_cache_builder.py."""
     backup = sized.value("disaggregation_decode_retraction_backup")
     if sized.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
         return False
@@ -262,10 +260,7 @@ def _most_bytes(memory: ServerMemory) -> float:
 
 
 def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
-    """Return the pools without the indexer's.
-
-    The offload manager mirrors keys and values alone.
-    """
+    """Return the pools without the indexer's. The offload manager mirrors keys and values alone."""
     indexer = [pool for pool in pools.pools if pool.kind is PoolKind.INDEXER]
     if indexer and sized.release.indexer is not Indexer.ON_TOP:
         return Unknown("this release's offload pool of a sparse-attention model is not computed")

@@ -177,10 +177,8 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return the advice on SGLang's own check of memory.
-
-    SGLang admits an L2 pool on MemAvailable, which huge pages are not part of.
-    """
+    """Return the advice on SGLang's own check of memory. SGLang admits an L2 pool on MemAvailable,
+    which huge pages are not part of."""
     terms = sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     if isinstance(available, Unknown) or terms.segment_scope != "instance":

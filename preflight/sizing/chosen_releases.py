@@ -84,10 +84,8 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
 
 
 def installed_there(reading: "Reading", root: "Root") -> Installed | None:
-    """Return the releases that the launch would load on this machine, or in a tree of files.
-
-    None leaves it to what is installed beside this program: nobody looks into a container's image.
-    """
+    """Return the releases that the launch would load on this machine, or in a tree of files. None
+    leaves it to what is installed beside this program: nobody looks into a container's image."""
     if any(command.container is not None for command in reading.commands):
         return None
     from checks.software.facts import installed_engine
@@ -96,10 +94,8 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return the end of an origin: the place where a version was looked for.
-
-    searched: it was looked for in vain.
-    """
+    """Return the end of an origin: the place where a version was looked for. searched: it was
+    looked for in vain."""
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -114,10 +110,8 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options without this machine's releases, if all runs in images.
-
-    In a container it may be the image's own, and counts.
-    """
+    """Return the options without this machine's releases, if all runs in images. In a container it
+    may be the image's own, and counts."""
     users = [
         command.container
         for command in reading.commands
@@ -143,9 +137,7 @@ def known_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
     """Return the release that is given, else the one installed; None if one is to be assumed.
-
-    installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
-    """
+    installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one."""
     text = asked if asked is not None else _installed_sglang(installed)
     if text is None:
         return None
@@ -164,10 +156,8 @@ def known_sglang(
 def choose_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
-    """Return the release to size for, known or newest, with its name and notes.
-
-    Raises as ``known_sglang`` does.
-    """
+    """Return the release to size for, known or newest, with its name and notes. Raises as
+    ``known_sglang`` does."""
     from checks.releases import sglang
 
     known = known_sglang(asked, installed, named)

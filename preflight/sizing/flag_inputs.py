@@ -34,10 +34,8 @@ from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingI
 
 
 class Flags(NamedTuple):
-    """What the command line says; None if it says nothing. Sizes in bytes.
-
-    documented: the documented rule is asked for its answer, so what it answers is not refused.
-    """
+    """What the command line says; None if it says nothing. Sizes in bytes. documented: the
+    documented rule is asked for its answer, so what it answers is not refused."""
 
     tp_size: int
     hicache_bytes: int
@@ -66,9 +64,7 @@ def gather_flags(
     flags: Flags, environment: Mapping[str, str], root: Root, default_page_bytes: int | Unknown
 ) -> SizingInputs:
     """Return the launch that ``flags`` describe, completed from the environment and the host.
-
-    Raises UsageError on a value that no launch can have.
-    """
+    Raises UsageError on a value that no launch can have."""
     shown: Shown = {}
     ranks = _ranks(flags, shown)
     release, shown["mooncake_version"], noted = choose_mooncake(flags.mooncake_version)

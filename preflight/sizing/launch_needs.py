@@ -42,7 +42,6 @@ _PROGRAMS = {
     ProcessKind.LMCACHE: "lmcache",
 }
 
-
 # The first release that refuses more workers than the host has GPUs, where nothing says how they
 # are started; 0.11.0 takes Ray where it is installed (vllm/config/parallel.py, __post_init__).
 VLLM_REFUSES = (0, 11, 1)
@@ -59,10 +58,8 @@ def _written(file: Storage, reading: Reading) -> bool:
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return the needs of a sized launch, as checks see them.
-
-    Where L2 is known between two bounds, the upper one.
-    """
+    """Return the needs of a sized launch, as checks see them. Where L2 is known between two bounds,
+    the upper one."""
     source = sizing.inputs
     shown = sizing.shown
     replays: dict[int, list[ProcessReplay]] = {}
@@ -169,10 +166,8 @@ def _members(
     memory: ServerMemory | None,
     looks_up: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield one record for each process.
-
-    memory: the host pools of a rank of a server. looks_up: this SGLang looks up its devices.
-    """
+    """Yield one record for each process. memory: the host pools of a rank of a server. looks_up:
+    this SGLang looks up its devices."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -304,10 +299,8 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
 
 
 def _elsewhere_below(consumer: Consumer) -> int:
-    """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never.
-
-    Not with processes of its own (mp, and --nnodes), nor in a release that is known to refuse.
-    """
+    """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never. Not with
+    processes of its own (mp, and --nnodes), nor in a release that is known to refuse."""
     if consumer.executor in ("mp", "uni") or consumer.hosts > 1:
         return 0
     named = consumer.named.get("vllm")

@@ -139,10 +139,8 @@ def _unbound_share(
 
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
-    """Return the share of an engine that uses Mooncake.
-
-    Every worker sets up all clients; a pool of an engine is mapped once, in its first.
-    """
+    """Return the share of an engine that uses Mooncake. Every worker sets up all clients; a pool of
+    an engine is mapped once, in its first."""
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")

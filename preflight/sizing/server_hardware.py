@@ -104,18 +104,14 @@ def server_hardware(
 
 
 def follows_gpu(server: SglangServer) -> bool:
-    """Tell whether the server has an L2 pool: then NVML is worth asking.
-
-    Its size may come of the GPU's memory; and it is made after L1, for which there may be no room.
-    """
+    """Tell whether the server has an L2 pool: then NVML is worth asking. Its size may come of the
+    GPU's memory; and it is made after L1, for which there may be no room."""
     return server.hicache or server.mode == "decode"
 
 
 def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
-    """Return the bytes of each GPU's memory: as given, or by NVML if all agree.
-
-    NVML is asked where ``asked`` is true. elsewhere: another host is sized.
-    """
+    """Return the bytes of each GPU's memory: as given, or by NVML if all agree. NVML is asked where
+    ``asked`` is true. elsewhere: another host is sized."""
     if given_bytes is not None:
         return given_bytes
     sizes: set[int | None] = set()

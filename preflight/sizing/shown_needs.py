@@ -38,10 +38,8 @@ class Need(NamedTuple):
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of a launch by kind.
-
-    Sums are over all processes of it; ``processes`` as its source has them.
-    """
+    """Return all needs of a launch by kind. Sums are over all processes of it; ``processes`` as its
+    source has them."""
     return {
         "hugetlb": list(_hugetlb(sizing)),
         "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR),
@@ -127,10 +125,8 @@ def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Ne
 
 
 def locked_bytes(allocation: Allocation) -> int:
-    """Return the bytes that one NIC locks of an allocation.
-
-    It counts regular pages, whatever backs it, of a device without a limit.
-    """
+    """Return the bytes that one NIC locks of an allocation. It counts regular pages, whatever backs
+    it, of a device without a limit."""
     return sum(
         pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)

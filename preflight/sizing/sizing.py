@@ -89,9 +89,7 @@ class HostMemory(NamedTuple):
 
 class Sizing(NamedTuple):
     """The answer: what is asked for, what would be taken, and the verdict under both rules.
-
-    withheld: why no pages are to be reserved, as the launch ends all the same; "" for nothing.
-    """
+    withheld: why no pages are to be reserved, as the launch ends all the same; "" for nothing."""
 
     inputs: SizingInputs
     host: HostMemory
@@ -186,10 +184,7 @@ def without_arena(sizing: Sizing) -> FitVerdict:
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """Return notes on memory that is asked for and never used.
-
-    Ranks alike are told once.
-    """
+    """Return notes on memory that is asked for and never used. Ranks alike are told once."""
     version = inputs.shown["mooncake_version"].value
     notes = [
         note

@@ -61,10 +61,8 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """Return the parts that were not read, each by name, and the notes.
-
-    A note that comes again stands there once, with a count.
-    """
+    """Return the parts that were not read, each by name, and the notes. A note that comes again
+    stands there once, with a count."""
     lines = [_filled(f"  {each.text}") for each in sizing.unread]
     parts = ["\n".join(["Not read", *lines])] if lines else []
     if sizing.group is not None:
@@ -88,9 +86,7 @@ def _again(number: int) -> str:
 
 def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
     """Return the answer about a launch as it was written; ``explained`` with each need's formula.
-
-    ``paint`` colours a text: paint(text, colour).
-    """
+    ``paint`` colours a text: paint(text, colour)."""
     lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
     reading, left_out = _reading_text(sizing), ("\n".join(["Not started", *lines]) if lines else "")
     shown, findings = sizing.shown, sizing.inputs.findings
@@ -136,10 +132,8 @@ def sizing_text(
     then: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer. verdict: if another rule decides.
-
-    then: what to do next, of a launch whose pages are there. left_out: what of it is in no number.
-    """
+    """Return the whole answer. verdict: if another rule decides. then: what to do next, of a launch
+    whose pages are there. left_out: what of it is in no number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     # Without HiCache and Mooncake there is nothing to put into a table.
@@ -292,10 +286,8 @@ def _processes(sizing: Sizing) -> str:
 def _table(
     rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
-    """Return a table as wide as the terminal.
-
-    Where that is too narrow, words go on in the next line.
-    """
+    """Return a table as wide as the terminal. Where that is too narrow, words go on in the next
+    line."""
     return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
@@ -406,10 +398,8 @@ def _wrapped(text: str, further: int = 4) -> list[str]:
 
 
 def compare_rules(sizing: Sizing) -> str:
-    """Return sentences about the documented rule.
-
-    They tell its status, its distance to the exact need, and why.
-    """
+    """Return sentences about the documented rule. They tell its status, its distance to the exact
+    need, and why."""
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
     message = f"The documented rule says {documented.status} (exit {documented.exit_code})."

@@ -33,10 +33,8 @@ def real_bytes(pool: HostPool, version: str) -> list[int]:
 
 
 def outcome(version: str, case: Case) -> str | HostPools:
-    """What is predicted: the pools, or the words with which SGLang stops.
-
-    The runner maps nothing that it does not touch: as on huge pages, memory stays available.
-    """
+    """What is predicted: the pools, or the words with which SGLang stops. The runner maps nothing
+    that it does not touch: as on huge pages, memory stays available."""
     pools = host_pools(case.request(version))
     if not isinstance(pools, HostPools):
         return getattr(pools, "reason", "")

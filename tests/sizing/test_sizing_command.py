@@ -28,7 +28,6 @@ QUICK_START = (
 )
 SMALL = "--tp-size 1 --hicache-size 20mb --global-segment-size 64mb"  # 10 + 8 + 32 pages
 
-
 COMMAND = (sys.executable, "-m", "preflight.cli.sizing")
 
 
