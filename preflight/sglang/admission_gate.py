@@ -42,9 +42,8 @@ def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
-    return memory._replace(
-        headroom_bytes=min(left, limit_bytes) if isinstance(left, int) else limit_bytes
-    )
+    least = min(left, limit_bytes) if isinstance(left, int) else limit_bytes
+    return memory._replace(headroom_bytes=least)
 
 
 class GateAnswer(NamedTuple):
@@ -161,11 +160,8 @@ def _answers(
 def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
     """Return the ValueError's text that stops the server."""
     words = _INDEXER_WORDS if kind in _INDEXER_POOLS else _KV_WORDS
-    return words.format(
-        name=release.indexer_name,
-        requested=f"{requested_bytes / 1e9:.2f}",
-        free=f"{free_bytes / 1e9:.2f}",
-    )
+    requested, free = (f"{size / 1e9:.2f}" for size in (requested_bytes, free_bytes))
+    return words.format(name=release.indexer_name, requested=requested, free=free)
 
 
 class FeasiblePages(NamedTuple):
@@ -212,19 +208,12 @@ def feasible_hugepages(
     most = current_pages + (memory.available_bytes - needed) // page_size_bytes
     asks = f"SGLang asks for {format_bytes(needed)} of available memory ({formula})"
     page = format_page_size(page_size_bytes)
+    reason = f"{asks}; pages of {page}"
     if release.cgroup_headroom and isinstance(headroom, int) and headroom < needed:
-        most, reason = (
-            -1,
-            (
-                f"the memory cgroup leaves {format_bytes(headroom)}, SGLang asks for "
-                f"{format_need(needed, headroom)} ({formula}) whatever backs the pools"
-            ),
-        )
+        asks = f"SGLang asks for {format_need(needed, headroom)} ({formula})"
+        leaves = f"the memory cgroup leaves {format_bytes(headroom)}"
+        most, reason = -1, f"{leaves}, {asks} whatever backs the pools"
     elif most < least_pages:
-        reason = (
-            f"{asks}, which leaves room for {max(most, 0)} pages of {page} at most: "
-            f"{least_pages} are needed"
-        )
-    else:
-        reason = f"{asks}; pages of {page}"
+        room = f"leaves room for {max(most, 0)} pages of {page} at most"
+        reason = f"{asks}, which {room}: {least_pages} are needed"
     return FeasiblePages(page_size_bytes, least_pages, max(most, -1), reason)

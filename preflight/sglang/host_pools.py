@@ -87,13 +87,10 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
     reason = f"{asked} bytes per rank; {why.reason}"
     if request.release.extra_page:
         page_bytes = request.physical_page_tokens * MOST_TOKEN_BYTES
-        return HostBytes(
-            asked,
-            asked + page_bytes,
-            f"{reason}, so this is an upper bound, with a page of {format_bytes(page_bytes)} on "
-            "top; an index or draft pool would come on top of that",
-            why,
-        )
+        top = f"with a page of {format_bytes(page_bytes)} on top"
+        more = f"{top}; an index or draft pool would come on top of that"
+        message = f"{reason}, so this is an upper bound, {more}"
+        return HostBytes(asked, asked + page_bytes, message, why)
     return HostBytes(0, asked, f"{reason}, so this is an upper bound", why)
 
 
@@ -105,11 +102,6 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
     why = error = ""
     if layout not in LAYOUTS:
         why = f"layout {layout!r} is not one of {', '.join(LAYOUTS)}"
-    elif request.partition and sum(request.partition) != len(geometry.layers):
-        error = (
-            f"ValueError: sum(partitions)={sum(request.partition)} does not match "
-            f"num_hidden_layers={len(geometry.layers)}."
-        )
     elif len(geometry.layers) < request.pp:
         why = f"{len(geometry.layers)} layers do not fill {request.pp} pipeline stages"
     elif layout == "page_head" and (geometry.kind is AttentionKind.MLA or not release.page_head):
@@ -160,19 +152,13 @@ def _indexer(
     index_pages = (pages * page_tokens + page_tokens + 1) // page_tokens
     per_layer = index_pages * page_tokens * row.index_per_layer
     whole = per_layer * row.index_layers
-    split = kind is Indexer.INSIDE_PER_LAYER or (
-        kind is Indexer.INSIDE and request.layout == "layer_first"
-    )
-    requested = pages * page_tokens * row.index_per_layer * row.index_layers
-    return HostPool(
-        which,
-        pages * page_tokens,
-        index_pages,
-        whole,
-        (per_layer,) * row.index_layers if split else (whole,),
-        # Inside the size, the KV pool's own check has counted it.
-        requested if kind is Indexer.ON_TOP else None,
-    )
+    by_layer = kind is Indexer.INSIDE and request.layout == "layer_first"
+    split = by_layer or kind is Indexer.INSIDE_PER_LAYER
+    tensors = (per_layer,) * row.index_layers if split else (whole,)
+    tokens = pages * page_tokens
+    # Inside the size, the KV pool's own check has counted it.
+    requested = tokens * row.index_per_layer * row.index_layers if kind is Indexer.ON_TOP else None
+    return HostPool(which, tokens, index_pages, whole, tensors, requested)
 
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
@@ -239,9 +225,8 @@ def _device_sliding_tokens(request: PoolRequest) -> int | None:
     """Return the device's sliding-window tokens, a part of all tokens in whole pages."""
     if request.device_tokens is None:
         return None
-    return (
-        int(request.device_tokens * request.swa_ratio) // request.page_tokens * request.page_tokens
-    )
+    page = request.page_tokens
+    return int(request.device_tokens * request.swa_ratio) // page * page
 
 
 def _shared_exactly(
@@ -284,11 +269,9 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
         f"--hicache-size {request.size_gb} is split by the bytes of the GPU's pools, "
         "which are not known here"
     )
-    if not row.layers.linear:
-        return HostBytes(asked, asked + extra, reason)
-    if isinstance(row.linear, Unknown):
-        return HostBytes(asked, row.linear, reason)
-    return HostBytes(asked, asked + extra + row.linear, reason)
+    linear = row.linear if row.layers.linear else 0
+    most = linear if isinstance(linear, Unknown) else asked + extra + linear
+    return HostBytes(asked, most, reason)
 
 
 def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int) -> HostPools:
@@ -297,12 +280,8 @@ def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int)
     pages = page_count(request, full), page_count(request, sliding)
     _refuse_below_device(request, pages[0], request.device_tokens)
     _refuse_below_device(request, pages[1], _device_sliding_tokens(request))
-    return HostPools(
-        (
-            kv_pool(request, PoolKind.KV, row, pages[0]),
-            kv_pool(request, PoolKind.WINDOW, window, pages[1]),
-        )
-    )
+    plain = kv_pool(request, PoolKind.KV, row, pages[0])
+    return HostPools((plain, kv_pool(request, PoolKind.WINDOW, window, pages[1])))
 
 
 def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | None) -> None:

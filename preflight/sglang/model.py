@@ -205,11 +205,8 @@ def checkpoint_bytes(folder: str) -> int | Unknown:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # no index, or none that can be used: the files themselves
     try:
-        sizes = [
-            entry.stat().st_size
-            for entry in os.scandir(folder)
-            if entry.name.endswith((".safetensors", ".bin")) and entry.is_file()
-        ]
+        files = [each for each in os.scandir(folder) if each.is_file()]
+        sizes = [f.stat().st_size for f in files if f.name.endswith((".safetensors", ".bin"))]
     except OSError as error:
         return Unknown(f"{folder}: {error.strerror or error}", absent=True)
     return sum(sizes) or Unknown(f"{folder}: holds no weights", absent=True)
@@ -223,26 +220,15 @@ def _from_config(text: str, name: str, weights_bytes: int | Unknown | None) -> M
         return Model(name, Unknown(f"{name}: config.json: {error}"), weights_bytes)
     if not isinstance(config, Mapping):
         return Model(name, Unknown(f"{name}: config.json: not a JSON object"), weights_bytes)
-    fields: Mapping[str, object] = config
-    for key in _NESTED:
-        nested = config.get(key)
-        if isinstance(nested, Mapping) and nested:
-            fields = nested
-            break
-    return Model(
-        name,
-        geometry_from_config(config, name),
-        weights_bytes,
-        _number(fields.get("hidden_size")),
-        # Scaled rotary positions stretch the context: then the config alone does not say it.
-        None if fields.get("rope_scaling") else _number(fields.get("max_position_embeddings")),
+    nested = (config.get(key) for key in _NESTED)
+    fields = next((each for each in nested if isinstance(each, Mapping) and each), config)
+    width, context = (
+        value if type(value) is int and 0 < value < 1 << 40 else None
+        for value in map(fields.get, ("hidden_size", "max_position_embeddings"))
     )
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
-        return value
-    return None
+    # Scaled rotary positions stretch the context: then the config alone does not say it.
+    context = None if fields.get("rope_scaling") else context
+    return Model(name, geometry_from_config(config, name), weights_bytes, width, context)
 
 
 # These draft from the text, or from the target itself: no cache of their own on the host.
@@ -294,9 +280,7 @@ def server_drafts(
     if release.draft is DraftPool.NONE:
         return Drafts(name, model=model)
     if isinstance(geometry, Unknown):
-        return Drafts(
-            name, own=Unknown(f"draft model {model.name}: {geometry.reason}"), model=model
-        )
+        return Drafts(name, own=geometry.of(f"draft model {model.name}: "), model=model)
     if name == "EAGLE" and geometry.nextn_layers:
         return _head(server, name, model, geometry, release)
     return Drafts(name, own=geometry, model=model)
