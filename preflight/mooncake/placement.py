@@ -114,23 +114,17 @@ def place_ranks(
                 nodes = tuple(numa_node if numa_node in mems else None for numa_node in nodes)
             return RankPlacement(nodes, "this host's GPUs, to whose nodes SGLang binds each rank")
     if len(nics) < 2 and isinstance(gpus, Unknown):
-        text = (
-            f"which nodes SGLang binds the ranks to is not known ({gpus.reason}), so they are "
-            "taken to be bound to none; say --rank-numa-nodes"
-        )
-        return unbound(ranks, "its GPUs cannot be read")._replace(
-            notes=(Note("rank-nodes-assumed", text),)
-        )
-    if len(nics) < 2:
+        text = f"which nodes SGLang binds the ranks to is not known ({gpus.reason})"
+        text += ", so they are taken to be bound to none; say --rank-numa-nodes"
+        placed = unbound(ranks, "its GPUs cannot be read")
+    elif len(nics) < 2:
         return unbound(ranks, "one NUMA node, or no GPU that names one")
-    spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))
-    listed = ",".join(str(numa_node) for numa_node in spread)
-    text = (
-        f"ranks are taken to be bound to nodes {listed}, in order, as SGLang binds them to their "
-        "GPUs' nodes; say --rank-numa-nodes where that differs"
-    )
-    note = Note("rank-nodes-assumed", text)
-    return RankPlacement(spread, "assumed: spread evenly over the NICs' nodes", (note,))
+    else:
+        spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))
+        text = f"ranks are taken to be bound to nodes {','.join(map(str, spread))}, in order, "
+        text += "as SGLang binds them to their GPUs' nodes; say --rank-numa-nodes if that differs"
+        placed = RankPlacement(spread, "assumed: spread evenly over the NICs' nodes")
+    return placed._replace(notes=(Note("rank-nodes-assumed", text),))
 
 
 class ClientNics:

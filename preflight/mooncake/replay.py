@@ -52,14 +52,10 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
     steps = [run.steps() for run in runs]
     if all(_advance(runs[turn], steps[turn]) for turn in turns):
         _run_to_the_end(runs, steps)
+    used = (run.arena.cursor_bytes if run.arena else 0 for run in runs)
     return tuple(
-        ProcessReplay(
-            run.process,
-            tuple(run.done),
-            run.arena.cursor_bytes if run.arena else 0,
-            heap(run.process),
-        )
-        for run in runs
+        ProcessReplay(run.process, tuple(run.done), arena_bytes, heap(run.process))
+        for run, arena_bytes in zip(runs, used, strict=True)
     )
 
 
@@ -120,17 +116,11 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
         must, may = _split(mapped.allocations)
         among = mapped.process.among
         least = _without_last_cache(_split(dropped.allocations)[0])
-        usages.append(
-            Usage(
-                mapped.process.name,
-                pages_by_spot(must, among),
-                pages_by_spot(least, among),
-                _arena_serves_all(must),
-                _headroom(mapped),
-                pages_by_spot((each for each in must if each.what is MemoryKind.ARENA), among),
-                _touched(must, mapped.arena_used_bytes, among),
-            )
-        )
+        arenas = [each for each in must if each.what is MemoryKind.ARENA]
+        most, least_pages, of_arena = (pages_by_spot(a, among) for a in (must, least, arenas))
+        serves, touched = _arena_serves_all(must), _touched(must, mapped.arena_used_bytes, among)
+        usage = most, least_pages, serves, _headroom(mapped), of_arena, touched
+        usages.append(Usage(mapped.process.name, *usage))
         if may:
             name = own_allocator(mapped.process.name)
             usages.append(Usage(name, pages_by_spot(may, among), {}, True, {}))
@@ -156,33 +146,18 @@ def _split(
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
     """Return the allocations that need huge pages (or are the arena), and those that do not. The
     second are host pools."""
-    must: list[Allocation] = []
-    may: list[Allocation] = []
-    for allocation in allocations:
-        replaceable = (
-            allocation.what is MemoryKind.HOST_POOL
-            and allocation.backing is Backing.HUGETLB
-            and allocation.on_shortage is OnShortage.FALLS_BACK
-        )
-        (may if replaceable else must).append(allocation)
-    return tuple(must), tuple(may)
+    replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
+    every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
+    must = tuple(each for each, kinds in every if kinds != replaceable)
+    return must, tuple(each for each, kinds in every if kinds == replaceable)
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
     """Return the allocations without a last hot cache, which may do without huge pages. Where
     nothing follows, the client goes on without one."""
-    caches = [allocation.what is MemoryKind.HOT_CACHE for allocation in allocations]
-    needed = [
-        number
-        for number, allocation in enumerate(allocations)
-        if allocation.on_huge_pages and not caches[number]
-    ]
-    last = max(needed, default=-1)
-    return tuple(
-        allocation
-        for number, allocation in enumerate(allocations)
-        if number < last or not caches[number]
-    )
+    others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
+    last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
+    return tuple(a for number, a in enumerate(allocations) if number < last or number in others)
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
@@ -206,14 +181,8 @@ def pages_by_spot(
 
 def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
     """Tell whether nothing that the arena could hold is mapped beside it."""
-    beside = [
-        allocation
-        for allocation in allocations
-        if allocation.backing is Backing.HUGETLB
-        and allocation.what is not MemoryKind.ARENA
-        and allocation.on_shortage is not OnShortage.BUS_ERROR
-    ]
-    return not beside
+    held = (each for each in allocations if each.on_shortage is not OnShortage.BUS_ERROR)
+    return all(a.what is MemoryKind.ARENA or a.backing is not Backing.HUGETLB for a in held)
 
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:

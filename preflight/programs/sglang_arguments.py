@@ -399,8 +399,7 @@ def merged_words(
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries
-    texts = _as_words(entries, *_kinds_of_keys(table))
-    from_file = tuple(Word(text, Origin(path.text)) for text in texts)
+    from_file = tuple(Word(text, Origin(path.text)) for text in _as_words(entries, table))
     return (*from_file, *words[:place], *words[place + 2 :])
 
 
@@ -427,42 +426,26 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
     return entries
 
 
-def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys of plain switches, and the keys that a file may not have."""
-    plain: set[str] = set()
-    supported: set[str] = set()
-    refused: set[str] = set()
+def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]:
+    """Yield the entries of a configuration file as flags, as SGLang does."""
+    kinds: dict[str, set[tuple[str, bool]]] = {}  # of each key: kind, and whether it stores True
     for row in table.rows:
         keys = {flag[2:].replace("-", "_") for flag in row["flags"] if flag.startswith("--")}
-        keys.add(row["name"])
-        if row["kind"] == "constant" and row.get("value") is True:
-            plain |= keys
-        if row["kind"] in _NOT_SUPPORTED:
-            refused |= keys
-        else:
-            supported |= keys
-    return frozenset(plain), frozenset(refused - supported)
-
-
-def _as_words(
-    entries: Mapping[Any, Any], plain: frozenset[str], refused: frozenset[str]
-) -> Iterator[str]:
-    """Yield the entries of a configuration file as flags, as SGLang does."""
+        for key in keys | {row["name"]}:
+            kinds.setdefault(key, set()).add((row["kind"], row.get("value") is True))
     for key, value in entries.items():
         if not isinstance(key, str):
             raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")
         name = key.replace("-", "_")
-        if name in refused:
+        of_key = kinds.get(name, {("", False)})
+        if all(kind in _NOT_SUPPORTED for kind, _ in of_key):
             raise RefusedError(f"ValueError: Unsupported config option '{name}'")
-        if isinstance(value, bool) and name in plain:
-            if value:
-                yield f"--{key}"
-        elif isinstance(value, bool):
-            yield from (f"--{key}", str(value).lower())
-        elif isinstance(value, list):
-            if value:
-                yield from (f"--{key}", *(str(item) for item in value))
+        if value == [] or (value is False and ("constant", True) in of_key):
+            continue
+        yield f"--{key}"
+        if isinstance(value, list):
+            yield from map(str, value)
         elif isinstance(value, dict):
-            yield from (f"--{key}", json.dumps(value, default=str))
-        else:
-            yield from (f"--{key}", str(value))
+            yield json.dumps(value, default=str)
+        elif value is not True or ("constant", True) not in of_key:
+            yield str(value).lower() if isinstance(value, bool) else str(value)

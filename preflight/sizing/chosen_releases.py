@@ -71,15 +71,11 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
 
         message = f"{program} {text} is newer than {newest}, the newest that was tested for this"
         message += f" model: taken as that one; it decides {rests}"
-        maybe = "; ".join(
-            f"{open_change.changes} ({open_change.pulls[0]})" for open_change in open_changes(name)
-        )
+        maybe = "; ".join(f"{each.changes} ({each.pulls[0]})" for each in open_changes(name))
         return [Note(f"{name}-newer", f"{message}. It may have what upstream had open: {maybe}")]
     if not is_release(text):
-        message = (
-            f"{program} {text} is a build of its own, no release: taken as the release of that"
-        )
-        return [Note(f"{name}-own-build", f"{message} number; it decides {rests}")]
+        message = f"{program} {text} is a build of its own, no release: taken as that release"
+        return [Note(f"{name}-own-build", f"{message}; it decides {rests}")]
     return []
 
 
@@ -112,12 +108,8 @@ _SPEAK_OF = frozenset(
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
     """Return the options without this machine's releases, if all runs in images. In a container it
     may be the image's own, and counts."""
-    users = [
-        command.container
-        for command in reading.commands
-        if any(_USES.search(word.text) for word in command.words[:4])
-        and command.words[0].text.rpartition("/")[2] not in _SPEAK_OF
-    ]
+    uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
+    users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
         return options
     from checks.system.facts import read_container

@@ -88,15 +88,9 @@ def server_hardware(
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
-    hardware = Hardware(
-        geometry,
-        gpu_bytes,
-        model.weights_bytes,
-        drafts,
-        model.context_tokens,
-        memory,
-        least_weights_bytes=model.least_weights_bytes,
-    )
+    weights, least = model.weights_bytes, model.least_weights_bytes
+    hardware = Hardware(geometry, gpu_bytes, weights, drafts, model.context_tokens, memory)
+    hardware = hardware._replace(least_weights_bytes=least)
     if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return hardware
     kind = _gpu_kind(root)

@@ -1,7 +1,7 @@
 """A launch's needs for a reader: each with its number, its unit and how it comes about."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.base.needs import Service
@@ -42,17 +42,12 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
     source has them."""
     return {
         "hugetlb": list(_hugetlb(sizing)),
-        "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR),
+        "regular": _sums(sizing, "regular memory", Backing.REGULAR),
         # Registered on every NIC in use, and locked once for each of them.
         "registered": _registered(sizing, processes),
         # memfd pools: shared memory that no /dev/shm limit bounds.
-        "shared": _sums(
-            sizing, "shared memory (memfd)", lambda a: a.backing is Backing.MEMFD_HUGETLB
-        ),
-        "ports": [
-            _given(port.what, port.owner, port.port, "port", port.origin)
-            for port in all_ports(processes)
-        ],
+        "shared": _sums(sizing, "shared memory (memfd)", Backing.MEMFD_HUGETLB),
+        "ports": [_given(p.what, p.owner, p.port, "port", p.origin) for p in all_ports(processes)],
         "files": [need for process in processes for need in _files(process)],
         "disk": [need for process in processes for need in _disk(process)],
         "devices": [need for process in processes for need in _devices(process)],
@@ -86,11 +81,12 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
         yield Need(what, "host", pages, "pages", formula)
 
 
-def _sums(sizing: Sizing, what: str, counts: Callable[[Allocation], bool]) -> list[Need]:
+def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
     """Return the memory of one kind that each process maps."""
     needs = []
     for process in sizing.asked:
-        allocations = [a for a in (*process.allocations, *process.heap) if counts(a)]
+        mapped = (*process.allocations, *process.heap)
+        allocations = [a for a in mapped if a.backing is backing]
         if allocations:
             formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in allocations)
             total = sum(a.mapped_bytes for a in allocations)
