@@ -172,9 +172,9 @@ class Consumer(NamedTuple):
         """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
-        sizes = [bound(pool.bytes_of(first, each, most) for each in kinds) for pool in self.pools]
+        sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
         pairs = zip(self.pools, sizes, strict=True)
-        return tuple(pool.memory._replace(bytes=size) for pool, size in pairs if size)
+        return tuple(p.memory._replace(bytes=size) for p, size in pairs if size)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
         """Return the store clients of one worker; the scheduler's are counted with the first."""

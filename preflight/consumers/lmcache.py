@@ -242,8 +242,10 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
         if value is not None and key.removeprefix(prefix) not in (*_OWN_KEYS, "")
     }
     bare = {key: text for key, text in of_setup.items() if key in _BARE_KEYS}
-    own = {k.removeprefix(prefix): text for k, text in of_setup.items() if k.startswith(prefix)}
-    return {**_SETUP_DEFAULTS, **bare, **own}
+    prefixed = {
+        k.removeprefix(prefix): text for k, text in of_setup.items() if k.startswith(prefix)
+    }
+    return {**_SETUP_DEFAULTS, **bare, **prefixed}
 
 
 def read_lmcache(

@@ -488,10 +488,9 @@ class _Connectors(ConsumerParts):
             )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
-        """Name LMCache as a part: the memory is in a server, another process."""
         from preflight.consumers.lmcache import RELEASE as LMCACHE
 
-        self.parts.append(LMCACHE)
+        self.parts.append(LMCACHE)  # the memory is in a server, another process
 
 
 _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {

@@ -118,7 +118,11 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
         least = _without_last_cache(_split(dropped.allocations)[0])
         arenas = [each for each in must if each.what is MemoryKind.ARENA]
         most, least_pages, of_arena = (pages_by_spot(a, among) for a in (must, least, arenas))
-        serves, touched = _arena_serves_all(must), _touched(must, mapped.arena_used_bytes, among)
+        # Whether nothing that the arena could hold is mapped beside it.
+        lasting = [each for each in must if each.on_shortage is not OnShortage.BUS_ERROR]
+        beside = [each for each in lasting if each.what is not MemoryKind.ARENA]
+        serves = all(each.backing is not Backing.HUGETLB for each in beside)
+        touched = _touched(must, mapped.arena_used_bytes, among)
         usage = most, least_pages, serves, _headroom(mapped), of_arena, touched
         usages.append(Usage(mapped.process.name, *usage))
         if may:
@@ -177,12 +181,6 @@ def pages_by_spot(
             spot = spot_of(allocation, among)
             pages[spot] = pages.get(spot, 0) + allocation.pages
     return pages
-
-
-def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
-    """Tell whether nothing that the arena could hold is mapped beside it."""
-    held = (each for each in allocations if each.on_shortage is not OnShortage.BUS_ERROR)
-    return all(a.what is MemoryKind.ARENA or a.backing is not Backing.HUGETLB for a in held)
 
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:

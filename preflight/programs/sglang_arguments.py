@@ -90,7 +90,7 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     table = argument_table(version)
     texts = [_text(word.text, word) for word in words]
     flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}
-    parser = _parser(version, tuple(sorted(flags)))
+    parser = _build(version, tuple(sorted(flags)))
     error = None
     unrecognized: list[str] = []
     refused: list[_Text] = []
@@ -101,7 +101,9 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
         error = str(refusal)
         namespace, unrecognized, refused = _without_what_is_refused(parser, texts)
     left = tuple(_word(text) for text in unrecognized)
-    settings, about = _settings(table, namespace), tuple(text.word for text in refused)
+    settings = {**_defaults(table.version)}
+    settings |= {name: _setting(stored) for name, stored in vars(namespace).items()}
+    about = tuple(text.word for text in refused)
     if error is None and not hasattr(namespace, "model_path"):
         # A word that nothing sets may hold it: ARGS of a file that was not read.
         may_hold = next((word for word in left if word.unresolved), None)
@@ -274,11 +276,6 @@ _BARE = frozenset({"help", "refused", "ignored", "switch", "constant"})
 _CONSTANT = frozenset({"constant", "constant_of"})
 
 
-@lru_cache(maxsize=64)  # the servers of a manifest have the same flags
-def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
-    return _build(_eligible(argument_table(version).rows, flags))
-
-
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
@@ -290,12 +287,13 @@ def _eligible(
             yield row
 
 
-def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
-    """Return argparse's parser of these rows."""
+@lru_cache(maxsize=64)  # the servers of a manifest have the same flags
+def _build(version: str | None, flags: tuple[str, ...]) -> _Parser:
+    """Return argparse's parser of the rows that these flags may mean."""
     # With a width: else argparse asks the terminal, and imports shutil, for every argument.
     formatter = partial(argparse.HelpFormatter, width=80)
     parser = _Parser(prog="sglang serve", add_help=False, formatter_class=formatter)
-    for row in rows:
+    for row in _eligible(argument_table(version).rows, flags):
         options: dict[str, Any] = {"dest": row["name"], "action": _Store, "row": row}
         if row["kind"] in _BARE:
             parser.add_argument(*row["flags"], nargs=0, **options)
@@ -329,11 +327,6 @@ def _without_what_is_refused(
             refused = refused or texts[start:end]
         start = end
     return namespace, unrecognized, refused
-
-
-def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, SettingValue]:
-    written = {name: _setting(stored) for name, stored in vars(namespace).items()}
-    return {**_defaults(table.version), **written}
 
 
 @lru_cache(maxsize=8)
@@ -385,12 +378,9 @@ def merged_words(
     words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
     """Return ``words`` with those of the file in front, or Unknown. Raises RefusedError."""
-    places = [index for index, word in enumerate(words) if word.text == _FLAG]
-    if not places:
-        return tuple(words)
-    if len(places) > 1:
+    place, *others = [index for index, word in enumerate(words) if word.text == _FLAG]
+    if others:
         raise RefusedError("ValueError: Multiple config files specified! Only one allowed.")
-    place = places[0]
     if place == len(words) - 1:
         raise RefusedError("ValueError: No config file specified after --config flag!")
     path = words[place + 1]
@@ -438,7 +428,7 @@ def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]
             raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")
         name = key.replace("-", "_")
         of_key = kinds.get(name, {("", False)})
-        if all(kind in _NOT_SUPPORTED for kind, _ in of_key):
+        if {each for each, _ in of_key} <= _NOT_SUPPORTED:
             raise RefusedError(f"ValueError: Unsupported config option '{name}'")
         if value == [] or (value is False and ("constant", True) in of_key):
             continue

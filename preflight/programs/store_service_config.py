@@ -239,7 +239,7 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
 
 
 def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
-    """Return what the C++ library reads of one ``-D key=value``, and its problem or ""."""
+    """Read one ``-D key=value`` as the C++ library does; return also its problem, or ""."""
     if word.unresolved:
         return unresolved(word), ""
     if key in _SIZES:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.finding import Kind
-from checks.base.pages import MemoryKind, Pages, Spot
+from checks.base.pages import MemoryKind, Spot
 from checks.base.units import (
     GIB,
     GIGABYTE,
@@ -42,7 +42,9 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
     """Return the recommendations, in the order in which they are to be carried out."""
     arena = _arena(sizing)
     needs = without_arena(sizing).needs if arena else sizing.verdict.needs
-    added = _added_bytes(sizing, needs)
+    targets = reserve_targets(sizing.host.hugetlb, needs).items()
+    # The memory that becomes huge pages when the pools grow to their targets.
+    added = sum(spot.page_size_bytes * (to.pages - (to.now_pages or 0)) for spot, to in targets)
     return (
         *arena,
         *_reservation(sizing, "to run it as written, " if arena else ""),
@@ -50,12 +52,6 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
         *_sglang_gate(sizing, added),
         *_environment(sizing, keep_arena=not arena),
     )
-
-
-def _added_bytes(sizing: Sizing, needs: Pages) -> int:
-    """Return the memory that becomes huge pages when the pools grow to their targets, in bytes."""
-    targets = reserve_targets(sizing.host.hugetlb, needs).items()
-    return sum(spot.page_size_bytes * (to.pages - (to.now_pages or 0)) for spot, to in targets)
 
 
 def held_pages(sizing: Sizing, page_size_bytes: int) -> int:

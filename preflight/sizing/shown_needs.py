@@ -37,6 +37,9 @@ class Need(NamedTuple):
     given: tuple[str, Input] | None = None
 
 
+_FILES = {"offload": "SSD offload folder", "config": "configuration"}
+
+
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
     """Return all needs of a launch by kind. Sums are over all processes of it; ``processes`` as its
     source has them."""
@@ -48,7 +51,11 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
         # memfd pools: shared memory that no /dev/shm limit bounds.
         "shared": _sums(sizing, "shared memory (memfd)", Backing.MEMFD_HUGETLB),
         "ports": [_given(p.what, p.owner, p.port, "port", p.origin) for p in all_ports(processes)],
-        "files": [need for process in processes for need in _files(process)],
+        "files": [
+            _given(_FILES.get(each.kind, each.kind), each.owner, each.path, "file", each.origin)
+            for process in processes
+            for each in storage(process, 1, own_folders=False)
+        ],
         "disk": [need for process in processes for need in _disk(process)],
         "devices": [need for process in processes for need in _devices(process)],
         "services": [
@@ -127,12 +134,6 @@ def locked_bytes(allocation: Allocation) -> int:
         pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)
     )
-
-
-def _files(process: LaunchProcess) -> Iterator[Need]:
-    for item in storage(process, 1, own_folders=False):
-        what = {"offload": "SSD offload folder", "config": "configuration"}.get(item.kind)
-        yield _given(what or item.kind, item.owner, item.path, "file", item.origin)
 
 
 def _disk(process: LaunchProcess) -> Iterator[Need]:

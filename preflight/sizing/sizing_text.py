@@ -117,6 +117,8 @@ def sizing_text(
     whose pages are there. left_out: what of it is in no number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
+    notes = [*sizing.unused, *sizing.inputs.notes]
+    noted = [line for note in notes for line in _wrapped(f"  - {note.text} [{note.id}]", 2)]
     # Without HiCache and Mooncake there is nothing to put into a table.
     empty = rule != "documented" and not any(process.allocations for process in sizing.asked)
     return _parts(
@@ -126,7 +128,7 @@ def sizing_text(
         *([] if empty else [_processes(sizing), _pools(sizing), _documented(sizing)]),
         _inputs(sizing),
         _findings(findings, paint),
-        _notes(sizing),
+        _part("Notice", noted),
         _advice(sizing),
     )
 
@@ -183,8 +185,8 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
                 amount = f"{format_bytes(need.value)} ({need.value} bytes)"
             lines.append(f"  {kind}: {need.what}, {need.owner}: {amount} = {need.formula}")
             inputs.update(shown if need.given is None else [need.given])
-    given = (f"  {name} = {each.value} ({each.origin})" for name, each in inputs.items())
-    return "\n".join(map(_filled, (*lines, "From", *given)))
+    sources = (f"  {name} = {each.value} ({each.origin})" for name, each in inputs.items())
+    return "\n".join(map(_filled, (*lines, "From", *sources)))
 
 
 def _headline(sizing: Sizing) -> tuple[str, str, str]:
@@ -317,12 +319,6 @@ def _documented(sizing: Sizing) -> str:
     heads = ["huge pages", "per rank", "in all"]
     comparison = _wrapped(f"  {compare_rules(sizing)}", 0)
     return "\n".join([_table(shown, heads, right=(1, 2)), *comparison])
-
-
-def _notes(sizing: Sizing) -> str:
-    notes = [*sizing.unused, *sizing.inputs.notes]
-    lines = [line for note in notes for line in _wrapped(f"  - {note.text} [{note.id}]", 2)]
-    return _part("Notice", lines)
 
 
 def _advice(sizing: Sizing) -> str:
