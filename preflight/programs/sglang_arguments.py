@@ -90,7 +90,7 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     table = argument_table(version)
     texts = [_text(word.text, word) for word in words]
     flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}
-    parser = _build(version, tuple(sorted(flags)))
+    parser = _parser(version, tuple(sorted(flags)))
     error = None
     unrecognized: list[str] = []
     refused: list[_Text] = []
@@ -288,12 +288,16 @@ def _eligible(
 
 
 @lru_cache(maxsize=64)  # the servers of a manifest have the same flags
-def _build(version: str | None, flags: tuple[str, ...]) -> _Parser:
-    """Return argparse's parser of the rows that these flags may mean."""
+def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
+    return _build(_eligible(argument_table(version).rows, flags))
+
+
+def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
+    """Return argparse's parser of these rows."""
     # With a width: else argparse asks the terminal, and imports shutil, for every argument.
     formatter = partial(argparse.HelpFormatter, width=80)
     parser = _Parser(prog="sglang serve", add_help=False, formatter_class=formatter)
-    for row in _eligible(argument_table(version).rows, flags):
+    for row in rows:
         options: dict[str, Any] = {"dest": row["name"], "action": _Store, "row": row}
         if row["kind"] in _BARE:
             parser.add_argument(*row["flags"], nargs=0, **options)
