@@ -171,13 +171,10 @@ class Consumer(NamedTuple):
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
         """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
-        pools = []
-        for own_pool in self.pools:
-            sizes = [own_pool.bytes_of(self.is_first(rank), is_mla, most) for is_mla in kinds]
-            size = max(sizes) if most else min(sizes)
-            if size:
-                pools.append(own_pool.memory._replace(bytes=size))
-        return tuple(pools)
+        first, bound = self.is_first(rank), max if most else min
+        sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
+        pairs = zip(self.pools, sizes, strict=True)
+        return tuple(p.memory._replace(bytes=size) for p, size in pairs if size)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
         """Return the store clients of one worker; the scheduler's are counted with the first."""
@@ -204,15 +201,11 @@ class ConsumerParts:
         self.clients: list[Client] = []
         self.pools: list[WorkerPool] = []
         self.ports: list[tuple[str, SettingValue]] = []
-        self.refused: list[str] = []
         self.refused_by: list[RefusedBy] = []
-        self.misread: list[str] = []
-        self.ignored: list[str] = []
-        self.uncounted: list[str] = []
         self.may_use: Unknown | None = None
-        self.parts: list[str] = []
-        self.sockets: list[str] = []
-        self.connectors: list[str] = []
+        self.refused, self.misread, self.ignored = list[str](), list[str](), list[str]()
+        self.uncounted, self.parts = list[str](), list[str]()
+        self.sockets, self.connectors = list[str](), list[str]()
 
     def add(self, part: Consumer) -> None:
         """Add a part that another reader understood."""
@@ -313,16 +306,6 @@ def file_client(config: Mapping[str, Any], path: str) -> StoreProcess:
         file=path,
         protocol=protocol,
     )
-
-
-def lost_store(why: Unknown, path: str = "") -> StoreProcess:
-    """Return a client of which nothing is known."""
-    return StoreProcess(why, devices=why, file=path)
-
-
-def shown_store(config: Mapping[str, Any], path: str) -> dict[str, SettingValue]:
-    """Return the settings of a store's file by their names in an answer."""
-    return {f"store.{name}": SettingValue(value, path) for name, value in config.items()}
 
 
 def chunked_pool(size: int) -> OwnPool:

@@ -65,9 +65,7 @@ def _numbers(value: Any) -> list[Any]:
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return value
-    return json.loads(value) if value else None
+    return value if isinstance(value, dict) else json.loads(value) if value else None
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
@@ -144,30 +142,23 @@ def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
 
 def _unquoted(text: str) -> str:
     """Take the quotes off a text, as LMCache does."""
-    if not text:
-        return text
     text = text.strip()
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        try:
-            value = ast.literal_eval(text)
-            if isinstance(value, str):
-                return value
-        except (ValueError, SyntaxError):
-            return text[1:-1]
-    return text
+    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
+        return text
+    try:
+        return str(ast.literal_eval(text))
+    except (ValueError, SyntaxError):
+        return text[1:-1]
 
 
 def _validate(values: dict[str, Any]) -> None:
     """Complete the values as LMCache's ``_validate_config`` does, without its refusals for P2P."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
-    if values["enable_controller"]:
-        for name in ("controller_pull_url", "controller_reply_url"):
-            if values[name] is None:
-                raise ValueError(f"{name} is required when enable_controller=True")
-        if not values["lmcache_worker_ports"]:
-            why = "is required and cannot be empty when enable_controller=True"
-            raise ValueError(f"lmcache_worker_ports {why}")
+    needed = "controller_pull_url controller_reply_url lmcache_worker_ports".split()
+    for name in needed if values["enable_controller"] else ():
+        if not values[name]:
+            raise ValueError(f"{name} is required when enable_controller=True")
     extra = values["extra_config"]
     nixl = extra is not None and extra.get("enable_nixl_storage")
     if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
@@ -244,15 +235,16 @@ _NO_PAGES = (
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
-    bare, prefixed = {}, {}
-    for key, value in raw.items():
-        if value is None or key.removeprefix("mooncake_") in _OWN_KEYS:
-            continue
-        if key.startswith("mooncake_"):
-            if key != "mooncake_":
-                prefixed[key.removeprefix("mooncake_")] = str(value)
-        elif key in _BARE_KEYS:
-            bare[key] = str(value)
+    prefix = "mooncake_"
+    of_setup = {
+        key: str(value)
+        for key, value in raw.items()
+        if value is not None and key.removeprefix(prefix) not in (*_OWN_KEYS, "")
+    }
+    bare = {key: text for key, text in of_setup.items() if key in _BARE_KEYS}
+    prefixed = {
+        k.removeprefix(prefix): text for k, text in of_setup.items() if k.startswith(prefix)
+    }
     return {**_SETUP_DEFAULTS, **bare, **prefixed}
 
 
@@ -261,14 +253,12 @@ def read_lmcache(
 ) -> Consumer:
     """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
     path = environment.get(FILE_VARIABLE)
-    text: str | Unknown | None = None
-    if path is not None:
-        text = file_text(path, read_file)
-    if isinstance(text, Unknown):
-        return _not_read(text)
-    for name, word in environment.items():
-        if name.startswith("LMCACHE_") and word.unresolved:
-            return _not_read(unresolved(word))
+    text = None if path is None else file_text(path, read_file)
+    variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
+    unread = [unresolved(word) for word in variables if word.unresolved]
+    if isinstance(text, Unknown) or unread:
+        why = text if isinstance(text, Unknown) else unread[0]
+        return Consumer(RELEASE, uncounted=(f"{_WHAT} ({why.reason})",), may_use=why)
     warnings: list[str] = []
     plain = {name: word.text for name, word in environment.items()}
     try:
@@ -280,10 +270,6 @@ def read_lmcache(
         if key.startswith("lmcache."):
             overridden(values, key.removeprefix("lmcache."), value)
     return _Takes(values, environment, read_file, warnings).all()
-
-
-def _not_read(why: Unknown) -> Consumer:
-    return Consumer(RELEASE, uncounted=(f"{_WHAT} ({why.reason})",), may_use=why)
 
 
 class _Takes(ConsumerParts):

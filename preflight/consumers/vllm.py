@@ -23,9 +23,7 @@ from preflight.consumers.consumer import (
     chunked_pool,
     file_client,
     json_object,
-    lost_store,
     port_of,
-    shown_store,
     store_file,
 )
 from preflight.consumers.vllm_arguments import (
@@ -81,6 +79,7 @@ _KVBM_PORTS = {"DYN_KVBM_LEADER_ZMQ_PUB_PORT": 56001, "DYN_KVBM_LEADER_ZMQ_ACK_P
 _KVBM_NOTHING = "KVBM Configuration Error: At least one cache tier must be configured."
 _WHAT = "what its KV connector takes"
 _ROLES = ("kv_producer", "kv_both", "kv_consumer")
+_SAVES = "save_decode_cache"
 _TRANSFER_KEYS = frozenset(
     "kv_connector engine_id kv_buffer_device kv_role kv_port kv_connector_extra_config "
     "kv_connector_module_path enable_permute_local_kv kv_load_failure_policy".split()
@@ -88,10 +87,15 @@ _TRANSFER_KEYS = frozenset(
 # Of releases before 0.33.0. Source: vllm/config/kv_transfer.py, up to 0.23.0.
 _FORMER_TRANSFER_KEYS = frozenset("kv_buffer_size kv_ip kv_parallel_size kv_rank".split())
 _FORMER_KEYS_UP_TO = "0.23.0"
-_STORE_KEYS = frozenset(
-    "metadata_server master_server_address protocol device_name mode global_segment_size "
-    "local_buffer_size enable_offload tenant_id".split()
-)
+# MooncakeStoreConfig.from_file.
+_STORE_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(("metadata_server", "master_server_address", "device_name"), ""),
+    **dict.fromkeys(("global_segment_size", "local_buffer_size"), STORE_SIZE_BYTES),
+    "protocol": "rdma",
+    "mode": "embedded",
+    "enable_offload": False,
+    "tenant_id": "default",
+}
 # Variables that SGLang or the store service would take, and vLLM's connector does not.
 _OTHERS_VARIABLES = (
     "MOONCAKE_MASTER MOONCAKE_PROTOCOL MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE "
@@ -119,7 +123,7 @@ def read_vllm(
     words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
     """Read ``vllm serve``, or the API server's module, with these arguments."""
-    return _consumer(vllm_arguments(words, read_file), environment, read_file)
+    return _consumer(vllm_arguments(words), environment, read_file)
 
 
 def _consumer(
@@ -140,9 +144,7 @@ def _consumer(
         connectors.settings[name.replace("-", "_")] = arguments.setting(name, default)
     node, leader = node_of(arguments)
     utilization = arguments.setting("gpu-memory-utilization", LEAST_UTILIZATION).value
-    fraction = (
-        attempt(lambda: float(known(utilization))) if not isinstance(utilization, Unknown) else ""
-    )
+    fraction = attempt(lambda: float("" if isinstance(utilization, Unknown) else utilization))
     return connectors.consumer(
         RELEASE,
         engines=engines,
@@ -172,7 +174,7 @@ def read_dynamo_vllm(
     are refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of another
     module.
     """
-    arguments = vllm_arguments(words, read_file)
+    arguments = vllm_arguments(words)
     old = environment.get("DYN_CONNECTOR")
     named = _dynamos_connectors(words) or ([] if old is None else old.text.split())
     takes = release is not None and release.startswith("0.")
@@ -224,7 +226,7 @@ class _Connectors(ConsumerParts):
         if "headless" not in arguments.flags:
             self.ports.append(("HTTP port", arguments.port()))
         if arguments.unread is not None:
-            self.uncounted.append(f"what its --config says ({arguments.unread.reason})")
+            self.uncounted.append(f"what its other settings say ({arguments.unread.reason})")
         self._weights()
 
     def _weights(self) -> None:
@@ -296,14 +298,11 @@ class _Connectors(ConsumerParts):
             self._refuse(says, READ_FROM, "its CPU pool")
             return config
         if config.get("kv_connector"):
-            self.ignored.append(
-                f"{config['kv_connector']} of --kv-transfer-config: --kv-offloading-size takes its "
-                "place, and kv_role becomes kv_both"
-            )
+            place = "--kv-offloading-size takes its place, and kv_role becomes kv_both"
+            self.ignored.append(f"{config['kv_connector']} of --kv-transfer-config: {place}")
         simple = self.environment.get("VLLM_USE_SIMPLE_KV_OFFLOAD")
-        name = "OffloadingConnector"
-        if simple is not None and simple.text.strip() not in ("", "0"):
-            name = "SimpleCPUOffloadConnector"
+        is_simple = simple is not None and simple.text.strip() not in ("", "0")
+        name = "SimpleCPUOffloadConnector" if is_simple else "OffloadingConnector"
         extra = config.get("kv_connector_extra_config") or {}
         if not isinstance(extra, dict):
             return config  # refused below
@@ -312,10 +311,8 @@ class _Connectors(ConsumerParts):
             name = "LMCacheMPConnector"
             self.ignored.append("--kv-offloading-size: its LMCache server decides the size")
             # LMCacheConnectorV1 with its part of the size in each worker, in earlier releases.
-            self.uncounted.append(
-                f"its CPU pool of {format_bytes(int(size))}: LMCache holds it in the engine or in "
-                "a server of its own, as the release of vLLM has it"
-            )
+            where = "LMCache holds it in the engine or in a server, as the release of vLLM has it"
+            self.uncounted.append(f"its CPU pool of {format_bytes(int(size))}: {where}")
         else:
             extra["cpu_bytes_to_use"] = size
         both = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
@@ -331,8 +328,7 @@ class _Connectors(ConsumerParts):
         elif name is not None and role is None:
             wrong = f"Please specify kv_role when kv_connector is set, supported roles are {_ROLES}"
         elif child and "engine_id" in config:
-            wrong = "got multiple values for keyword argument 'engine_id'"
-            wrong = f"TypeError: KVTransferConfig() {wrong}"
+            wrong = "TypeError: KVTransferConfig() got multiple values for argument 'engine_id'"
             since, taken_by = _ENGINE_IDS_FROM, _ENGINE_IDS_TAKEN_BY
         elif name is not None and not isinstance(name, str):
             wrong = "kv_connector: Input should be a valid string"
@@ -363,21 +359,17 @@ class _Connectors(ConsumerParts):
     def _multi(self, extra: dict[str, Any], _role: str) -> None:
         """Read each child of a MultiConnector."""
         children = extra.get("connectors")
-        if not isinstance(children, list):
-            says = "MultiConnector: AssertionError: it names no connectors"
+        if not isinstance(children, list) or not all(isinstance(each, dict) for each in children):
+            says = "MultiConnector: AssertionError: its connectors are no list of objects"
             self._refuse(says, READ_FROM, _WHAT)
             return
         for each in children:
-            if isinstance(each, dict):
-                self._connector(each, child=True)
-            else:
-                says = "MultiConnector: each of its connectors is an object"
-                self._refuse(says, READ_FROM, _WHAT)
+            self._connector(each, child=True)
 
     def _store(self, extra: dict[str, Any], role: str) -> None:
         """Read MooncakeStoreConnector: a client of the store."""
         # Device memory alone: what of it there is, only a start tells.
-        if role != "kv_consumer" or extra.get("enable_lookup", True) or self._puts(extra, role):
+        if role != "kv_consumer" or extra.get("enable_lookup", True) or extra.get(_SAVES):
             self.registers = "the KV cache on the GPU, whose size is known only once it runs"
         path = self.environment.get(STORE_PATH)
         store, tenant = self._store_config()
@@ -386,11 +378,10 @@ class _Connectors(ConsumerParts):
         keys["tenant"] = tenant
         self.clients.append(Client(store, family="vLLM MooncakeStoreConnector", keys=keys))
         self._socket(f"lookup_rpc_port_{extra.get('lookup_rpc_port', 0)}_host_<host>_dp_rank")
+        reads = f"MooncakeStoreConnector reads {'no file' if path is None else path.text} alone"
         for name in _OTHERS_VARIABLES:
             word = self.environment.get(name)
             if word is not None and word.text and not may_be_absent(word, name):
-                where = "no file" if path is None else path.text
-                reads = f"MooncakeStoreConnector reads {where} alone"
                 self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
@@ -405,10 +396,6 @@ class _Connectors(ConsumerParts):
         folder = "/tmp" if base is None else base.text
         self.sockets += [f"{folder}/{name}{int(first) + rank}" for rank in range(engines)]
 
-    @staticmethod
-    def _puts(extra: dict[str, Any], role: str) -> bool:
-        return role in ("kv_producer", "kv_both") or bool(extra.get("save_decode_cache", False))
-
     def _store_config(self) -> tuple[StoreProcess, str]:
         """Return the client, and the tenant whose keys it sees."""
         config, path, refused = store_file(self.environment, self.read_file, store_config)
@@ -416,11 +403,11 @@ class _Connectors(ConsumerParts):
             since = _STORE_FILES_FROM if path else READ_FROM
             self._refuse(says, since, "what MooncakeStoreConnector takes")
         if isinstance(config, Unknown):
-            return lost_store(config, path), ""
+            return StoreProcess(config, devices=config, file=path), ""
         raw = json.loads(known(file_text(self.environment[STORE_PATH], self.read_file)))
-        for key in sorted(set(raw) - _STORE_KEYS):
+        for key in sorted(set(raw) - _STORE_DEFAULTS.keys()):
             self.ignored.append(f"{key} in {path}: MooncakeStoreConnector has no such key")
-        self.settings |= shown_store(config, path)
+        self.settings |= {f"store.{name}": SettingValue(v, path) for name, v in config.items()}
         client = file_client(config, path)
         wrong = client.refused
         if not wrong and config["metadata_server"] == "":
@@ -447,12 +434,11 @@ class _Connectors(ConsumerParts):
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
         """Read OffloadingConnector: one shared pool of the engine."""
-        size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
-        if isinstance(size, str):
-            self._refuse(f"OffloadingConnector: cpu_bytes_to_use: {size}", what="its CPU pool")
-            return
-        if not extra.get("cpu_bytes_to_use"):  # 0.12.0 and before have num_cpu_blocks
-            says = "cpu_bytes_to_use must be specified in kv_connector_extra_config"
+        asked = extra.get("cpu_bytes_to_use")
+        size = attempt(lambda: int(asked or 0))
+        if isinstance(size, str) or not asked:  # 0.12.0 and before have num_cpu_blocks
+            unset = "cpu_bytes_to_use must be specified in kv_connector_extra_config"
+            says = f"OffloadingConnector: cpu_bytes_to_use: {size}" if asked else unset
             self._refuse(says, what="its CPU pool")
             return
         if extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
@@ -495,17 +481,16 @@ class _Connectors(ConsumerParts):
         each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers
         host = sum(pool.memory.bytes for pool in part.pools)
         if isinstance(each, int) and isinstance(workers, int) and 0 < host < each * workers:
+            gpu = f"{workers} x {format_bytes(each)} of --kv-cache-memory-bytes"
             self.ignored.append(
                 f"DYN_KVBM_CPU_CACHE_GB is {format_bytes(host)}, less than the KV cache on the GPU "
-                f"({workers} x {format_bytes(each)} of --kv-cache-memory-bytes): KVBM writes "
-                "through, and the host holds nothing that the GPU does not hold"
+                f"({gpu}): KVBM writes through, and the host holds nothing that the GPU has not"
             )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
-        """Name LMCache as a part: the memory is in a server, another process."""
         from preflight.consumers.lmcache import RELEASE as LMCACHE
 
-        self.parts.append(LMCACHE)
+        self.parts.append(LMCACHE)  # the memory is in a server, another process
 
 
 _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
@@ -542,10 +527,9 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
         parts.refused.append(_KVBM_NOTHING)
         return parts.consumer()
     if 0 < sizes["DISK"] < sizes["CPU"]:
-        parts.ignored.append(
-            "DYN_KVBM_DISK_CACHE_GB is less than DYN_KVBM_CPU_CACHE_GB: KVBM writes through, and "
-            "the disk holds nothing that the host has not"
-        )
+        less = "DYN_KVBM_DISK_CACHE_GB is less than DYN_KVBM_CPU_CACHE_GB"
+        nothing = "KVBM writes through, and the disk holds nothing that the host has not"
+        parts.ignored.append(f"{less}: {nothing}")
     whole = int(sizes["CPU"] * 10**9)
     parts.pools += [WorkerPool(chunked_pool(whole), of_engine=True)] if whole else []
     for name, default in _KVBM_PORTS.items():
@@ -558,17 +542,15 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 def store_config(text: str) -> dict[str, Any]:
     """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises the same errors."""
     config = json_object(json.loads(text))
-    config = {
-        "metadata_server": config.get("metadata_server", ""),
-        "master_server_address": config.get("master_server_address", ""),
-        "protocol": config.get("protocol", "rdma"),
-        "device_name": config.get("device_name", ""),
-        "mode": config.get("mode", "embedded"),
-        "global_segment_size": vllm_size_bytes(config.get("global_segment_size", STORE_SIZE_BYTES)),
-        "local_buffer_size": vllm_size_bytes(config.get("local_buffer_size", STORE_SIZE_BYTES)),
-        "enable_offload": bool(config.get("enable_offload", False)),
-        "tenant_id": _tenant(config.get("tenant_id", "default")),
-    }
+    config = {key: config.get(key, default) for key, default in _STORE_DEFAULTS.items()}
+    for key in ("global_segment_size", "local_buffer_size"):
+        config[key] = vllm_size_bytes(config[key])
+    config["enable_offload"] = bool(config["enable_offload"])
+    tenant = config["tenant_id"]
+    if tenant is not None and not isinstance(tenant, str):
+        wrong = f"got {type(tenant).__name__}: {tenant!r}"
+        raise TypeError(f"tenant_id must be a string or null, {wrong}")
+    config["tenant_id"] = (tenant or "").strip() or "default"
     mode = config["mode"]
     if mode not in ("embedded", "standalone-store"):
         raise ValueError(f"unknown Mooncake mode: {mode!r}")
@@ -579,13 +561,3 @@ def store_config(text: str) -> dict[str, Any]:
     if mode == "standalone-store" and config["global_segment_size"] != 0:
         raise ValueError("standalone-store mode requires global_segment_size == 0")
     return config
-
-
-def _tenant(value: Any) -> str:
-    """Read the tenant. Raises TypeError in vLLM's words."""
-    if value is None:
-        return "default"
-    if not isinstance(value, str):
-        type_name = type(value).__name__
-        raise TypeError(f"tenant_id must be a string or null, got {type_name}: {value!r}")
-    return value.strip() or "default"

@@ -3,7 +3,6 @@
 Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.py``).
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,11 +11,10 @@ from checks.base.pages import Default
 from checks.base.regex import regex
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt
-from preflight.launches.source import ReadFile, Word
+from preflight.launches.source import Word
 from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.sglang_arguments import (
     SettingValue,
-    file_text,
     port_value,
     unresolved,
     word_value,
@@ -38,7 +36,6 @@ _SWITCHES = frozenset(
     "data-parallel-external-lb data-parallel-multi-port-external-lb data-parallel-hybrid-lb "
     "headless numa-bind enable-prefix-caching no-enable-prefix-caching".split()
 )
-
 
 _FLAG = regex(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
 
@@ -77,54 +74,15 @@ class VllmArguments(NamedTuple):
         return value if isinstance(value, int | Unknown) else default
 
 
-def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
-    """Read the arguments of vLLM; those of ``--config FILE`` come first."""
-    texts = [word.text for word in words]
-    if "--config" in texts[:-1]:
-        at = texts.index("--config")
-        file = words[at + 1]
-        rest = (*words[:at], *words[at + 2 :])
-        more = _config_words(file, read_file)
-        if isinstance(more, Unknown):
-            return _arguments(rest)._replace(unread=more)
-        front = 2 if texts[0] == "serve" and len(texts) > 1 and texts[1][:1] != "-" else 1
-        front = front if texts[0] == "serve" else 0
-        words = (*rest[:front], *more, *rest[front:])
-    return _arguments(words)
+def vllm_arguments(words: Sequence[Word]) -> VllmArguments:
+    """Read the arguments of vLLM: ``--a b``, ``--a=b``, switches.
 
-
-def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
-    """Read a YAML file of arguments as words."""
-    import yaml
-
-    text = file_text(file, read_file)
-    if isinstance(text, Unknown):
-        return text
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        return Unknown(f"{file.text} is not YAML: {str(error).splitlines()[0]}")
-    if not isinstance(config, dict):
-        return Unknown(f"{file.text} is not a mapping")
-    texts: list[str] = []
-    for key, value in config.items():
-        if isinstance(value, bool):
-            texts += [f"--{key}"] if value else []
-        elif isinstance(value, list):
-            texts += [f"--{key}", *map(str, value)] if value else []
-        else:
-            texts += [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
-    return [file._replace(text=text, unresolved=()) for text in texts]
-
-
-def _arguments(words: Sequence[Word]) -> VllmArguments:
-    """Read words as vLLM's argparse: ``--a b``, ``--a=b``, ``--a.b c`` for JSON, switches."""
+    No launch that is known has ``--config FILE`` or ``--a.b c`` for JSON: they are not read.
+    """
     flags: dict[str, Word] = {}
-    nested: dict[str, dict[str, Any]] = {}
-    model = None
+    model = unread = None
     left = list(words)
-    serves = bool(left) and left[0].text == "serve"
-    if serves:
+    if left and left[0].text == "serve":
         left.pop(0)
         if left and not left[0].text.startswith("-"):
             model = left.pop(0)
@@ -133,7 +91,7 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
         written, equals, text = word.text.partition("=")
         if not written.startswith("-"):
             continue
-        name, dot, path = written.partition(".")
+        name, dot, _ = written.partition(".")
         name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
         value = word._replace(text=text)
         if not equals:
@@ -141,27 +99,11 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
                 flags[name] = word._replace(text="true")
                 continue
             value = left.pop(0)
-        if dot:
-            _nest(nested.setdefault(name, {}), path, value.text)
-            value = value._replace(text=json.dumps(nested[name]))
-        flags[name] = value
-    return VllmArguments(flags, model or flags.get("model"))
-
-
-def _nest(tree: dict[str, Any], path: str, text: str) -> None:
-    """Put the value of ``--flag.a.b value`` at its place in the ``tree`` of that flag."""
-    *above, last = path.rstrip("+").split(".")
-    for key in above:
-        inner = tree.setdefault(key, {})
-        tree = inner if isinstance(inner, dict) else tree
-    value: Any = text.split(",") if path.endswith("+") else text
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            read = attempt(lambda: human_readable_int(text))
-            value = text if isinstance(read, str) else read
-    tree[last] = value
+        if dot or name == "config":
+            unread = Unknown(f"{word.text} ({word.origin}) is not read")
+        else:
+            flags[name] = value
+    return VllmArguments(flags, model or flags.get("model"), unread)
 
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
@@ -218,14 +160,7 @@ def expand_numbers(text: str) -> str:
     """Write out bare numbers with a suffix, as vLLM does before it reads its JSON: ``80m``."""
     parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
     for at in range(0, len(parts), 2):
-        parts[at] = re.sub(
-            r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", lambda m: str(_or_text(m.group())), parts[at]
-        )
+        # Of a number that vLLM refuses the error stands there, which is no JSON either.
+        written = lambda m: str(attempt(lambda: human_readable_int(m[0])))  # noqa: E731
+        parts[at] = re.sub(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", written, parts[at])
     return "".join(parts)
-
-
-def _or_text(text: str) -> int | str:
-    try:
-        return human_readable_int(text)
-    except ValueError:
-        return text

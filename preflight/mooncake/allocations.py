@@ -79,10 +79,8 @@ class Pools(Protocol):
     """Where a replay's huge pages come from."""
 
     def grants(self, at: Spot, pages: int) -> bool:
-        """Tell whether the kernel allows such a mapping.
-
-        Takes nothing. ``at``: where the process is bound.
-        """
+        """Tell whether the kernel allows such a mapping. Takes nothing. ``at``: where the process
+        is bound."""
 
     def take(self, at: Spot, pages: int) -> bool:
         """Take pages, all or none. at: the spot that they must come from."""
@@ -105,10 +103,8 @@ class EndlessPools:
 
 
 class StockedPools:
-    """Pools with so many pages in all and on each node. What is not given is empty.
-
-    killing: the page sizes whose pages run out under those who touch them, as ``Stock.kills``.
-    """
+    """Pools with so many pages in all and on each node. What is not given is empty. killing: the
+    page sizes whose pages run out under those who touch them, as ``Stock.kills``."""
 
     def __init__(self, pages: Mapping[Spot, int], killing: Collection[int] = ()) -> None:
         self._left = dict(pages)
@@ -160,10 +156,8 @@ def whole(shares: Sequence[Allocation]) -> Allocation:
 
 
 def regions_of(allocation: Allocation) -> Iterator[Region]:
-    """Yield the regions of one allocation, in the order in which they are registered.
-
-    None of some.
-    """
+    """Yield the regions of one allocation, in the order in which they are registered. None of
+    some."""
     if not allocation.registered:
         return
     regular = allocation.backing in (Backing.REGULAR, Backing.NONE)

@@ -43,10 +43,8 @@ class RankPlacement(NamedTuple):
 def place_nics(
     protocol: Protocol, stated: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
-    """Return the NUMA nodes of the store's NICs, or why they are not known.
-
-    given: stated by the user. device_names: what the store's device list says.
-    """
+    """Return the NUMA nodes of the store's NICs, or why they are not known. given: stated by the
+    user. device_names: what the store's device list says."""
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if stated is not None:
@@ -82,10 +80,8 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Return the nodes that --rank-numa-nodes names.
-
-    Raises UsageError if it is not one for each rank.
-    """
+    """Return the nodes that --rank-numa-nodes names. Raises UsageError if it is not one for each
+    rank."""
     if len(nodes) not in (0, ranks):
         raise UsageError(
             f"--rank-numa-nodes: the number of nodes ({len(nodes)}) is not that of the ranks "
@@ -95,10 +91,8 @@ def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
 
 
 def binds_ranks(environment: Mapping[str, str]) -> bool:
-    """Return whether SGLANG_AUTO_NUMA_BIND binds ranks: on unless it says no.
-
-    Releases before 0.5.18 do not read it.
-    """
+    """Return whether SGLANG_AUTO_NUMA_BIND binds ranks: on unless it says no. Releases before
+    0.5.18 do not read it."""
     switch = environment.get("SGLANG_AUTO_NUMA_BIND", "1").strip().lower()
     return switch not in ("0", "false", "no", "n")
 
@@ -120,23 +114,17 @@ def place_ranks(
                 nodes = tuple(numa_node if numa_node in mems else None for numa_node in nodes)
             return RankPlacement(nodes, "this host's GPUs, to whose nodes SGLang binds each rank")
     if len(nics) < 2 and isinstance(gpus, Unknown):
-        text = (
-            f"which nodes SGLang binds the ranks to is not known ({gpus.reason}), so they are "
-            "taken to be bound to none; say --rank-numa-nodes"
-        )
-        return unbound(ranks, "its GPUs cannot be read")._replace(
-            notes=(Note("rank-nodes-assumed", text),)
-        )
-    if len(nics) < 2:
+        text = f"which nodes SGLang binds the ranks to is not known ({gpus.reason})"
+        text += ", so they are taken to be bound to none; say --rank-numa-nodes"
+        placed = unbound(ranks, "its GPUs cannot be read")
+    elif len(nics) < 2:
         return unbound(ranks, "one NUMA node, or no GPU that names one")
-    spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))
-    listed = ",".join(str(numa_node) for numa_node in spread)
-    text = (
-        f"ranks are taken to be bound to nodes {listed}, in order, as SGLang binds them to their "
-        "GPUs' nodes; say --rank-numa-nodes where that differs"
-    )
-    note = Note("rank-nodes-assumed", text)
-    return RankPlacement(spread, "assumed: spread evenly over the NICs' nodes", (note,))
+    else:
+        spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))
+        text = f"ranks are taken to be bound to nodes {','.join(map(str, spread))}, in order, "
+        text += "as SGLang binds them to their GPUs' nodes; say --rank-numa-nodes if that differs"
+        placed = RankPlacement(spread, "assumed: spread evenly over the NICs' nodes")
+    return placed._replace(notes=(Note("rank-nodes-assumed", text),))
 
 
 class ClientNics:

@@ -50,7 +50,6 @@ _NO_OWN_PAGES = (
 )
 _SGLANG_SPELLING = {2 * MIB: "2MB", GIB: "1GB"}
 
-
 _OVER_THE_LIMIT = (
     "SIGBUS (exit code 135) when its pages are touched: the hugetlb cgroup allows no more"
 )
@@ -141,10 +140,8 @@ class ProcessRun:
         """Yield the buffer of a client whose segment another process has."""
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
-            registered = client.protocol is Protocol.RDMA
-            mapped = self._shared_memory(
-                MemoryKind.LOCAL_BUFFER, client.local_buffer_bytes, registered
-            )
+            registered, size = client.protocol is Protocol.RDMA, client.local_buffer_bytes
+            mapped = self._shared_memory(MemoryKind.LOCAL_BUFFER, size, registered)
             yield mapped._replace(handed=Handed.WHOLE_PAGES)
 
     def _client(self, client: StoreClient) -> Iterator[Allocation]:
@@ -191,25 +188,16 @@ class ProcessRun:
         if cache is None or not size:
             return
         registered = registered and self._launch.release.registers_hot_cache
+        what, memfd, falls_back = MemoryKind.HOT_CACHE, Backing.MEMFD_HUGETLB, OnShortage.FALLS_BACK
         if size // cache.block_bytes * _BLOCK_POINTER_BYTES > _MOST_TABLE_BYTES:
             error = "setup raises MemoryError: std::bad_alloc"
-            yield _failed(
-                _onheap(MemoryKind.HOT_CACHE, size, registered, MALLOC_ALIGNMENT_BYTES), error
-            )
-            return
-        if not (cache.shared_memory and self._hugepages):
+            yield _failed(_onheap(what, size, registered, MALLOC_ALIGNMENT_BYTES), error)
+        elif cache.shared_memory and self._hugepages:
+            error = "Local hot cache creation failed: no blocks allocated"
+            yield self._map(what, size, memfd, registered, falls_back, error)
+        else:
             alignment = REGULAR_PAGE_BYTES if cache.shared_memory else MALLOC_ALIGNMENT_BYTES
-            yield _onheap(MemoryKind.HOT_CACHE, size, registered, alignment)
-            return
-        error = "Local hot cache creation failed: no blocks allocated"
-        yield self._map(
-            MemoryKind.HOT_CACHE,
-            size,
-            Backing.MEMFD_HUGETLB,
-            registered,
-            OnShortage.FALLS_BACK,
-            error,
-        )
+            yield _onheap(what, size, registered, alignment)
 
     def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
         """Yield the local buffer of a client."""
@@ -218,10 +206,8 @@ class ProcessRun:
         if not self._hugepages:
             yield _onheap(MemoryKind.LOCAL_BUFFER, size, registered, ARENA_ALIGNMENT_BYTES)
             return
-        error = self._launch.release.no_local_buffer
-        yield from self._direct(
-            MemoryKind.LOCAL_BUFFER, size, ARENA_ALIGNMENT_BYTES, registered, error
-        )
+        what, error = MemoryKind.LOCAL_BUFFER, self._launch.release.no_local_buffer
+        yield from self._direct(what, size, ARENA_ALIGNMENT_BYTES, registered, error)
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
         """Yield the segment of a client: one mapping, or a share on each NUMA node."""
@@ -259,10 +245,8 @@ class ProcessRun:
     def _numa_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
-        """Yield one mapping, an equal share bound to each node; never from the arena.
-
-        Or a mapping for each node, of whole slabs, if Mooncake is told to.
-        """
+        """Yield one mapping, an equal share bound to each node; never from the arena. Or a mapping
+        for each node, of whole slabs, if Mooncake is told to."""
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -283,17 +267,9 @@ class ProcessRun:
         for numa_node, share, pages in zip(nodes, shares, every, strict=True):
             if not share:
                 continue
-            asked = Allocation(
-                what,
-                share,
-                Backing.HUGETLB,
-                page,
-                pages,
-                numa_node,
-                True,
-                OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
-                split=0 if by_hca else self._splits,
-            )
+            shortage = OnShortage.BUS_ERROR if granted else OnShortage.FAILS
+            asked = Allocation(what, share, Backing.HUGETLB, page, pages, numa_node, True, shortage)
+            asked = asked._replace(split=0 if by_hca else self._splits)
             if granted and self._pools.take(Spot(page, numa_node), pages):
                 yield asked
                 continue
@@ -323,15 +299,12 @@ class ProcessRun:
         if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
             return
         self._arena_tried = True  # once per process, whether it succeeds or not
-        if release.arena_in_store_pages:
-            page, pool_bytes = self._page_bytes, round_up(size, self._page_bytes)
-        else:
-            page = self._launch.default_page_bytes
-            pool_bytes = round_up(size, ARENA_ROUNDING_BYTES)
+        in_store_pages = release.arena_in_store_pages
+        page = self._page_bytes if in_store_pages else self._launch.default_page_bytes
+        pool_bytes = round_up(size, page if in_store_pages else ARENA_ROUNDING_BYTES)
         error = "Arena hugepage mmap failed; falling back to traditional mmap()"
-        mapped = self._map(
-            MemoryKind.ARENA, pool_bytes, Backing.HUGETLB, False, OnShortage.FALLS_BACK, error, page
-        )
+        what, falls_back = MemoryKind.ARENA, OnShortage.FALLS_BACK
+        mapped = self._map(what, pool_bytes, Backing.HUGETLB, False, falls_back, error, page)
         if mapped.outcome is Outcome.TAKEN:
             self.arena = _Arena(pool_bytes)
         yield mapped
@@ -363,10 +336,8 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return the plain memory of a process beside its mappings.
-
-    It is that of PD's metadata, and of the records of very many hot blocks.
-    """
+    """Return the plain memory of a process beside its mappings. It is that of PD's metadata, and of
+    the records of very many hot blocks."""
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -388,10 +359,8 @@ def _regular(
 
 
 def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:
-    """Return memory of malloc or aligned_alloc.
-
-    It begins inside a page, at a multiple of ``alignment_bytes``.
-    """
+    """Return memory of malloc or aligned_alloc. It begins inside a page, at a multiple of
+    ``alignment_bytes``."""
     offset = REGULAR_PAGE_BYTES - alignment_bytes
     return _regular(what, size, registered)._replace(offset_bytes=offset)
 

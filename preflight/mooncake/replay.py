@@ -27,9 +27,7 @@ from preflight.programs.memory_records import Launch, MappedProcess
 
 class ProcessReplay(NamedTuple):
     """What one process mapped, in order. ``arena_used_bytes``: how far its arena was filled.
-
-    ``heap``: plain memory beside the mappings, which no setting puts on huge pages.
-    """
+    ``heap``: plain memory beside the mappings, which no setting puts on huge pages."""
 
     process: MappedProcess
     allocations: tuple[Allocation, ...]
@@ -54,14 +52,10 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
     steps = [run.steps() for run in runs]
     if all(_advance(runs[turn], steps[turn]) for turn in turns):
         _run_to_the_end(runs, steps)
+    used = (run.arena.cursor_bytes if run.arena else 0 for run in runs)
     return tuple(
-        ProcessReplay(
-            run.process,
-            tuple(run.done),
-            run.arena.cursor_bytes if run.arena else 0,
-            heap(run.process),
-        )
-        for run in runs
+        ProcessReplay(run.process, tuple(run.done), arena_bytes, heap(run.process))
+        for run, arena_bytes in zip(runs, used, strict=True)
     )
 
 
@@ -96,10 +90,7 @@ def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Return every process's allocations from the least ``stock``.
-
-    None if a pool is not known.
-    """
+    """Return every process's allocations from the least ``stock``. None if a pool is not known."""
     pages: dict[Spot, int] = {}
     killing = set()
     for spot, have in stock.items():
@@ -125,17 +116,15 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
         must, may = _split(mapped.allocations)
         among = mapped.process.among
         least = _without_last_cache(_split(dropped.allocations)[0])
-        usages.append(
-            Usage(
-                mapped.process.name,
-                pages_by_spot(must, among),
-                pages_by_spot(least, among),
-                _arena_serves_all(must),
-                _headroom(mapped),
-                pages_by_spot((each for each in must if each.what is MemoryKind.ARENA), among),
-                _touched(must, mapped.arena_used_bytes, among),
-            )
-        )
+        arenas = [each for each in must if each.what is MemoryKind.ARENA]
+        most, least_pages, of_arena = (pages_by_spot(a, among) for a in (must, least, arenas))
+        # Whether nothing that the arena could hold is mapped beside it.
+        lasting = [each for each in must if each.on_shortage is not OnShortage.BUS_ERROR]
+        beside = [each for each in lasting if each.what is not MemoryKind.ARENA]
+        serves = all(each.backing is not Backing.HUGETLB for each in beside)
+        touched = _touched(must, mapped.arena_used_bytes, among)
+        usage = most, least_pages, serves, _headroom(mapped), of_arena, touched
+        usages.append(Usage(mapped.process.name, *usage))
         if may:
             name = own_allocator(mapped.process.name)
             usages.append(Usage(name, pages_by_spot(may, among), {}, True, {}))
@@ -146,9 +135,7 @@ def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
     """Return the pages before an arena and the arena's used ones; none if more follows.
-
-    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
-    """
+    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1)."""
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -161,39 +148,20 @@ def _touched(
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return the allocations that need huge pages (or are the arena), and those that do not.
-
-    The second are host pools.
-    """
-    must: list[Allocation] = []
-    may: list[Allocation] = []
-    for allocation in allocations:
-        replaceable = (
-            allocation.what is MemoryKind.HOST_POOL
-            and allocation.backing is Backing.HUGETLB
-            and allocation.on_shortage is OnShortage.FALLS_BACK
-        )
-        (may if replaceable else must).append(allocation)
-    return tuple(must), tuple(may)
+    """Return the allocations that need huge pages (or are the arena), and those that do not. The
+    second are host pools."""
+    replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
+    every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
+    must = tuple(each for each, kinds in every if kinds != replaceable)
+    return must, tuple(each for each, kinds in every if kinds == replaceable)
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Return the allocations without a last hot cache, which may do without huge pages.
-
-    Where nothing follows, the client goes on without one.
-    """
-    caches = [allocation.what is MemoryKind.HOT_CACHE for allocation in allocations]
-    needed = [
-        number
-        for number, allocation in enumerate(allocations)
-        if allocation.on_huge_pages and not caches[number]
-    ]
-    last = max(needed, default=-1)
-    return tuple(
-        allocation
-        for number, allocation in enumerate(allocations)
-        if number < last or not caches[number]
-    )
+    """Return the allocations without a last hot cache, which may do without huge pages. Where
+    nothing follows, the client goes on without one."""
+    others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
+    last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
+    return tuple(a for number, a in enumerate(allocations) if number < last or number in others)
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
@@ -205,28 +173,14 @@ def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
 def pages_by_spot(
     allocations: Iterable[Allocation], among: tuple[int, ...] = ()
 ) -> dict[Spot, int]:
-    """Return the huge pages of allocations by page size and NUMA node.
-
-    among: the nodes to which the process is bound, if they are several and not all.
-    """
+    """Return the huge pages of allocations by page size and NUMA node. among: the nodes to which
+    the process is bound, if they are several and not all."""
     pages: dict[Spot, int] = {}
     for allocation in allocations:
         if allocation.on_huge_pages:
             spot = spot_of(allocation, among)
             pages[spot] = pages.get(spot, 0) + allocation.pages
     return pages
-
-
-def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
-    """Tell whether nothing that the arena could hold is mapped beside it."""
-    beside = [
-        allocation
-        for allocation in allocations
-        if allocation.backing is Backing.HUGETLB
-        and allocation.what is not MemoryKind.ARENA
-        and allocation.on_shortage is not OnShortage.BUS_ERROR
-    ]
-    return not beside
 
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:

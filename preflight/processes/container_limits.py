@@ -78,10 +78,8 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
     if engine not in ("docker", "compose"):
         return Unknown(f"no --device /dev/infiniband: whether {engine}'s own configuration has it")
     if mounted:
-        return Unknown(
-            f"{mounted[0].source} is a volume, which Docker lets nobody open unless its daemon is "
-            "rootless"
-        )
+        why = "is a volume, which Docker lets nobody open unless its daemon is rootless"
+        return Unknown(f"{mounted[0].source} {why}")
     elsewhere = [text for text in settings.devices if not text.startswith("/")]
     if settings.runtime not in (None, "", "runc"):
         elsewhere.append(f"the runtime {settings.runtime}")

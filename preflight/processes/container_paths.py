@@ -15,7 +15,6 @@ _LOCAL = frozenset(
     "watch xvfb-run zsh".split()
 )
 
-
 _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 
@@ -92,11 +91,9 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
         """Return the text of a file; Unknown for a ~ that no shell has expanded."""
         if not name.startswith("~/"):
             return there(name)
-        return Unknown(
-            f"{name}: ~ has reached the program as it is: a shell expands it only at the start of "
-            "a word or of an assignment's value",
-            advice=f"write $HOME{name[1:]} in the launch",
-        )
+        why = "a shell expands it only at the start of a word or of an assignment's value"
+        why = f"{name}: ~ has reached the program as it is: {why}"
+        return Unknown(why, advice=f"write $HOME{name[1:]} in the launch")
 
     return read
 

@@ -139,10 +139,8 @@ def _groups(
 
 
 def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each host that pods with one hostPort need; none if no two clash.
-
-    The scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each.
-    """
+    """Return a group for each host that pods with one hostPort need; none if no two clash. The
+    scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each."""
     taken: dict[str, set[Published]] = {}
     for process in processes:
         for port in process.command.published:
@@ -166,19 +164,16 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
 
 
 def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each round of servers that the script kills and waits for.
-
-    What it starts behind the last of them is a round too. What it does not end may run beside each.
-    """
+    """Return a group for each round of servers that the script kills and waits for. What it starts
+    behind the last of them is a round too. What it does not end may run beside each."""
     ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
     last = max((process.command.turn for process in ended), default=0)
     behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
     rounds: dict[int, list[LaunchProcess]] = {}
     for process in (*ended, *behind):
         rounds.setdefault(min(process.command.turn, last + 1), []).append(process)
-    if len(rounds) < 2 or not all(
-        any(p.kind in _SERVERS for p in round_) for round_ in rounds.values()
-    ):
+    served = (any(p.kind in _SERVERS for p in round_) for round_ in rounds.values())
+    if len(rounds) < 2 or not all(served):
         return ()
     numbers = {process.number for round_ in rounds.values() for process in round_}
     rest = (*shared, *(p.number for p in processes if p.number not in numbers))
@@ -245,17 +240,12 @@ class Behind(NamedTuple):
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
-        devices = [
-            (
-                word.text
-                if (word := engine.command.environment.get("CUDA_VISIBLE_DEVICES"))
-                else "",
-                0 if engine.server is None else engine.server.value("base_gpu_id"),
-            )
-            for engine in engines
-        ]
-        known = not any(isinstance(first, Unknown) for _, first in devices)
-        taken = ["the same GPUs"] if known and devices[0] == devices[1] else []
+        shown = [each.command.environment.get("CUDA_VISIBLE_DEVICES") for each in engines]
+        visible = ["" if word is None else word.text for word in shown]
+        first = [0 if p.server is None else p.server.value("base_gpu_id") for p in engines]
+        known = not any(isinstance(each, Unknown) for each in first)
+        alike = known and visible[0] == visible[1] and first[0] == first[1]
+        taken = ["the same GPUs"] * alike
         port = _port(engines[0])
         return " and ".join(taken + [f"port {port}"] * (port > 0 and port == _port(engines[1])))
 
@@ -286,10 +276,9 @@ def take_group(
         for group in groups:
             if asked in (group.name, group.what, group.address):
                 return TakenGroup(group, "--host-group says so", groups)
-        names = (
-            ", ".join(f"{group.name} ({group.what})" for group in groups) or "this launch has none"
-        )
-        raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names}")
+        names = ", ".join(f"{group.name} ({group.what})" for group in groups)
+        none = "this launch has none"
+        raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names or none}")
     if not groups:
         return None
     name, table = root.text("/proc/sys/kernel/hostname"), root.text("/proc/net/fib_trie")
@@ -378,12 +367,12 @@ def _bound(process: LaunchProcess) -> str:
 
 
 def _plain(value: str) -> str:
+    """Return the host of an address that one host alone has, or ""."""
     host = split_address(value).host
     return host if _is_host(host) else ""
 
 
 def _is_host(text: str) -> bool:
-    """Return whether a text is an address that one host alone has."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -59,12 +59,9 @@ def _server_uses_mooncake(server: SglangServer) -> bool:
     if server.store is not None:
         return True
     transfers = server.mode in ("prefill", "decode")
-    backend = server.value("disaggregation_transfer_backend")
-    return (transfers and backend == "mooncake") or "mooncake" in (
-        server.value("moe_a2a_backend"),
-        server.value("elastic_ep_backend"),
-        server.value("encoder_transfer_backend"),
-    )
+    backends = "moe_a2a_backend elastic_ep_backend encoder_transfer_backend".split()
+    backends += ["disaggregation_transfer_backend"] * transfers
+    return "mooncake" in map(server.value, backends)
 
 
 def device_names(process: LaunchProcess) -> str | None:
@@ -208,10 +205,8 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
     if named != "efa" and not isinstance(named, Unknown):
         return "rdma"  # a wheel that is not built for EFA looks for RDMA devices whatever it says
     if server.arguments.assumed:
-        return Unknown(
-            "which releases of SGLang go by MOONCAKE_PROTOCOL is known, and not which one runs",
-            advice="give --sglang-version",
-        )
+        why = "which releases of SGLang go by MOONCAKE_PROTOCOL is known, and not which one runs"
+        return Unknown(why, advice="give --sglang-version")
     return named if sglang_release(server.arguments.version).engine_takes_protocol else "rdma"
 
 

@@ -58,14 +58,9 @@ _VALUED = frozenset(
 # Of launchers to which some of them are switches.
 _SWITCHES = {"nsenter": frozenset("-C -i -m -n -p -u".split())}
 # What starts something that goes on, and the options with which it waits for it.
-_DETACH = {
-    "at": (),
-    "batch": (),
-    "daemonize": (),
-    "screen": (),
-    "start-stop-daemon": (),
+_DETACH: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys("at batch daemonize screen start-stop-daemon tmux".split(), ()),
     "systemd-run": ("--scope", "--wait", "--pty", "--pipe", "-t", "-P"),
-    "tmux": (),
 }
 # Programs and modules of engines and stores, and those among them that hold nothing.
 _PRODUCT = regex(
@@ -116,10 +111,8 @@ def unknown_program(command: Command) -> str:
     if name.startswith("python"):
         script = next((text for text in texts if not text.startswith("-")), "")
         named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
-    for candidate in named:
-        if _PRODUCT.fullmatch(candidate) and not _HOLDS_NOTHING.search(
-            " ".join([candidate, *texts[:1]])
-        ):
+    for candidate in filter(_PRODUCT.fullmatch, named):
+        if not _HOLDS_NOTHING.search(" ".join([candidate, *texts[:1]])):
             return _NOT_KNOWN
     serves = [a for a, b in pairwise(texts) if b == "serve"]
     started = next((text for text in texts if _SERVER.fullmatch(text)), "")
@@ -234,9 +227,8 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
             plain += texts[at + 1 :]
             break
         cluster = f"-{before[-1:]}" if re.fullmatch(r"-[A-Za-z]+", before) else before
-        if text[:1] != "-" and {before, cluster}.isdisjoint(
-            _VALUED - _SWITCHES.get(name, frozenset())
-        ):
+        valued = _VALUED - _SWITCHES.get(name, frozenset())
+        if text[:1] != "-" and valued.isdisjoint((before, cluster)):
             plain.append(text)
         before = text
     if name not in _VERBS:

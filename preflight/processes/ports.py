@@ -157,7 +157,7 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
     """Yield the port's name, flag and default of each port of a program that is no server."""
     if process.kind is ProcessKind.MASTER:
-        rpc = "rpc_port" if _has(process, "rpc_port") else "port"
+        rpc = "port" if value_of(process.arguments, "rpc_port") is None else "rpc_port"
         yield "RPC port", rpc, MASTER_PORT
         yield "metrics port", "metrics_port", MASTER_METRICS_PORT
         if is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
@@ -208,7 +208,3 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Bo
         return BoundPort(what, unresolved(word), process.name, str(word.origin))
     number = port_value(word.text, f"--{flag}")
     return BoundPort(what, number, process.name, f"--{flag} at {word.origin}")
-
-
-def _has(process: LaunchProcess, name: str) -> bool:
-    return value_of(process.arguments, name) is not None

@@ -158,10 +158,10 @@ class SglangServer(NamedTuple):
     @property
     def replicas(self) -> int | Unknown:
         """Servers side by side behind one port: dp without DP attention."""
-        attention_dp = self.attention_dp
-        if isinstance(attention_dp, Unknown) or attention_dp > 1:
-            return 1 if not isinstance(attention_dp, Unknown) else attention_dp
-        return self.number("dp_size")
+        groups = self.attention_dp
+        if isinstance(groups, Unknown):
+            return groups
+        return 1 if groups > 1 else self.number("dp_size")
 
     @property
     def environment(self) -> Mapping[str, Word]:
@@ -243,34 +243,30 @@ def _understand(
     kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
-    if kind is ProcessKind.SGLANG:
-        if with_router(command):
-            arguments = tuple(_without_router(arguments))
-        server = _server(command, arguments, read_file, sglang_version)
-        return LaunchProcess(kind, command, arguments, server, unread=_uncounted(server))
-    if kind is ProcessKind.DYNAMO_SGLANG:
-        handed_on, unread = _without_dynamos(arguments, environment)
+    if kind in (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG):
+        handed_on, unread = arguments, None
+        if kind is ProcessKind.DYNAMO_SGLANG:
+            handed_on, unread = _without_dynamos(arguments, environment)
+        elif with_router(command):
+            handed_on = arguments = tuple(_without_router(arguments))
         server = _server(command, handed_on, read_file, sglang_version)
         unread = _uncounted(server) if unread is None else unread
         return LaunchProcess(kind, command, arguments, server, unread=unread)
     if kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
-    named: Mapping[str, Named] = {}
     if kind in _CONSUMERS:
         here = of_host if command.container is None else {}
         named = {**here, **named_releases(command, commands)}
-    consumer = _consumer(kind, command, arguments, read_file, named)
-    if consumer is not None:
+        consumer = _consumer(kind, command, arguments, read_file, named)._replace(named=named)
         first = next((client.store for client in consumer.clients), None)
-        consumer = consumer._replace(named=named)
         return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
     if kind is ProcessKind.STORE_SERVICE:
         store = read_store_service(arguments, environment, read_file)
     elif kind is ProcessKind.CLIENT:
         store = read_mooncake_client(arguments, environment)
-    return LaunchProcess(kind, command, arguments, None, store)
+    return LaunchProcess(kind, command, arguments, store=store)
 
 
 def _consumer(
@@ -279,20 +275,18 @@ def _consumer(
     arguments: tuple[Word, ...],
     read_file: ReadFile,
     named: Mapping[str, Named],
-) -> Consumer | None:
-    """Return the memory of an engine beside SGLang; None for other programs."""
-    if kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
-        from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
-
-        if kind is ProcessKind.VLLM:
-            return read_vllm(arguments, command.environment, read_file)
-        dynamo = named["dynamo"].release if "dynamo" in named else None
-        return read_dynamo_vllm(arguments, command.environment, read_file, dynamo)
+) -> Consumer:
+    """Return the memory of an engine beside SGLang."""
     if kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 
         return read_lmcache_server(command.words, arguments)
-    return None
+    from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
+
+    if kind is ProcessKind.VLLM:
+        return read_vllm(arguments, command.environment, read_file)
+    dynamo = named["dynamo"].release if "dynamo" in named else None
+    return read_dynamo_vllm(arguments, command.environment, read_file, dynamo)
 
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
@@ -301,23 +295,21 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     if not words:
         return ProcessKind.OTHER, ()
     program = words[0].text.rpartition("/")[2]
-    if program == "sglang" and len(words) > 1 and words[1].text == "serve":
+    second, third = [*(word.text for word in words[1:3]), "", ""][:2]
+    if (program, second) == ("sglang", "serve"):
         return ProcessKind.SGLANG, _served(words[2:])
-    second = words[1].text if len(words) > 1 else ""
     if program == "vllm" and second != "serve":
-        measured = words[2].text if second == "bench" and len(words) > 2 else ""
-        if measured in ("latency", "throughput"):  # of an engine of its own
+        if second == "bench" and third in ("latency", "throughput"):  # of an engine of its own
             return ProcessKind.ENGINE, words[3:]
         return ProcessKind.OTHER, words[1:]  # vllm bench serve, vllm chat
     if program == "ollama":  # its other commands ask the server
         return ProcessKind.ENGINE if second == "serve" else ProcessKind.OTHER, words[1:]
-    if program == "lmcache" and len(words) > 1 and words[1].text == "server":
+    if (program, second) == ("lmcache", "server"):
         return ProcessKind.LMCACHE, words[2:]
     if program in _PROGRAMS:
         return _PROGRAMS[program], words[1:]
     # Whatever $PYTHON is, what takes -m is one.
-    is_python = words[0].unresolved and len(words) > 1 and words[1].text == "-m"
-    if program.startswith("python") or is_python:
+    if program.startswith("python") or (words[0].unresolved and second == "-m"):
         return _python(words)
     return ProcessKind.OTHER, words[1:]
 
@@ -366,23 +358,19 @@ def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
     handed_on: list[Word] = []
     taken = False
-    model = width = None
-    for index, word in enumerate(words):
-        following = words[index + 1] if index + 1 < len(words) else None
+    values: dict[str, Word | None] = {}
+    for word, following in zip(words, (*words[1:], None), strict=False):
         if word.text.startswith("--"):
             taken = word.text.startswith("--sglang-")
             flag, equals, attached = word.text.partition("=")
-            value = word._replace(text=attached) if equals else following
-            if flag == "--hf-checkpoint":
-                model = value
-            elif flag == "--rollout-num-gpus-per-engine":
-                width = value
+            values[flag] = word._replace(text=attached) if equals else following
         if taken:
             handed_on.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
-    if not handed_on or model is None:
+    if not handed_on or values.get("--hf-checkpoint") is None:
         return ()
-    flags = [(model, "--model-path"), (width, "--tp-size")]
-    front = [w for word, flag in flags if word for w in (word._replace(text=flag), word)]
+    flags = {"--hf-checkpoint": "--model-path", "--rollout-num-gpus-per-engine": "--tp-size"}
+    pairs = [(value, flag) for name, flag in flags.items() if (value := values.get(name))]
+    front = [each for word, flag in pairs for each in (word._replace(text=flag), word)]
     return (*front, *handed_on)
 
 

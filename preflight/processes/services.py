@@ -34,7 +34,6 @@ _METADATA_KINDS = {
     "redis": "metadata-redis",
 }
 
-
 # Which service each port of a program is; its other ports are no service that a launch looks for.
 _SERVES = {
     (ProcessKind.MASTER, "RPC port"): "master",
@@ -88,12 +87,8 @@ def not_served(
         for service in () if network_of(process.command) else _services(process, bound):
             what = _PORT_OF.get(service.kind)
             if what is not None and service.host in OWN_HOST and service.port not in at:
-                numbers = [
-                    port.port
-                    for each_master in masters
-                    for port in ports(each_master)
-                    if port.what == what
-                ]
+                of_masters = (port for master in masters for port in ports(master))
+                numbers = [port.port for port in of_masters if port.what == what]
                 served = tuple(port for port in numbers if isinstance(port, int))
                 yield process, service, masters[-1], served
 
@@ -160,11 +155,11 @@ def _resolvable(
         if not network or isinstance(host, Unknown) or _is_address(host):
             yield service
         elif host.partition(".")[0] not in names:
-            # The reason is the same for all of them, so that one line says it of all.
-            unseen = Unknown(
-                "looked up inside of the container, not on this host", advice=RUN_INSIDE
-            )
-            yield service._replace(host=unseen, name=host)
+            yield service._replace(host=_UNSEEN, name=host)
+
+
+# The reason is the same for all of them, so that one line says it of all.
+_UNSEEN = Unknown("looked up inside of the container, not on this host", advice=RUN_INSIDE)
 
 
 def _is_address(host: str) -> bool:
@@ -204,8 +199,7 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
         origin = process.name
         if process.kind is ProcessKind.CLIENT:
             flag = value_of(process.arguments, "metadata_server")
-            default = Default("default of --metadata_server")
-            origin = default if flag is None else str(flag.origin)
+            origin = Default("default of --metadata_server") if flag is None else str(flag.origin)
         clients = (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
         if process.kind in clients or process.consumer is not None:
             yield from _metadata(process, SettingValue(store_client.metadata, origin), bound)

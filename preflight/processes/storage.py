@@ -76,17 +76,11 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
     """Yield a process's paths; ``own_folders``: each rank's below them, since SGLang 0.5.21."""
     offload = offload_of(process)
     if offload is not None:
-        yield Storage(
-            "offload",
-            _path(offload.folder),
-            process.name,
-            offload.folder.origin,
-            offload.limit_bytes * ranks,
-            direct_io=offload.uring is True,
-            users=ranks,
-            shared=ranks > 1 and not own_folders,
-            created=process.server is not None and own_folders,
-        )
+        folder, limit_bytes = offload.folder, offload.limit_bytes * ranks
+        item = Storage("offload", _path(folder), process.name, folder.origin, limit_bytes)
+        item = item._replace(direct_io=offload.uring is True, users=ranks)
+        created = process.server is not None and own_folders
+        yield item._replace(shared=ranks > 1 and not own_folders, created=created)
     server = process.server
     if server is not None:
         for kind, name in (("model", "model_path"), ("draft", "speculative_draft_model_path")):

@@ -84,10 +84,8 @@ _OF_EACH = frozenset(
     "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
 )
 
-
 # What stands in front and starts one process or many, as nothing here shows.
 _SEVERAL = frozenset("mpiexec mpirun prun srun torchrun".split())
-
 
 # Flags of engines that neither memory nor ports nor devices follow from.
 _DECIDE_NOTHING = frozenset(
@@ -99,10 +97,8 @@ _DECIDE_NOTHING = frozenset(
 
 
 class NotRead(NamedTuple):
-    """A program, file or condition (``what``) that was not read, and ``why`` that counts.
-
-    cause: the reason in the words of a size that depends on it. sets: the variables of the advice.
-    """
+    """A program, file or condition (``what``) that was not read, and ``why`` that counts. cause:
+    the reason in the words of a size that depends on it. sets: the variables of the advice."""
 
     what: str
     why: str
@@ -118,19 +114,12 @@ class NotRead(NamedTuple):
 
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
     """Return everything that was not read and may count, in the launch's order."""
-    return tuple(
-        dict.fromkeys(
-            [
-                *_programs(reading, processes),
-                *_counts(processes),
-                *(NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES),
-                *_files(processes),
-                *_caches(processes),
-                *_touched_uncounted(processes),
-                *_doubts(processes),
-            ]
-        )
-    )
+    notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
+    lost = ((p, p.unread) for p in processes if p.unread is not None)
+    files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice) for p, w in lost)
+    begin = (*_programs(reading, processes), *_counts(processes), *notices, *files)
+    end = (*_caches(processes), *_touched_uncounted(processes), *_doubts(processes))
+    return tuple(dict.fromkeys((*begin, *end)))
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
@@ -150,27 +139,28 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
                 yield NotRead(open_name(word, word.unresolved[0]), why, word.origin)
 
 
+def _understood(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
+    others = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+    return [process for process in processes if process.kind not in others]
+
+
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield each unset variable that a program's words depend on."""
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
-    for process in processes:
-        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
-            continue
-        before = ""
+    for process in _understood(processes):
+        before, container = "", process.command.container
+        in_pod = container is not None and container.engine == "kubernetes"
         for word in process.arguments:
             flag = word.flag or before
-            container = process.command.container
-            in_pod = container is not None and container.engine == "kubernetes"
             if in_pod and operators_in(word):
                 continue  # its operator gives it to each pod
             for name in word.unresolved:
                 variable = process.command.environment.get(name)
-                if name in _OF_EACH:
-                    continue
-                if in_pod and variable is not None and variable.unresolved == (name,):
-                    continue  # the cluster gives it to each pod
+                # The cluster gives it to each pod.
+                of_cluster = in_pod and variable is not None and variable.unresolved == (name,)
                 decides = flag.lstrip("-") or process.kind.value
-                if decides.replace("_", "-") in _DECIDE_NOTHING:
+                nothing = decides.replace("_", "-") in _DECIDE_NOTHING
+                if name in _OF_EACH or of_cluster or nothing:
                     continue
                 key = open_name(word, name), word.inside
                 open_names.setdefault(key, ([], word))[0].append(decides)
@@ -183,10 +173,8 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         shown = ", ".join([*dict.fromkeys(flags)][:6])
         why = f"nothing here says what it is, and it decides {shown}"
         reason = unresolved(word)
-        if is_own_argument(name):
-            advice = reason
-        else:  # one for them all
-            advice = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
+        of_all = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
+        advice = reason if is_own_argument(name) else of_all
         yield NotRead(name, why, word.origin, advice.advice, reason.cause, advice.sets)
     yield from _placeholders(processes)
 
@@ -195,9 +183,7 @@ def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
     """Yield the placeholders of a guide among the values of ``flags``, or of all flags."""
-    for process in processes:
-        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
-            continue
+    for process in _understood(processes):
         settings = [("", word) for word in process.arguments]
         settings += [*matching(process.command.environment, _READ)]
         before = ""
@@ -286,8 +272,7 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             yield NotRead(process.kind.value, why, process.command.origin)
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
-        kinds = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
-        if isinstance(count, Unknown) and not loop and process.kind not in kinds:
+        if isinstance(count, Unknown) and not loop and _understood([process]):
             yield NotRead(process.kind.value, count.reason, process.command.origin)
 
 
@@ -427,18 +412,9 @@ def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the conditions that nothing decides and that a program or its settings follow from."""
-    for process in processes:
-        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
-            continue
+    for process in _understood(processes):
         command = process.command
         settings = [word for _, word in matching(command.environment, _READ)]
         doubts = [*command.doubts, *(note for word in command.words for note in word.doubts)]
         for note in (*doubts, *(note for word in settings for note in word.doubts)):
             yield NotRead("condition", note.text, note.origin)
-
-
-def _files(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    for process in processes:
-        if process.unread is not None:
-            why, origin = process.unread, process.command.origin
-            yield NotRead(process.kind.value, why.reason, origin, why.advice)

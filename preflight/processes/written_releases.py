@@ -1,7 +1,7 @@
 """Which releases a launch itself names, and the options with those that nothing else gives."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import older_than_known, sglang_release
@@ -36,10 +36,8 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
         except ValueError:
             continue
         by_product.setdefault(each.product, {}).setdefault(each.version, each)
-    single = {
-        product: by_product[product] for product in by_product if len(by_product[product]) == 1
-    }
-    return {product: next(iter(versions.values())) for product, versions in single.items()}
+    pairs = ((product, [*versions.values()]) for product, versions in by_product.items())
+    return {product: named[0] for product, named in pairs if len(named) == 1}
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
@@ -53,16 +51,11 @@ def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
     """Return the options with the releases that the launch names, under those that were given."""
-    versions = written_versions(reading)
-    sglang, mooncake = versions.get("sglang"), versions.get("mooncake")
-    origins = dict(options.origins)
-    if sglang is not None and options.sglang_version is None:
-        origins["sglang_version"] = sglang.origin
-        options = options._replace(sglang_version=sglang.version)
-    if mooncake is not None and options.mooncake_version is None:
-        origins["mooncake_version"] = mooncake.origin
-        options = options._replace(mooncake_version=mooncake.version)
-    return options._replace(origins=origins)
+    named = {f"{product}_version": named for product, named in written_versions(reading).items()}
+    named = {option: each for option, each in named.items() if getattr(options, option) is None}
+    origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
+    versions: dict[str, Any] = {option: each.version for option, each in named.items()}
+    return options._replace(origins=origins, **versions)
 
 
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
@@ -70,14 +63,10 @@ def _named(reading: Reading) -> Iterator[WrittenVersion]:
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]
     # The SGLang of a router's image is not the one that a server's has.
-    of_servers = [
-        releases_of for releases_of, is_server in zip(stated, serves, strict=True) if is_server
-    ]
+    of_servers = [each for each, is_server in zip(stated, serves, strict=True) if is_server]
     # The Mooncake of a master's image is not the one that an SGLang's image has.
     said_by = {"sglang": of_servers or stated, "mooncake": stated}
-    products = [
-        name for name in _KNOWN if all(name in releases_of for releases_of in said_by[name])
-    ]
+    products = [name for name in _KNOWN if all(name in each for each in said_by[name])]
     for command, releases, is_server in zip(reading.commands, stated, serves, strict=True):
         container = command.container
         for product in products:

@@ -13,17 +13,8 @@ from typing import Any
 
 from checks.base.regex import regex
 
-_STORE_SUFFIXES = (
-    ("tb", 1024**4),
-    ("gb", 1024**3),
-    ("mb", 1024**2),
-    ("kb", 1024),
-    ("t", 1024**4),
-    ("g", 1024**3),
-    ("m", 1024**2),
-    ("k", 1024),
-    ("b", 1),
-)
+_POWERS = {letter: 1024**power for power, letter in enumerate("kmgt", start=1)}
+_STORE_SUFFIXES = (*((f"{k}b", size) for k, size in _POWERS.items()), *_POWERS.items(), ("b", 1))
 
 
 def sglang_segment_bytes(value: Any) -> int:
@@ -85,7 +76,6 @@ def vllm_size_bytes(value: Any) -> int:
 
 
 _HUMAN = regex(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
-_POWERS = "kmgt"
 
 
 def human_readable_int(text: str) -> int:
@@ -94,7 +84,7 @@ def human_readable_int(text: str) -> int:
     match = _HUMAN.fullmatch(text)
     if match is None:
         return int(text)
-    power = _POWERS.index(match[2].lower()) + 1
+    power = "kmgt".index(match[2].lower()) + 1
     if match[2].islower():
         return int(float(match[1]) * 10 ** (3 * power))
     if "." in match[1]:
@@ -104,18 +94,14 @@ def human_readable_int(text: str) -> int:
 
 def store_bool(value: Any) -> bool:
     """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | None):
         return bool(value)
-    if value is None:
-        return False
     text = str(value).strip().lower()
-    if text in ("", "false", "0", "no", "off", "disable"):
-        return False
     if text in ("true", "1", "yes", "on", "enable"):
         return True
-    raise ValueError(f"Invalid boolean value: {value!r}")
+    if text not in ("", "false", "0", "no", "off", "disable"):
+        raise ValueError(f"Invalid boolean value: {value!r}")
+    return False
 
 
 def sglang_env_bool(text: str) -> bool:

@@ -103,14 +103,12 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[F
             continue
         resolved: str | None = None if word.unresolved else value
         negated = known.get(name.removeprefix("no")) if name not in known else None
+        flag = known.get(name)
         if negated is not None:
-            bare = name.removeprefix("no")
             says = f"ERROR: boolean value ({name}) specified for {negated.type} command line flag"
             problem = "" if negated.type == "bool" else says
-            yield FlagRead(bare, "0", word, problem, negated)
-            continue
-        flag = known.get(name)
-        if flag is None:
+            yield FlagRead(name.removeprefix("no"), "0", word, problem, negated)
+        elif flag is None:
             yield FlagRead(name, resolved, word, f"ERROR: unknown command line flag '{name}'")
         elif flag.type == "bool" and not equals:
             beside = left[0].text if left else ""

@@ -68,13 +68,9 @@ class Number(NamedTuple):
     @property
     def range(self) -> str:
         """Return in words the numbers that Mooncake takes."""
-        if self.values:
-            return " or ".join(str(value) for value in self.values)
-        if self.nonzero:
-            return "any number but 0"
-        if self.most is None:
-            return f"{self.least} or more"
-        return f"{self.least} to {self.most}"
+        if self.values or self.nonzero:
+            return " or ".join(map(str, self.values)) or "any number but 0"
+        return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
 
 
 class Switch(NamedTuple):
@@ -129,12 +125,9 @@ def _rows(kind: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]
     """Return the rows of one kind: lists are tuples, a reader is named."""
     result = []
     for row in rows:
-        fields: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in row.items()
-        }
-        if "reader" in fields:
-            fields["reader"] = Reader[fields["reader"]]
-        result.append(kind(**fields))
+        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
+        reader = {"reader": Reader[row["reader"]]} if "reader" in row else {}
+        result.append(kind(**fields | reader))
     return tuple(result)
 
 
@@ -150,7 +143,6 @@ RATIOS = _rows(Ratio, _TABLE["ratios"])
 PORT_RANGES = _rows(PortRange, _TABLE["port_ranges"])
 # getenv alone: any text turns them on, 0 and the empty one too.
 PRESENCE: Mapping[str, str] = _TABLE["presence"]
-
 
 _LEADING = regex(rf"[{STRTOD_BLANKS}]*([+-]?\d+)", re.ASCII)
 _SIGNED = regex(r"-?\d+", re.ASCII)
@@ -216,11 +208,9 @@ def read_ratio(text: str) -> float | None:
 def usable_ports(least: int, most: int) -> bool:
     """Tell whether Mooncake takes a range of ports."""
 
-    def usable(port: int) -> bool:
-        ephemeral = EPHEMERAL_PORTS[0] <= port <= EPHEMERAL_PORTS[1]
-        return PORTS[0] <= port <= PORTS[1] and not ephemeral
-
-    return usable(least) and usable(most) and least <= most
+    first, last = EPHEMERAL_PORTS
+    ephemeral = any(first <= port <= last for port in (least, most))
+    return PORTS[0] <= least <= most <= PORTS[1] and not ephemeral
 
 
 def _whole(reader: Reader, text: str) -> int | None:

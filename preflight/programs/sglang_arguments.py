@@ -47,10 +47,8 @@ class SettingValue(NamedTuple):
 
 
 class ParsedArguments(NamedTuple):
-    """Every argument's setting by its name in SGLang, with the refused and the unknown words.
-
-    A name that only other releases have has the value None, and is not given.
-    """
+    """Every argument's setting by its name in SGLang, with the refused and the unknown words. A
+    name that only other releases have has the value None, and is not given."""
 
     settings: Mapping[str, SettingValue]
     error: str | None  # SGLang's own words, without "sglang serve: error: "
@@ -103,7 +101,9 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
         error = str(refusal)
         namespace, unrecognized, refused = _without_what_is_refused(parser, texts)
     left = tuple(_word(text) for text in unrecognized)
-    settings, about = _settings(table, namespace), tuple(text.word for text in refused)
+    settings = {**_defaults(table.version)}
+    settings |= {name: _setting(stored) for name, stored in vars(namespace).items()}
+    about = tuple(text.word for text in refused)
     if error is None and not hasattr(namespace, "model_path"):
         # A word that nothing sets may hold it: ARGS of a file that was not read.
         may_hold = next((word for word in left if word.unresolved), None)
@@ -276,11 +276,6 @@ _BARE = frozenset({"help", "refused", "ignored", "switch", "constant"})
 _CONSTANT = frozenset({"constant", "constant_of"})
 
 
-@lru_cache(maxsize=64)  # the servers of a manifest have the same flags
-def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
-    return _build(_eligible(argument_table(version).rows, flags))
-
-
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
@@ -290,6 +285,11 @@ def _eligible(
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
         if named or row["kind"] == "help":
             yield row
+
+
+@lru_cache(maxsize=64)  # the servers of a manifest have the same flags
+def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
+    return _build(_eligible(argument_table(version).rows, flags))
 
 
 def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
@@ -331,11 +331,6 @@ def _without_what_is_refused(
             refused = refused or texts[start:end]
         start = end
     return namespace, unrecognized, refused
-
-
-def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, SettingValue]:
-    written = {name: _setting(stored) for name, stored in vars(namespace).items()}
-    return {**_defaults(table.version), **written}
 
 
 @lru_cache(maxsize=8)
@@ -387,12 +382,9 @@ def merged_words(
     words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
     """Return ``words`` with those of the file in front, or Unknown. Raises RefusedError."""
-    places = [index for index, word in enumerate(words) if word.text == _FLAG]
-    if not places:
-        return tuple(words)
-    if len(places) > 1:
+    place, *others = [index for index, word in enumerate(words) if word.text == _FLAG]
+    if others:
         raise RefusedError("ValueError: Multiple config files specified! Only one allowed.")
-    place = places[0]
     if place == len(words) - 1:
         raise RefusedError("ValueError: No config file specified after --config flag!")
     path = words[place + 1]
@@ -401,8 +393,7 @@ def merged_words(
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries
-    texts = _as_words(entries, *_kinds_of_keys(table))
-    from_file = tuple(Word(text, Origin(path.text)) for text in texts)
+    from_file = tuple(Word(text, Origin(path.text)) for text in _as_words(entries, table))
     return (*from_file, *words[:place], *words[place + 2 :])
 
 
@@ -429,42 +420,26 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
     return entries
 
 
-def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys of plain switches, and the keys that a file may not have."""
-    plain: set[str] = set()
-    supported: set[str] = set()
-    refused: set[str] = set()
+def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]:
+    """Yield the entries of a configuration file as flags, as SGLang does."""
+    kinds: dict[str, set[tuple[str, bool]]] = {}  # of each key: kind, and whether it stores True
     for row in table.rows:
         keys = {flag[2:].replace("-", "_") for flag in row["flags"] if flag.startswith("--")}
-        keys.add(row["name"])
-        if row["kind"] == "constant" and row.get("value") is True:
-            plain |= keys
-        if row["kind"] in _NOT_SUPPORTED:
-            refused |= keys
-        else:
-            supported |= keys
-    return frozenset(plain), frozenset(refused - supported)
-
-
-def _as_words(
-    entries: Mapping[Any, Any], plain: frozenset[str], refused: frozenset[str]
-) -> Iterator[str]:
-    """Yield the entries of a configuration file as flags, as SGLang does."""
+        for key in keys | {row["name"]}:
+            kinds.setdefault(key, set()).add((row["kind"], row.get("value") is True))
     for key, value in entries.items():
         if not isinstance(key, str):
             raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")
         name = key.replace("-", "_")
-        if name in refused:
+        of_key = kinds.get(name, {("", False)})
+        if {each for each, _ in of_key} <= _NOT_SUPPORTED:
             raise RefusedError(f"ValueError: Unsupported config option '{name}'")
-        if isinstance(value, bool) and name in plain:
-            if value:
-                yield f"--{key}"
-        elif isinstance(value, bool):
-            yield from (f"--{key}", str(value).lower())
-        elif isinstance(value, list):
-            if value:
-                yield from (f"--{key}", *(str(item) for item in value))
+        if value == [] or (value is False and ("constant", True) in of_key):
+            continue
+        yield f"--{key}"
+        if isinstance(value, list):
+            yield from map(str, value)
         elif isinstance(value, dict):
-            yield from (f"--{key}", json.dumps(value, default=str))
-        else:
-            yield from (f"--{key}", str(value))
+            yield json.dumps(value, default=str)
+        elif value is not True or ("constant", True) not in of_key:
+            yield str(value).lower() if isinstance(value, bool) else str(value)

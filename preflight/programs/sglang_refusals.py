@@ -15,10 +15,8 @@ from preflight.programs.sglang_arguments import ParsedArguments
 
 
 class Values:
-    """The values of arguments; None for one that nobody wrote and that has no default.
-
-    Raises UnknownFactError if a variable decides. An argument that the release lacks is None.
-    """
+    """The values of arguments; None for one that nobody wrote and that has no default. Raises
+    UnknownFactError if a variable decides. An argument that the release lacks is None."""
 
     def __init__(self, arguments: ParsedArguments) -> None:
         self._arguments = arguments

@@ -84,11 +84,8 @@ def read_store_config(
     read_file: ReadFile,
     sglang_version: str | None = None,
 ) -> StoreConfig:
-    """Return the configuration that SGLang would use.
-
-    read_file: gives a file's text, or why not. sglang_version: None for the newest that is known.
-    Raises ValueError if it is no version.
-    """
+    """Return the configuration that SGLang would use. read_file: gives a file's text, or why not.
+    sglang_version: None for the newest that is known. Raises ValueError if it is no version."""
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
@@ -165,16 +162,11 @@ def _from_json(
     reader: StoreReader,
 ) -> StoreConfig:
     """Return the configuration of a JSON object: of the extra config, or of a file."""
-    settings = {}
-    for key in KEYS:
-        if key in reader.absent:
-            settings[key] = _absent(key)
-        elif key in config:
-            settings[key] = SettingValue(config[key], f"{key} in {where}")
-        else:
-            settings[key] = SettingValue(
-                _default(key, reader), Default(f"default of SGLang: not in {source.value}")
-            )
+    default = Default(f"default of SGLang: not in {source.value}")
+    settings = {key: SettingValue(_default(key, reader), default) for key in KEYS}
+    stated = KEYS.keys() & config.keys()
+    settings |= {key: SettingValue(config[key], f"{key} in {where}") for key in stated}
+    settings |= {key: _absent(key) for key in reader.absent}
     read = set()
     if reader.protocol_from_environment:
         read.add("MOONCAKE_PROTOCOL")
@@ -188,13 +180,12 @@ def _from_json(
     elif reader.hostname_first and settings["local_hostname"].value in (None, "", 0):
         origin = Default("default of SGLang: empty in JSON")
         settings["local_hostname"] = SettingValue("localhost", origin)
+    variables = ((entry.variable, str(config.get(key))) for key, entry in KEYS.items())
+    written = ((name, environment[name], text) for name, text in variables if name in environment)
     unused = [
-        (entry.variable, str(environment[entry.variable].origin))
-        for key, entry in KEYS.items()
-        if entry.variable in environment
-        and entry.variable not in read
-        and not may_be_absent(environment[entry.variable], entry.variable)
-        and str(config.get(key)) != environment[entry.variable].text
+        (name, str(word.origin))
+        for name, word, text in written
+        if name not in read and not may_be_absent(word, name) and text != word.text
     ]
     known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
     local = config.get("local_buffer_size") if reader.local_buffer else None
@@ -212,12 +203,8 @@ def _from_json(
         meant = {"local_hostname": "HOST", "metadata_server": "P2PHANDSHAKE"}[missing[0]]
         missed = f'"{missing[0]}": "{meant}"'
     buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
-    store_config = StoreConfig(
-        source, settings, extra, tuple(unused), tuple(unknown), error, buffer
-    )
-    return (
-        store_config._replace(edit=StoreEdit(missed, "", Origin(where))) if missed else store_config
-    )
+    edit, names = StoreEdit(missed, "", Origin(where)) if missed else None, tuple(unknown)
+    return StoreConfig(source, settings, extra, tuple(unused), names, error, buffer, edit=edit)
 
 
 def _default(key: str, reader: StoreReader) -> Any:
@@ -349,22 +336,15 @@ def _unread(source: Source | Unknown) -> dict[str, SettingValue]:
 
 # Read from the extra config by HiCache itself, whatever the storage backend.
 HICACHE_KEYS = (
-    "prefetch_threshold",
-    "prefetch_timeout_base",
-    "prefetch_timeout_per_ki_token",
-    "hicache_storage_pass_prefix_keys",
-    "tp_lcm_size",
-    "extra_backend_tag",
-    "enable_group_semantics",
-)
-
+    "prefetch_threshold prefetch_timeout_base prefetch_timeout_per_ki_token tp_lcm_size "
+    "hicache_storage_pass_prefix_keys extra_backend_tag enable_group_semantics"
+).split()
 
 # What cache_controller and its heirs check of them (parse_storage_backend_extra_config).
+_NUMBER = ((int, float), "number")
 _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "prefetch_threshold": ((int,), "int"),
-    "prefetch_timeout_base": ((int, float), "number"),
-    "prefetch_timeout_per_ki_token": ((int, float), "number"),
-    "prefetch_timeout_max": ((int, float), "number"),
+    **{f"prefetch_timeout_{of}": _NUMBER for of in ("base", "per_ki_token", "max")},
     "hicache_storage_pass_prefix_keys": ((bool,), "bool"),
 }
 
@@ -381,41 +361,24 @@ def read_extra_config(
     if not isinstance(text, str):  # the linker's own, which the parser of arguments has read
         wrong = "--unified-cache-external-linker-config must be a JSON object."
         return (dict(text), None) if isinstance(text, dict) else ({}, wrong)
-    name = text[1:] if text.startswith("@") else ".json"
-    text = read_file(name) if text.startswith("@") else text
+    if text.startswith("@"):
+        name = text[1:]
+        suffix = name.rpartition(".")[2].lower()
+        if suffix in ("yaml", "yml", "toml"):  # no launch that is known has one
+            return Unknown(f"{name}: an extra config in {suffix} is not read"), None
+        if suffix != "json":
+            return {}, "Unsupported config file: its name must end in .json, .toml, .yaml or .yml"
+        text = read_file(name)
     if isinstance(text, Unknown):
         return text, None
     try:
-        parsed = _loaded(name, text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         return {}, f"Invalid hicache storage backend extra config JSON: {error}"
     if not isinstance(parsed, dict):
         kind = type(parsed).__name__
         return {}, f"Invalid hicache storage backend extra config: a dictionary, not {kind}"
     return parsed, None
-
-
-def _loaded(name: str, text: str) -> Any:
-    """Return the value of an extra config file. Raises ValueError with SGLang's message."""
-    if name.lower().endswith((".yaml", ".yml")):
-        import yaml
-
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(str(error)) from None
-    if name.lower().endswith(".toml"):
-        import sys
-
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-        return tomllib.loads(text)
-    if not name.lower().endswith(".json"):
-        wrong = "Unsupported config file: its name must end in .json, .toml, .yaml or .yml"
-        raise ValueError(wrong)
-    return json.loads(text)
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:

@@ -45,11 +45,8 @@ def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
     if value is None:
         return False
     if mooncake_grammar.boolean(value) is not True:
-        text = (
-            f"MC_STORE_USE_HUGEPAGE={value}: turns huge pages on, as any value does, even an empty "
-            "one; unset it to turn them off"
-        )
-        notes.append(Note("hugepage-switch-is-presence", text))
+        why = "turns huge pages on, as any value does, even an empty one; unset it for none"
+        notes.append(Note("hugepage-switch-is-presence", f"MC_STORE_USE_HUGEPAGE={value}: {why}"))
     return True
 
 
@@ -64,11 +61,8 @@ def _hugepage_bytes(
     if size is not None and size in release.page_sizes_bytes:
         return size
     known = ", ".join(f"{size // MIB}MB" for size in release.page_sizes_bytes)
-    note = (
-        f"MC_STORE_HUGEPAGE_SIZE={text}: not a page size that this Mooncake maps ({known}): it "
-        "warns and maps 2 MiB pages"
-    )
-    notes.append(Note("hugepage-size-ignored", note))
+    why = f"not a page size that this Mooncake maps ({known}): it warns and maps 2 MiB pages"
+    notes.append(Note("hugepage-size-ignored", f"MC_STORE_HUGEPAGE_SIZE={text}: {why}"))
     return DEFAULT_HUGEPAGE_BYTES
 
 
@@ -82,18 +76,13 @@ def _arena_bytes(
     size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
     if size:
         if size < MIB and text.strip().isdecimal():
-            note = (
-                f"MC_MMAP_ARENA_POOL_SIZE={text}: bytes, as it has no unit, so that the arena "
-                f"holds nothing; write {text.strip()}gb if that is meant"
-            )
+            why = "bytes, as it has no unit, so that the arena holds nothing"
+            note = f"MC_MMAP_ARENA_POOL_SIZE={text}: {why}; write {text.strip()}gb if that is meant"
             notes.append(Note("arena-size-small", note))
         return size
-    note = (
-        f"MC_MMAP_ARENA_POOL_SIZE={text}: not a size to Mooncake, which then tries an arena of "
-        f"{format_page_size(flags.pool_bytes)} in every process; write a size such as 56gb, or "
-        "unset it for no arena"
-    )
-    notes.append(Note("arena-size-unreadable", note))
+    tries = f"then tries an arena of {format_page_size(flags.pool_bytes)} in every process"
+    note = f"MC_MMAP_ARENA_POOL_SIZE={text}: not a size to Mooncake, which {tries}; write a size "
+    notes.append(Note("arena-size-unreadable", f"{note}such as 56gb, or unset it for no arena"))
     return flags.pool_bytes
 
 
@@ -104,11 +93,8 @@ def _arena_disabled(
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = mooncake_grammar.boolean(text, release.common_reader)
     if text and disabled is None:
-        note = (
-            f"MC_DISABLE_MMAP_ARENA={text}: not a truth value to Mooncake, which ignores it, so "
-            "the arena stays on; write 1"
-        )
-        notes.append(Note("arena-disable-ignored", note))
+        why = "not a truth value to Mooncake, which ignores it, so the arena stays on; write 1"
+        notes.append(Note("arena-disable-ignored", f"MC_DISABLE_MMAP_ARENA={text}: {why}"))
     return bool(disabled)
 
 
@@ -133,10 +119,7 @@ def _hot_cache(
     block_text = environment.get("MC_STORE_LOCAL_HOT_BLOCK_SIZE", "")
     block = mooncake_grammar.leading_digits(block_text) or DEFAULT_HOT_BLOCK_BYTES
     if block_text and str(block) != block_text.strip():
-        note = (
-            f"MC_STORE_LOCAL_HOT_BLOCK_SIZE={block_text}: Mooncake reads this as {block} bytes; "
-            "write bytes"
-        )
-        notes.append(Note("hot-cache-size-misread", note))
+        note = f"MC_STORE_LOCAL_HOT_BLOCK_SIZE={block_text}: Mooncake reads this as {block} bytes"
+        notes.append(Note("hot-cache-size-misread", f"{note}; write bytes"))
     shared_memory = environment.get("MC_STORE_LOCAL_HOT_CACHE_USE_SHM") == "1"
     return HotCache(size, block, shared_memory)

@@ -124,10 +124,6 @@ def read_mooncake_client(
     if isinstance(protocol, str) and protocol not in PROTOCOLS:
         refused.append(f"--protocol={protocol}: unsupported_protocol: write tcp or rdma")
     client = _client(segment, local, protocol, on, environment)
-    devices = _text(flags, "device_names", "")
-    master = _text(flags, "master_server_address", "127.0.0.1:50051")
-    metadata = _text(flags, "metadata_server", "http://127.0.0.1:8080/metadata")
-    offloads = offload if isinstance(offload, Unknown) else on
     arena = _arena(flags)
     if isinstance(arena, Unknown):
         client, arena = arena, NO_ARENA_FLAGS
@@ -135,10 +131,10 @@ def read_mooncake_client(
         client,
         tuple(refused),
         tuple(misread),
-        devices,
-        master,
-        offloads,
-        metadata=metadata,
+        _text(flags, "device_names", ""),
+        _text(flags, "master_server_address", "127.0.0.1:50051"),
+        offload if isinstance(offload, Unknown) else on,
+        metadata=_text(flags, "metadata_server", "http://127.0.0.1:8080/metadata"),
         arena=arena,
         hostname=_text(flags, "host", ""),
         protocol=protocol,

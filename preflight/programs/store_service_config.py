@@ -22,9 +22,6 @@ from preflight.programs.consumer_grammar import (
 )
 from preflight.programs.sglang_arguments import file_text, unresolved, word_value
 
-# mooncake_config.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
-SERVICE_SEGMENT_BYTES = 3355443200
-SERVICE_LOCAL_BUFFER_BYTES = GIB
 SERVICE_PORT = 8080
 # mooncake-store/include/types.h: MIN_SEGMENT_SIZE, MAX_SEGMENT_SIZE.
 LEAST_SIZE_BYTES, MOST_BUFFER_BYTES = 1024, TIB
@@ -83,12 +80,8 @@ def _required(value: Any) -> str:
 KEYS: Mapping[str, _Key] = {
     "local_hostname": _Key("localhost", _required, "MOONCAKE_LOCAL_HOSTNAME"),
     "metadata_server": _Key("P2PHANDSHAKE", _required, "MOONCAKE_TE_META_DATA_SERVER"),
-    "global_segment_size": _Key(
-        SERVICE_SEGMENT_BYTES, store_segment_bytes, "MOONCAKE_GLOBAL_SEGMENT_SIZE"
-    ),
-    "local_buffer_size": _Key(
-        SERVICE_LOCAL_BUFFER_BYTES, store_segment_bytes, "MOONCAKE_LOCAL_BUFFER_SIZE"
-    ),
+    "global_segment_size": _Key(3355443200, store_segment_bytes, "MOONCAKE_GLOBAL_SEGMENT_SIZE"),
+    "local_buffer_size": _Key(GIB, store_segment_bytes, "MOONCAKE_LOCAL_BUFFER_SIZE"),
     "protocol": _Key("tcp", _protocol, "MOONCAKE_PROTOCOL"),
     "device_name": _Key("", _text, "MOONCAKE_DEVICE"),
     "master_server_address": _Key("", _required, "MOONCAKE_MASTER"),
@@ -125,7 +118,14 @@ def read_service_config(
     unknown = [(key, "") for key in config if key not in KEYS]
     misread: list[str] = []
     for word in options.overrides:
-        _override(word, values, refused, misread, unknown)
+        key, equals, text = word.text.partition("=")
+        if equals and key in KEYS:
+            values[key], problem = _override(word, key, text)
+            (refused if problem.endswith(_SETUP) else misread).extend([problem] * bool(problem))
+        elif equals and "$" not in key:
+            unknown.append((key, " (-D)"))
+        elif not equals and not word.unresolved:
+            misread.append(f"-D{word.text}: Ignoring invalid CLI config: it has no =")
     refused += _setup_refuses(values)
     file = "" if path is None else path.text
     older: list[str] = []
@@ -238,37 +238,21 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
     return parsed
 
 
-def _override(
-    word: Word,
-    values: dict[str, Any],
-    refused: list[str],
-    misread: list[str],
-    unknown: list[tuple[str, str]],
-) -> None:
-    """Put one ``-D key=value`` into ``values`` as raw text, which the C++ library reads."""
-    key, equals, text = word.text.partition("=")
-    if not equals:
-        if not word.unresolved:
-            misread.append(f"-D{word.text}: Ignoring invalid CLI config: it has no =")
-    elif key not in KEYS:
-        if "$" not in key:
-            unknown.append((key, " (-D)"))
-    elif word.unresolved:
-        values[key] = unresolved(word)
-    elif key in _SIZES:
+def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
+    """Read one ``-D key=value`` as the C++ library does; return also its problem, or ""."""
+    if word.unresolved:
+        return unresolved(word), ""
+    if key in _SIZES:
         size = mooncake_grammar.byte_size(text)
-        values[key] = Unknown(f"-D{key}={text} is refused") if size is None else size
-        if size is None:
-            refused.append(f"-D{key}={text}: not a size to Mooncake: {_SETUP}")
-    elif isinstance(KEYS[key].default, bool):
+        wrong = f"-D{key}={text}: not a size to Mooncake: {_SETUP}"
+        return (size, "") if size is not None else (Unknown(f"-D{key}={text} is refused"), wrong)
+    if isinstance(KEYS[key].default, bool):
         switch = mooncake_grammar.boolean(text)
-        values[key] = bool(switch)
-        if switch is None:
-            misread.append(f"-D{key}={text}: not a truth value to Mooncake: off")
-    elif key == "client_http_port":
-        values[key] = int(text) if text.strip().isdecimal() and len(text) < 20 else -1
-    else:
-        values[key] = text
+        wrong = f"-D{key}={text}: not a truth value to Mooncake: off"
+        return bool(switch), wrong if switch is None else ""
+    if key == "client_http_port":
+        return int(text) if text.strip().isdecimal() and len(text) < 20 else -1, ""
+    return text, ""
 
 
 def _setup_refuses(values: Mapping[str, Any]) -> list[str]:

@@ -37,23 +37,18 @@ class FreeMemory(NamedTuple):
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory that a process reads in a container with this memory limit.
-
-    Anything but a number limits nothing. Nothing else is taken as used in it.
-    """
+    """Return the free memory that a process reads in a container with this memory limit. Anything
+    but a number limits nothing. Nothing else is taken as used in it."""
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
-    return memory._replace(
-        headroom_bytes=min(left, limit_bytes) if isinstance(left, int) else limit_bytes
-    )
+    least = min(left, limit_bytes) if isinstance(left, int) else limit_bytes
+    return memory._replace(headroom_bytes=least)
 
 
 class GateAnswer(NamedTuple):
-    """The gate's answer for one pool of one rank.
-
-    free_bytes: the memory that the pool is compared with. message: the server's, None if admitted.
-    """
+    """The gate's answer for one pool of one rank. free_bytes: the memory that the pool is compared
+    with. message: the server's, None if admitted."""
 
     kind: PoolKind
     requested_bytes: int
@@ -66,18 +61,14 @@ class GateAnswer(NamedTuple):
 
 
 def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
-    """Return the ranks among which SGLang divides a host's memory.
-
-    Data-parallel replicas do not count.
-    """
+    """Return the ranks among which SGLang divides a host's memory. Data-parallel replicas do not
+    count."""
     return max(tp * pp // max(nnodes, 1), 1)
 
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
-    """Return the memory that one pool is compared with; negative below SGLang's reserve.
-
-    A headroom that is Unknown does not count: SGLang warns and goes by the host's memory.
-    """
+    """Return the memory that one pool is compared with; negative below SGLang's reserve. A headroom
+    that is Unknown does not count: SGLang warns and goes by the host's memory."""
     free = memory.available_bytes
     if release.cgroup_headroom and isinstance(memory.headroom_bytes, int):
         free = min(free, memory.headroom_bytes)
@@ -88,10 +79,8 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
 def asked_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
-    """Return the free memory for which the gate admits each pool, with the formula.
-
-    None if no pool is checked. free // shares >= largest: free >= largest * shares.
-    """
+    """Return the free memory for which the gate admits each pool, with the formula. None if no pool
+    is checked. free // shares >= largest: free >= largest * shares."""
     requested = [pool.requested_bytes for pool in pools if pool.requested_bytes is not None]
     if not requested:
         return None
@@ -153,10 +142,8 @@ def _answers(
     free: Callable[[int], int],
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answer for each pool, in their order.
-
-    free: what a pool is compared with, once so many bytes are taken. takes: by each pool.
-    """
+    """Return the gate's answer for each pool, in their order. free: what a pool is compared with,
+    once so many bytes are taken. takes: by each pool."""
     answers, taken = [], 0
     for pool in pools:
         if pool.requested_bytes is not None:
@@ -173,18 +160,13 @@ def _answers(
 def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
     """Return the ValueError's text that stops the server."""
     words = _INDEXER_WORDS if kind in _INDEXER_POOLS else _KV_WORDS
-    return words.format(
-        name=release.indexer_name,
-        requested=f"{requested_bytes / 1e9:.2f}",
-        free=f"{free_bytes / 1e9:.2f}",
-    )
+    requested, free = (f"{size / 1e9:.2f}" for size in (requested_bytes, free_bytes))
+    return words.format(name=release.indexer_name, requested=requested, free=free)
 
 
 class FeasiblePages(NamedTuple):
-    """The huge page counts of one size that cover the need and pass the gate.
-
-    ``most`` is None if nothing bounds it from above; empty if ``most < least``.
-    """
+    """The huge page counts of one size that cover the need and pass the gate. ``most`` is None if
+    nothing bounds it from above; empty if ``most < least``."""
 
     page_size_bytes: int
     least: int
@@ -226,19 +208,12 @@ def feasible_hugepages(
     most = current_pages + (memory.available_bytes - needed) // page_size_bytes
     asks = f"SGLang asks for {format_bytes(needed)} of available memory ({formula})"
     page = format_page_size(page_size_bytes)
+    reason = f"{asks}; pages of {page}"
     if release.cgroup_headroom and isinstance(headroom, int) and headroom < needed:
-        most, reason = (
-            -1,
-            (
-                f"the memory cgroup leaves {format_bytes(headroom)}, SGLang asks for "
-                f"{format_need(needed, headroom)} ({formula}) whatever backs the pools"
-            ),
-        )
+        asks = f"SGLang asks for {format_need(needed, headroom)} ({formula})"
+        leaves = f"the memory cgroup leaves {format_bytes(headroom)}"
+        most, reason = -1, f"{leaves}, {asks} whatever backs the pools"
     elif most < least_pages:
-        reason = (
-            f"{asks}, which leaves room for {max(most, 0)} pages of {page} at most: "
-            f"{least_pages} are needed"
-        )
-    else:
-        reason = f"{asks}; pages of {page}"
+        room = f"leaves room for {max(most, 0)} pages of {page} at most"
+        reason = f"{asks}, which {room}: {least_pages} are needed"
     return FeasiblePages(page_size_bytes, least_pages, max(most, -1), reason)

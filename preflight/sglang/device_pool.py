@@ -45,16 +45,15 @@ _LARGE_GPU_MIB = 60 * 1024
 _LARGE_RESERVE_MIB = 10 * 1024
 
 
+BY_GPU_WITH_DCP = Unknown("decode context parallelism with a pool that is sized by the GPU's")
+
+
 class Interval(NamedTuple):
     """Both ends included; ``reason`` says where they come from."""
 
     least: int
     most: int
     reason: str
-
-    @property
-    def exact(self) -> bool:
-        return self.least == self.most
 
 
 class DeviceRequest(NamedTuple):
@@ -81,10 +80,8 @@ class DeviceRequest(NamedTuple):
 
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
-    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23.
-
-    Graphs on, no speculative decoding, no DeepEP, no vision tower; those lower it further.
-    """
+    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23. Graphs on, no
+    speculative decoding, no DeepEP, no vision tower; those lower it further."""
     gpu_mib = known(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
@@ -104,9 +101,8 @@ def default_mem_fraction(request: DeviceRequest) -> float:
         if pools.attention_dp:
             reserved += batch * pools.dp * (4.5 if batch > 300 else 3)
     if request.role != "decode":
-        latent = (
-            isinstance(pools.geometry, ModelGeometry) and pools.geometry.kind is AttentionKind.MLA
-        )
+        geometry = pools.geometry
+        latent = isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MLA
         graphs = sum(size <= chunk for size in _PREFILL_SIZES) + max(0, (chunk - 4096) // 512)
         reserved += 1536 if latent else 8 * graphs
     if gpu_mib > _LARGE_GPU_MIB:
@@ -129,11 +125,9 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
     if isinstance(profiled, Unknown):
         return Interval(most, most, f"--max-total-tokens {asked}, if as many fit the GPU")
     least = min(most, profiled.least)
-    return Interval(
-        least,
-        min(most, profiled.most),
-        f"--max-total-tokens {asked}" if least == most else f"{asked} at most; {profiled.reason}",
-    )
+    bound = f"{asked} at most; {profiled.reason}"
+    why = f"--max-total-tokens {asked}" if least == most else bound
+    return Interval(least, min(most, profiled.most), why)
 
 
 @or_unknown
@@ -147,11 +141,8 @@ def _profiled(request: DeviceRequest) -> Interval:
         raise UnknownFactError(Unknown("a token takes no memory on the GPU"))
     least, most, why = _budget(request, gpu_bytes, fraction)
     page = pools.page_tokens
-    return Interval(
-        max(0, least) // widest // page * page,
-        max(0, most) // widest // page * page,
-        f"estimated: {why}, {widest} bytes per token",
-    )
+    least, most = (max(0, end) // widest // page * page for end in (least, most))
+    return Interval(least, most, f"estimated: {why}, {widest} bytes per token")
 
 
 def _budget(
@@ -174,10 +165,8 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return the bytes of one token on the device.
-
-    They are the host's row, with index keys and the share of the sliding layers.
-    """
+    """Return the bytes of one token on the device. They are the host's row, with index keys and the
+    share of the sliding layers."""
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))
@@ -198,8 +187,7 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     """
     geometry = known(pools.geometry)
     if pools.dcp > 1:
-        why = "decode context parallelism with a pool that is sized by the GPU's"
-        raise UnknownFactError(Unknown(why))
+        raise UnknownFactError(BY_GPU_WITH_DCP)
     stages = [_mirrored(pools, geometry, row, tokens) for row in stage_rows(pools)]
     if pools.draft is not None:
         alone = pools.of_draft()

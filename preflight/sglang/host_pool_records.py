@@ -36,7 +36,6 @@ class PoolRequest(NamedTuple):
     packed_drafts: one-layer NEXTN/MTP drafts that join the target's pool.
     draft: an EAGLE or STANDALONE draft model with a pool of its own, sharded as the target.
     draft_item_bytes: one element of its cache; None takes ``kv_item_bytes``.
-    partition: the layers of each pipeline stage, if SGLANG_PP_LAYER_PARTITION says them.
     raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
     """
 
@@ -59,7 +58,6 @@ class PoolRequest(NamedTuple):
     draft_item_bytes: int | None = None
     swa_ratio: float = DEFAULT_SWA_RATIO
     raw_fp8_rows: bool = False
-    partition: tuple[int, ...] = ()
 
     @property
     def physical_page_tokens(self) -> int:
@@ -74,16 +72,9 @@ class PoolRequest(NamedTuple):
     def of_draft(self) -> PoolRequest:
         """Return the request for the draft model's pools: every rank has all its layers."""
         assert self.draft is not None
-        return self._replace(
-            geometry=self.draft,
-            draft=None,
-            packed_drafts=0,
-            pp=1,
-            stage=0,
-            partition=(),
-            dcp=1,
-            kv_item_bytes=self.draft_item_bytes or self.kv_item_bytes,
-        )
+        item = self.draft_item_bytes or self.kv_item_bytes
+        alone = self._replace(geometry=self.draft, draft=None, packed_drafts=0, kv_item_bytes=item)
+        return alone._replace(pp=1, stage=0, dcp=1)
 
 
 class PoolKind(Enum):
@@ -145,10 +136,8 @@ class Refusal(Unknown):
 
 
 class HostBytes(NamedTuple):
-    """The bounds of pools that cannot be named one by one, with the reason.
-
-    missing: the unknown fact of the model, or None if that is not the reason.
-    """
+    """The bounds of pools that cannot be named one by one, with the reason. missing: the unknown
+    fact of the model, or None if that is not the reason."""
 
     least_bytes: int
     most_bytes: int | Unknown
@@ -170,26 +159,11 @@ def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> 
     has_both = isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MHA
     one_tensor = kind is PoolKind.KV and len(parts) == 1
     two_halves = one_tensor and request.release.registers_halves and has_both
-    return HostPool(
-        kind,
-        tokens,
-        pages,
-        sum(parts),
-        _pinned(request, parts),
-        tokens * row.sized,
-        two_halves,
-        2 if has_both else 1,
-    )
-
-
-def _pinned(request: PoolRequest, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return sizes as the allocator takes them.
-
-    torch's pinned allocator takes powers of two, the others take sizes exactly.
-    """
-    if not request.release.pinned_power_of_two:
-        return sizes
-    return tuple(1 << (size - 1).bit_length() for size in sizes)
+    mapped = parts
+    if request.release.pinned_power_of_two:  # torch's pinned allocator; others map exact sizes
+        mapped = tuple(1 << (size - 1).bit_length() for size in parts)
+    sizes, objects = (sum(parts), mapped, tokens * row.sized), 2 if has_both else 1
+    return HostPool(kind, tokens, pages, *sizes, halves=two_halves, page_objects=objects)
 
 
 # One float32 scale for each block of this many elements (DSATokenToKVPool.quant_block_size).
@@ -230,10 +204,8 @@ class RowBytes(NamedTuple):
 
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return the row of one rank in each pipeline stage.
-
-    Raises UnknownFactError if the model is not known, or what this release stores of it.
-    """
+    """Return the row of one rank in each pipeline stage. Raises UnknownFactError if the model is
+    not known, or what this release stores of it."""
     geometry = known(request.geometry)
     return tuple(_row(request, geometry, stage) for stage in range(request.pp))
 
@@ -244,23 +216,15 @@ def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> 
     kinds = geometry.layers[first:last]
     # Drafts predict from the last stage's output and live there.
     drafts = request.packed_drafts if stage == request.pp - 1 else 0
-    if request.release.compact_index:
-        index = sum(first <= layer < last for layer in geometry.index_layers)
-    else:
-        index = len(kinds) if geometry.index_layers else 0
-    return StageLayers(
-        kinds.count(LayerKind.FULL) + drafts,
-        kinds.count(LayerKind.SLIDING),
-        kinds.count(LayerKind.LINEAR),
-        index + (drafts if geometry.index_layers else 0),
-    )
+    index = sum(first <= layer < last for layer in geometry.index_layers)
+    if not request.release.compact_index and geometry.index_layers:
+        index = len(kinds)
+    full, sliding, linear = map(kinds.count, (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LINEAR))
+    return StageLayers(full + drafts, sliding, linear, index + drafts * bool(geometry.index_layers))
 
 
 def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
     """Return the layers of a stage: [first, last)."""
-    if request.partition:
-        first = sum(request.partition[:stage])
-        return first, first + request.partition[stage]
     each, rest = divmod(layers, request.pp)
     if not request.release.spread_layers:
         return stage * each, layers if stage == request.pp - 1 else (stage + 1) * each
@@ -276,9 +240,8 @@ def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
     linear = _linear_bytes(request, geometry.linear, layers.linear)
     if geometry.kind is AttentionKind.MHA:
         parts = _mha_parts(request, geometry.heads, layers.full, item)
-        sliding: tuple[int, ...] = ()
-        if geometry.sliding is not None:
-            sliding = _mha_parts(request, geometry.sliding, layers.sliding, item)
+        window = geometry.sliding
+        sliding = () if window is None else _mha_parts(request, window, layers.sliding, item)
         return RowBytes(parts, sum(parts), layers, sliding_parts=sliding, linear=linear)
     row = _latent_width(request, geometry, item) * item * layers.full
     if not layers.index_keys or request.release.indexer is Indexer.NONE:
@@ -311,10 +274,8 @@ def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> i
 
 
 def index_key_bytes(geometry: ModelGeometry) -> int:
-    """Return the bytes of one token's index key of one layer.
-
-    It has eight-bit elements, and a float32 scale per block.
-    """
+    """Return the bytes of one token's index key of one layer. It has eight-bit elements, and a
+    float32 scale per block."""
     width = geometry.index_head_dim
     return width + width // INDEX_BLOCK * SCALE_BYTES
 
@@ -322,10 +283,8 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """Return the bytes of one request's linear states on one rank.
-
-    They are the convolution's window and the temporal state.
-    """
+    """Return the bytes of one request's linear states on one rank. They are the convolution's
+    window and the temporal state."""
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

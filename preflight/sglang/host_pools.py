@@ -87,31 +87,21 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
     reason = f"{asked} bytes per rank; {why.reason}"
     if request.release.extra_page:
         page_bytes = request.physical_page_tokens * MOST_TOKEN_BYTES
-        return HostBytes(
-            asked,
-            asked + page_bytes,
-            f"{reason}, so this is an upper bound, with a page of {format_bytes(page_bytes)} on "
-            "top; an index or draft pool would come on top of that",
-            why,
-        )
+        top = f"with a page of {format_bytes(page_bytes)} on top"
+        more = f"{top}; an index or draft pool would come on top of that"
+        message = f"{reason}, so this is an upper bound, {more}"
+        return HostBytes(asked, asked + page_bytes, message, why)
     return HostBytes(0, asked, f"{reason}, so this is an upper bound", why)
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
-    """Stop if SGLang does not start with these pools, or they are not computed here.
-
-    draft: what to say in front, of a draft's own pools.
-    """
+    """Stop if SGLang does not start with these pools, or they are not computed here. draft: what to
+    say in front, of a draft's own pools."""
     release, layout = request.release, request.layout
     heads = geometry.heads
     why = error = ""
     if layout not in LAYOUTS:
         why = f"layout {layout!r} is not one of {', '.join(LAYOUTS)}"
-    elif request.partition and sum(request.partition) != len(geometry.layers):
-        error = (
-            f"ValueError: sum(partitions)={sum(request.partition)} does not match "
-            f"num_hidden_layers={len(geometry.layers)}."
-        )
     elif len(geometry.layers) < request.pp:
         why = f"{len(geometry.layers)} layers do not fill {request.pp} pipeline stages"
     elif layout == "page_head" and (geometry.kind is AttentionKind.MLA or not release.page_head):
@@ -162,19 +152,13 @@ def _indexer(
     index_pages = (pages * page_tokens + page_tokens + 1) // page_tokens
     per_layer = index_pages * page_tokens * row.index_per_layer
     whole = per_layer * row.index_layers
-    split = kind is Indexer.INSIDE_PER_LAYER or (
-        kind is Indexer.INSIDE and request.layout == "layer_first"
-    )
-    requested = pages * page_tokens * row.index_per_layer * row.index_layers
-    return HostPool(
-        which,
-        pages * page_tokens,
-        index_pages,
-        whole,
-        (per_layer,) * row.index_layers if split else (whole,),
-        # Inside the size, the KV pool's own check has counted it.
-        requested if kind is Indexer.ON_TOP else None,
-    )
+    by_layer = kind is Indexer.INSIDE and request.layout == "layer_first"
+    split = by_layer or kind is Indexer.INSIDE_PER_LAYER
+    tensors = (per_layer,) * row.index_layers if split else (whole,)
+    tokens = pages * page_tokens
+    # Inside the size, the KV pool's own check has counted it.
+    requested = tokens * row.index_per_layer * row.index_layers if kind is Indexer.ON_TOP else None
+    return HostPool(which, tokens, index_pages, whole, tensors, requested)
 
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
@@ -196,10 +180,8 @@ def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) 
 
 
 def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
-    """Return the pages of the draft's pool.
-
-    A release that sizes the draft by a ratio has whatever that float leaves of the tokens.
-    """
+    """Return the pages of the draft's pool. A release that sizes the draft by a ratio has whatever
+    that float leaves of the tokens."""
     if request.release.draft is DraftPool.EXACT:
         return target_pages
     if request.device_tokens is None:
@@ -209,10 +191,8 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
 
 
 def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools | HostBytes:
-    """Return full-attention and sliding-window pools, exact once the device's tokens are known.
-
-    A linear-attention model's states follow its request slots: bounds, or Unknown.
-    """
+    """Return full-attention and sliding-window pools, exact once the device's tokens are known. A
+    linear-attention model's states follow its request slots: bounds, or Unknown."""
     release, row = request.release, rows[request.stage]
     layers, kinds = row.layers, release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):
@@ -245,9 +225,8 @@ def _device_sliding_tokens(request: PoolRequest) -> int | None:
     """Return the device's sliding-window tokens, a part of all tokens in whole pages."""
     if request.device_tokens is None:
         return None
-    return (
-        int(request.device_tokens * request.swa_ratio) // request.page_tokens * request.page_tokens
-    )
+    page = request.page_tokens
+    return int(request.device_tokens * request.swa_ratio) // page * page
 
 
 def _shared_exactly(
@@ -268,10 +247,8 @@ def _shared_exactly(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return full and window pools by each stage's share of bytes.
-
-    Where stages share their tokens, each pool has those of the stage with the fewest.
-    """
+    """Return full and window pools by each stage's share of bytes. Where stages share their tokens,
+    each pool has those of the stage with the fewest."""
     counts = [
         (int(full // row.sized), int(sliding // row.sliding))
         for row, (full, sliding) in zip(rows, shares, strict=True)
@@ -283,10 +260,8 @@ def _sized_sliding_pools(
 
 
 def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
-    """Return the bounds of the pools that share a size, whatever the split.
-
-    Each pool exceeds its share by one page at the most.
-    """
+    """Return the bounds of the pools that share a size, whatever the split. Each pool exceeds its
+    share by one page at the most."""
     asked = request.size_gb * GIGABYTE
     page = request.physical_page_tokens
     extra = page * (row.sized + row.sliding)
@@ -294,11 +269,9 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
         f"--hicache-size {request.size_gb} is split by the bytes of the GPU's pools, "
         "which are not known here"
     )
-    if not row.layers.linear:
-        return HostBytes(asked, asked + extra, reason)
-    if isinstance(row.linear, Unknown):
-        return HostBytes(asked, row.linear, reason)
-    return HostBytes(asked, asked + extra + row.linear, reason)
+    linear = row.linear if row.layers.linear else 0
+    most = linear if isinstance(linear, Unknown) else asked + extra + linear
+    return HostBytes(asked, most, reason)
 
 
 def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int) -> HostPools:
@@ -307,12 +280,8 @@ def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int)
     pages = page_count(request, full), page_count(request, sliding)
     _refuse_below_device(request, pages[0], request.device_tokens)
     _refuse_below_device(request, pages[1], _device_sliding_tokens(request))
-    return HostPools(
-        (
-            kv_pool(request, PoolKind.KV, row, pages[0]),
-            kv_pool(request, PoolKind.WINDOW, window, pages[1]),
-        )
-    )
+    plain = kv_pool(request, PoolKind.KV, row, pages[0])
+    return HostPools((plain, kv_pool(request, PoolKind.WINDOW, window, pages[1])))
 
 
 def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | None) -> None:

@@ -124,21 +124,12 @@ def own_allocator(
     backend = server.value("hicache_storage_backend")
     if word is None or word.unresolved or not release.hugepage_environment:
         return OwnAllocator()
-    if backend in _OTHER_ALLOCATORS or (backend == "dynamic" and _shares_memory(server)):
+    # A dynamic backend has "allocator": "shm" in its extra config.
+    extra = str(server.value("hicache_storage_backend_extra_config")).replace(" ", "")
+    shares = backend == "dynamic" and '"allocator":"shm"' in extra
+    if backend in _OTHER_ALLOCATORS or shares:
         return OwnAllocator()
     return OwnAllocator(_HUGEPAGE_SIZES.get(word.text.strip().upper()))
-
-
-def _shares_memory(server: SglangServer) -> bool:
-    """Return whether a dynamic backend's extra config says ``"allocator": "shm"``."""
-    import json
-
-    text = server.value("hicache_storage_backend_extra_config")
-    try:
-        config = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("allocator") == "shm"
 
 
 def server_processes(
@@ -150,10 +141,8 @@ def server_processes(
     allocator: OwnAllocator | None,
     metadata: Metadata,
 ) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
-    """Return each rank of process ``number``, without host pools, and notes.
-
-    clients: each rank's own, None without the store. nodes: each rank's.
-    """
+    """Return each rank of process ``number``, without host pools, and notes. clients: each rank's
+    own, None without the store. nodes: each rank's."""
     settings, notes = read_store_settings(plain_environment(server.environment), mooncake)
     if server.store is None:
         # Nothing of Mooncake's is mapped: the page size in question is that of SGLang's allocator.
@@ -207,9 +196,7 @@ class Ranks(NamedTuple):
 
     def store_rank(self, index: int) -> int:
         """Return the rank within its attention group of this host's ``index``-th process.
-
-        Mooncake's store looks up a list of devices by it (mooncake_store.py).
-        """
+        Mooncake's store looks up a list of devices by it (mooncake_store.py)."""
         tp_rank = self._model_rank(index) % self.tp
         return tp_rank % max(1, self.tp // self.attention_dp)
 

@@ -37,7 +37,6 @@ _QUANTIZED = regex(
 # are known by the publisher's name too.
 _OTHER_CACHE = regex(r"(?:^|/|models--)nvidia(?:/|--)")
 
-
 # The parameters that a name says, in billions: Qwen3-VL-235B-A22B. Of several experts' (17B-16E,
 # 8x7B) it says fewer than there are.
 _BILLIONS = regex(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
@@ -47,7 +46,6 @@ _EIGHT_BITS = regex(r"fp8|int8|8bit|w8a|q8")
 _LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
 # How far below the number in its name the parameters of a model are.
 _LEAST_OF_NAME = 0.95
-
 
 # Of two names: how alike a misspelt one is to the one that is meant.
 _ALIKE = 0.85
@@ -196,10 +194,8 @@ class Models:
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
-    """Return the bytes of a local checkpoint's weights.
-
-    They are its safetensors index's total, or its files' sizes.
-    """
+    """Return the bytes of a local checkpoint's weights. They are its safetensors index's total, or
+    its files' sizes."""
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -209,11 +205,8 @@ def checkpoint_bytes(folder: str) -> int | Unknown:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # no index, or none that can be used: the files themselves
     try:
-        sizes = [
-            entry.stat().st_size
-            for entry in os.scandir(folder)
-            if entry.name.endswith((".safetensors", ".bin")) and entry.is_file()
-        ]
+        files = [each for each in os.scandir(folder) if each.is_file()]
+        sizes = [f.stat().st_size for f in files if f.name.endswith((".safetensors", ".bin"))]
     except OSError as error:
         return Unknown(f"{folder}: {error.strerror or error}", absent=True)
     return sum(sizes) or Unknown(f"{folder}: holds no weights", absent=True)
@@ -227,26 +220,15 @@ def _from_config(text: str, name: str, weights_bytes: int | Unknown | None) -> M
         return Model(name, Unknown(f"{name}: config.json: {error}"), weights_bytes)
     if not isinstance(config, Mapping):
         return Model(name, Unknown(f"{name}: config.json: not a JSON object"), weights_bytes)
-    fields: Mapping[str, object] = config
-    for key in _NESTED:
-        nested = config.get(key)
-        if isinstance(nested, Mapping) and nested:
-            fields = nested
-            break
-    return Model(
-        name,
-        geometry_from_config(config, name),
-        weights_bytes,
-        _number(fields.get("hidden_size")),
-        # Scaled rotary positions stretch the context: then the config alone does not say it.
-        None if fields.get("rope_scaling") else _number(fields.get("max_position_embeddings")),
+    nested = (config.get(key) for key in _NESTED)
+    fields = next((each for each in nested if isinstance(each, Mapping) and each), config)
+    width, context = (
+        value if type(value) is int and 0 < value < 1 << 40 else None
+        for value in map(fields.get, ("hidden_size", "max_position_embeddings"))
     )
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
-        return value
-    return None
+    # Scaled rotary positions stretch the context: then the config alone does not say it.
+    context = None if fields.get("rope_scaling") else context
+    return Model(name, geometry_from_config(config, name), weights_bytes, width, context)
 
 
 # These draft from the text, or from the target itself: no cache of their own on the host.
@@ -298,9 +280,7 @@ def server_drafts(
     if release.draft is DraftPool.NONE:
         return Drafts(name, model=model)
     if isinstance(geometry, Unknown):
-        return Drafts(
-            name, own=Unknown(f"draft model {model.name}: {geometry.reason}"), model=model
-        )
+        return Drafts(name, own=geometry.of(f"draft model {model.name}: "), model=model)
     if name == "EAGLE" and geometry.nextn_layers:
         return _head(server, name, model, geometry, release)
     return Drafts(name, own=geometry, model=model)
@@ -323,10 +303,8 @@ def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Dr
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return the drafts with a one-layer head for each runner.
-
-    They are packed, or, before 0.5.18, the first is a pool of its own.
-    """
+    """Return the drafts with a one-layer head for each runner. They are packed, or, before 0.5.18,
+    the first is a pool of its own."""
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

@@ -7,7 +7,7 @@ every token.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
@@ -17,6 +17,10 @@ from preflight.base.program import data_file
 
 # Where a multimodal config keeps its language model.
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
+# The spellings and their order of SGLang's get_total_num_kv_heads.
+_KV_HEADS = (
+    "n_head_kv num_kv_heads num_key_value_heads multi_query_group_num num_attention_groups"
+).split()
 # No published model comes near; a larger number in a config is not a number of layers.
 MOST_LAYERS = 4096
 # Head counts, widths and ranks: the same kind of bound.
@@ -50,13 +54,11 @@ def _architectures() -> Architectures:
     """Return the names of architectures with pools of their own kind."""
     with open(data_file("model_architectures.json"), encoding="utf-8") as file:
         table: dict[str, list[str]] = json.load(file)
-    return Architectures(
-        frozenset(table["sliding"]),
-        frozenset(table["sparse"]),
-        frozenset(table["attention_twice"]),
-        tuple(table["other_pools"]),
-        tuple(table["other_hybrids"]),
+    sliding, sparse, twice = map(
+        frozenset, (table["sliding"], table["sparse"], table["attention_twice"])
     )
+    others = tuple(table["other_pools"]), tuple(table["other_hybrids"])
+    return Architectures(sliding, sparse, twice, *others)
 
 
 class LayerKind(Enum):
@@ -119,9 +121,7 @@ class ModelGeometry(NamedTuple):
 
 def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeometry | Unknown:
     """Return the geometry that SGLang would give the model ``name`` with this ``config.json``.
-
-    Never raises, whatever the JSON holds: Unknown says which field is missing or not understood.
-    """
+    Never raises, whatever the JSON holds: Unknown says which field is missing or not understood."""
     try:
         return _geometry(config, name)
     except ConfigError as refusal:
@@ -214,19 +214,10 @@ def _head_dim(text: Mapping[str, object]) -> int:
 
 def _kv_heads(text: Mapping[str, object]) -> int:
     """Return the number of KV heads, in whatever spelling."""
-    # The spellings and their order of SGLang's get_total_num_kv_heads.
     if text.get("multi_query") is True:
         return 1
-    for key in (
-        "n_head_kv",
-        "num_kv_heads",
-        "num_key_value_heads",
-        "multi_query_group_num",
-        "num_attention_groups",
-    ):
-        if text.get(key) is not None:
-            return positive(text, key)
-    return positive(text, "num_attention_heads")
+    written = (key for key in _KV_HEADS if text.get(key) is not None)
+    return positive(text, next(written, "num_attention_heads"))
 
 
 def _index_layers(
@@ -239,10 +230,8 @@ def _index_layers(
 
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
-    """Return whether a layer uses another layer's index (dsa_layer_skips_topk).
-
-    cli_factor counts LongCat's layers, of which each has two blocks: not understood.
-    """
+    """Return whether a layer uses another layer's index (dsa_layer_skips_topk). cli_factor counts
+    LongCat's layers, of which each has two blocks: not understood."""
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")
     for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):
@@ -279,10 +268,7 @@ def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> Linea
 
 
 def _dtype_bytes(config: Mapping[str, object]) -> int:
-    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2.
-
-    SGLang serves no float32.
-    """
+    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2. SGLang serves no float32."""
     quantization = config.get("quantization_config")
     if not isinstance(quantization, Mapping):
         return 2
@@ -301,18 +287,13 @@ class ConfigError(Exception):
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
-    """Return the kind of each attention layer, in order.
-
-    text: the language model's part of a config.json. Raises ConfigError for what is missing or
-    not understood.
-    """
+    """Return the kind of each attention layer, in order. text: the language model's part of a
+    config.json. Raises ConfigError for what is missing or not understood."""
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
-            raise ConfigError(
-                f"{architecture}: its pools have rules of their own, which are not computed here "
-                "(--model-config does not help)"
-            )
+            why = "its pools have rules of their own, which are not computed here"
+            raise ConfigError(f"{architecture}: {why} (--model-config does not help)")
     count = positive(text, "num_hidden_layers", MOST_LAYERS)
     for key in table.other_hybrids:
         if text.get(key) not in (None, False):
@@ -332,14 +313,20 @@ def layer_kinds(
         if types:
             return _typed_layers(types, count, LayerKind.LINEAR)
         every = positive(text, "full_attention_interval", MOST_LAYERS)
-        return tuple(
-            LayerKind.LINEAR if (layer + 1) % every else LayerKind.FULL for layer in range(count)
-        )
-    if text.get("linear_attn_config") is not None:
-        return _kimi_linear_layers(text, count)
-    return (LayerKind.FULL,) * (
-        count * 2 if table.attention_twice.intersection(architectures) else count
-    )
+        return _full_layers(count, LayerKind.LINEAR, range(every, count + 1, every))
+    linear = text.get("linear_attn_config")
+    if linear is not None:  # Kimi-Linear names its full-attention layers, counted from one
+        full = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
+        if not isinstance(full, list):
+            raise ConfigError("linear_attn_config does not name full_attn_layers")
+        return _full_layers(count, LayerKind.LINEAR, full)
+    twice = bool(table.attention_twice.intersection(architectures))
+    return (LayerKind.FULL,) * (count << twice)
+
+
+def _full_layers(count: int, other: LayerKind, full: Collection[object]) -> tuple[LayerKind, ...]:
+    """Return the kind of each layer: those of ``full``, counted from one, have full attention."""
+    return tuple(LayerKind.FULL if layer in full else other for layer in range(1, count + 1))
 
 
 def _sliding_layers(
@@ -347,9 +334,7 @@ def _sliding_layers(
 ) -> tuple[LayerKind, ...]:
     """Return the kind of each layer of a model with window layers."""
     if "Llama4ForConditionalGeneration" in architectures:
-        return tuple(
-            LayerKind.SLIDING if (layer + 1) % 4 else LayerKind.FULL for layer in range(count)
-        )
+        return _full_layers(count, LayerKind.SLIDING, range(4, count + 1, 4))
     pattern = text.get("hybrid_layer_pattern")
     if isinstance(pattern, list):
         if len(pattern) < count or any(kind not in (0, 1) for kind in pattern):
@@ -362,10 +347,8 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer, as ``layer_types`` names it.
-
-    other: the kind of a layer that is not of full attention.
-    """
+    """Return the kind of each layer, as ``layer_types`` names it. other: the kind of a layer that
+    is not of full attention."""
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}
@@ -373,20 +356,6 @@ def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple
         if kind not in allowed:
             raise ConfigError(f"layer type {kind!r:.40} is not understood here")
     return tuple(allowed[kind] for kind in types[:count])
-
-
-def _kimi_linear_layers(text: Mapping[str, object], count: int) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer of Kimi-Linear.
-
-    It names its full-attention layers, counted from one.
-    """
-    linear = text.get("linear_attn_config")
-    full = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
-    if not isinstance(full, list):
-        raise ConfigError("linear_attn_config does not name full_attn_layers")
-    return tuple(
-        LayerKind.FULL if layer + 1 in full else LayerKind.LINEAR for layer in range(count)
-    )
 
 
 def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> int:
@@ -400,13 +369,10 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
 
 
 def small_count(value: object) -> int:
-    """Return a count that a config may leave out or null.
-
-    It is 0 if the value is not a small whole number.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS:
-        return value
-    return 0
+    """Return a count that a config may leave out or null. It is 0 if the value is not a small whole
+    number."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS
+    return value if isinstance(value, int) and fits else 0
 
 
 def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:

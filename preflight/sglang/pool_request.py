@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.programs.sglang_arguments import unresolved
 from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.device_pool import DeviceRequest, Interval, decode_pool_ratio, device_tokens
 from preflight.sglang.host_pool_records import PoolRequest, Refusal
@@ -90,7 +89,9 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     if kv_type not in _ITEM_BYTES:
         raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
     item_bytes, raw_rows = _row(sized, kv_type)
-    partition = _partition(sized)
+    word = server.environment.get("SGLANG_PP_LAYER_PARTITION")
+    if word is not None and ranks.pp > 1:
+        raise UnknownFactError(Unknown(f"{word.text}: SGLANG_PP_LAYER_PARTITION is not read"))
     drafts = Drafts() if sized.purpose is Purpose.OFFLOAD else hardware.drafts
     draft = None if isinstance(drafts.own, Unknown) else drafts.own
     draft_bytes = None
@@ -113,7 +114,6 @@ def pool_request(sized: SizedServer) -> PoolRequest:
         packed_drafts=drafts.packed,
         draft=draft,
         draft_item_bytes=draft_bytes,
-        partition=partition,
     )
 
 
@@ -123,10 +123,8 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
     if kv_type not in _SPARSE_DTYPES:
-        words = (
-            f"AssertionError: DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 "
-            "kv_cache_dtype"
-        )
+        words = f"DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
+        words = f"AssertionError: {words}"
         advice = f"give --kv-cache-dtype fp8_e4m3 or bfloat16 in place of {kv_type}"
         raise UnknownFactError(Refusal(words, advice=advice))
 
@@ -171,24 +169,6 @@ def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
     return release.raw_for_tilelang and prefill == decode == "tilelang"
 
 
-def _partition(sized: SizedServer) -> tuple[int, ...]:
-    """Read SGLANG_PP_LAYER_PARTITION as get_pp_indices does (distributed/utils.py)."""
-    word, pp = sized.server.environment.get("SGLANG_PP_LAYER_PARTITION"), sized.ranks.pp
-    if word is None or pp == 1:
-        return ()
-    if word.unresolved:
-        raise UnknownFactError(unresolved(word))
-    try:
-        parts = tuple(int(part) for part in word.text.split(","))
-    except ValueError:
-        words = f"ValueError: Invalid partition string: {word.text}"
-        raise UnknownFactError(Refusal(words)) from None
-    if len(parts) != pp:
-        words = f"ValueError: len(partitions)={len(parts)} does not match pp_size={pp}."
-        raise UnknownFactError(Refusal(words))
-    return parts
-
-
 def layout_in_use(server: SglangServer, release: SglangRelease) -> Any:
     """Return the layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
@@ -210,12 +190,7 @@ def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval:
 
 def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
     """Return the request for the pool on the GPU."""
-    names = (
-        "mem_fraction_static",
-        "max_total_tokens",
-        "chunked_prefill_size",
-        "max_running_requests",
-    )
+    names = "mem_fraction_static max_total_tokens chunked_prefill_size max_running_requests".split()
     fraction, tokens, chunk, running = (known(sized.value(name)) for name in names)
     hardware, drafts = sized.hardware, sized.hardware.drafts
     # What these leave on the GPU is not the checkpoint's weights.
@@ -254,10 +229,8 @@ def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tupl
 
 
 def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the bounds of the ratio of the pool for retracted requests.
-
-    It holds at least one request of the model's context, which is never longer than the GPU's pool.
-    """
+    """Return the bounds of the ratio of the pool for retracted requests. It holds at least one
+    request of the model's context, which is never longer than the GPU's pool."""
     floor = sized.release.decode_ratio or 0.0
     most = max(floor, 1.0) if sized.release.decode_fits_request else floor
     context = sized.value("context_length")

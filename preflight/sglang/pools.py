@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.sglang import Indexer, SglangRelease
 from preflight.processes.processes import SglangServer
 from preflight.sglang.admission_gate import FreeMemory, auto_budget_bytes
-from preflight.sglang.device_pool import Interval, mirrored_bytes
+from preflight.sglang.device_pool import BY_GPU_WITH_DCP, Interval, mirrored_bytes
 from preflight.sglang.host_pool_records import (
     HostBytes,
     HostPool,
@@ -89,12 +89,12 @@ def server_memory(
     )
     if not any(part.least_by_stage or part.most_by_stage for part in pools):
         return together
-    stages = range(ranks.pp)
-    least = tuple(tuple(s for p in pools for s in p.of_stage(stage, False)) for stage in stages)
-    if isinstance(together.most_pools_bytes, Unknown):
-        return together._replace(least_by_stage=least)
-    most = tuple(tuple(s for p in pools for s in p.of_stage(stage, True)) for stage in stages)
-    return together._replace(least_by_stage=least, most_by_stage=most)
+    least, most = (
+        tuple(tuple(s for p in pools for s in p.of_stage(stage, end)) for stage in range(ranks.pp))
+        for end in (False, not isinstance(together.most_pools_bytes, Unknown))
+    )
+    known_most = not isinstance(together.most_pools_bytes, Unknown)
+    return together._replace(least_by_stage=least, most_by_stage=most if known_most else ())
 
 
 @or_unknown
@@ -116,23 +116,17 @@ def _purposes(sized: SizedServer) -> list[Purpose]:
 
 
 def _backs_retraction_up(sized: SizedServer) -> bool:
-    """Return whether a decode server keeps retracted requests in a host pool.
-
-    Source: kv_cache_builder.py.
-    """
+    """Return whether a decode server keeps retracted requests in a host pool. Source:
+    kv_cache_builder.py."""
     backup = sized.value("disaggregation_decode_retraction_backup")
     if sized.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
         return False
     if backup == "host_pool":
         return True
-    preempts = (
-        sized.value("enable_priority_scheduling") is True
-        and sized.value("disable_priority_preemption") is not True
-    )
-    dcp = sized.value("dcp_size")
-    if preempts or (isinstance(dcp, int) and dcp > 1):
-        return False
-    if sized.value("disaggregation_decode_enable_radix_cache") is True:
+    preempts = sized.value("enable_priority_scheduling") is True
+    preempts = preempts and sized.value("disable_priority_preemption") is not True
+    dcp, cached = sized.value("dcp_size"), "disaggregation_decode_enable_radix_cache"
+    if preempts or (isinstance(dcp, int) and dcp > 1) or sized.value(cached) is True:
         return False
     geometry = sized.hardware.geometry
     if isinstance(geometry, Unknown):
@@ -160,10 +154,8 @@ def _pool(sized: SizedServer) -> ServerMemory:
 
 def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
     """Return the bounds over all GPU kinds whose rows differ."""
-    bounds = [
-        _sized(sized._replace(hardware=sized.hardware._replace(gpu=gpu_kind)))
-        for gpu_kind in GpuKind
-    ]
+    hardware = (sized.hardware._replace(gpu=gpu_kind) for gpu_kind in GpuKind)
+    bounds = [_sized(sized._replace(hardware=each)) for each in hardware]
     least = min(bounds, key=lambda memory: sum(memory.least_pools_bytes))
     most = max(bounds, key=_most_bytes)
     memory = _between(least, most, most.why)
@@ -203,14 +195,11 @@ def _sized(sized: SizedServer) -> ServerMemory:
     if request.size_gb > 0:
         return _bounds(sized, request, f"--hicache-size {request.size_gb}")
     if request.dcp > 1:
-        return _unsized(
-            Unknown("decode context parallelism with a pool that is sized by the GPU's")
-        )
-    if request.ratio is not None:
-        return _by_ratio(sized, request, tokens)
-    if sized.release.auto_size and sized.purpose is not Purpose.OFFLOAD:
+        return _unsized(BY_GPU_WITH_DCP)
+    by_host = sized.release.auto_size and sized.purpose is not Purpose.OFFLOAD
+    if request.ratio is None and by_host:
         return _by_host(sized, request, tokens)
-    return _by_default(sized, request, tokens)
+    return _by_ratio(sized, request, tokens)
 
 
 def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
@@ -225,10 +214,7 @@ def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemor
     if isinstance(memory.most_pools_bytes, Unknown) and (request.draft or request.packed_drafts):
         # Without its draft the target's own pool may be known: the least there will be.
         plain = request._replace(draft=None, packed_drafts=0)
-        alone = _widest_stage(sized, plain, asked)
-        return memory._replace(
-            least_pools_bytes=alone.least_pools_bytes, least_by_stage=alone.least_by_stage
-        )
+        return _between(_widest_stage(sized, plain, asked), memory, "")
     return memory
 
 
@@ -246,10 +232,9 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
     refused = next((stage.refused for stage in stages if stage.refused is not None), None)
     memory = _between(least, most, most.why)._replace(refused=refused)
     if len({stage.least_pools_bytes for stage in stages}) > 1:
-        memory = memory._replace(
-            why=f"{memory.why}, by pipeline stage",
-            least_by_stage=tuple(stage.least_pools_bytes for stage in stages),
-        )
+        least_by_stage = tuple(stage.least_pools_bytes for stage in stages)
+        why = f"{memory.why}, by pipeline stage"
+        memory = memory._replace(why=why, least_by_stage=least_by_stage)
     if isinstance(memory.most_pools_bytes, Unknown):
         return memory
     by_stage = tuple(known(stage.most_pools_bytes) for stage in stages)
@@ -262,10 +247,7 @@ def _most_bytes(memory: ServerMemory) -> float:
 
 
 def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
-    """Return the pools without the indexer's.
-
-    The offload manager mirrors keys and values alone.
-    """
+    """Return the pools without the indexer's. The offload manager mirrors keys and values alone."""
     indexer = [pool for pool in pools.pools if pool.kind is PoolKind.INDEXER]
     if indexer and sized.release.indexer is not Indexer.ON_TOP:
         return Unknown("this release's offload pool of a sparse-attention model is not computed")
@@ -291,12 +273,9 @@ def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
         why = most.why
     # What only one end is refused for may not come to pass.
     refused = None if least.refused is None else most.refused
-    return most._replace(
-        least_pools_bytes=least.least_pools_bytes,
-        least_by_stage=least.least_by_stage,
-        why=why,
-        refused=refused,
-    )
+    bytes_, by_stage = least.least_pools_bytes, least.least_by_stage
+    low = most._replace(least_pools_bytes=bytes_, least_by_stage=by_stage)
+    return low._replace(why=why, refused=refused)
 
 
 # An estimate, not a rule: what a rank takes of the host before it sizes its pools (Python, CUDA's
@@ -340,34 +319,19 @@ def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
 
 
 def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
-    """Return a pool of --hicache-ratio times the tokens on the GPU."""
-    message = f"--hicache-ratio {request.ratio:g}"
+    """Return a pool of the tokens on the GPU times --hicache-ratio, or SGLang's default ratio."""
+    least = most = request.ratio
+    message = _UNSET if least is None else f"--hicache-ratio {least:g}"
     if isinstance(tokens, Unknown):
         return _unsized(tokens, f"{message}: ")
-    ends = [
-        _bounds(sized, request._replace(device_tokens=count), f"of {count} tokens")
-        for count in (tokens.least, tokens.most)
-    ]
-    return _between(
-        ends[0], ends[1], f"{message} of {tokens.most} tokens on the GPU; {tokens.reason}"
-    )
-
-
-def _by_default(
-    sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown
-) -> ServerMemory:
-    """Return a pool of the default ratio times the tokens on the GPU."""
-    if isinstance(tokens, Unknown):
-        return _unsized(tokens, f"{_UNSET}: ")
-    least = default_ratio(sized, request, tokens.least)[0]
-    most = default_ratio(sized, request, tokens.most)[1]
-    ends = [
-        _bounds(sized, request._replace(device_tokens=count, ratio=ratio), "")
-        for count, ratio in ((tokens.least, least), (tokens.most, most))
-    ]
-    span = f"{most:g}" if least == most else f"{least:g} to {most:g}"
-    why = f"the default ratio {span} of {tokens.most} tokens on the GPU; {tokens.reason}"
-    return _between(ends[0], ends[1], why)
+    if least is None or most is None:
+        least = default_ratio(sized, request, tokens.least)[0]
+        most = default_ratio(sized, request, tokens.most)[1]
+        span = f"{most:g}" if least == most else f"{least:g} to {most:g}"
+        message = f"the default ratio {span}"
+    first = _bounds(sized, request._replace(device_tokens=tokens.least, ratio=least), "")
+    last = _bounds(sized, request._replace(device_tokens=tokens.most, ratio=most), "")
+    return _between(first, last, f"{message} of {tokens.most} tokens on the GPU; {tokens.reason}")
 
 
 def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
@@ -382,7 +346,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
     if isinstance(budgets, Refusal):
         return _unsized(budgets)
     if isinstance(budgets, Unknown):
-        top = _by_default(sized, request, tokens)
+        top = _by_ratio(sized, request, tokens)
         if isinstance(top.most_pools_bytes, Unknown):
             return top
         why = f"{_UNSET}: at most {top.why}; {budgets.reason}"
@@ -396,12 +360,12 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
     if isinstance(request.geometry, Unknown):
         # All that the host can give would be a bound, and a need that follows from no model.
         return _unsized(request.geometry, f"{_UNSET}: ")
-    missing = next((it for it in (tokens, draft) if isinstance(it, Unknown)), None)
-    if missing is not None or isinstance(tokens, Unknown):
+    missing = tokens if isinstance(tokens, Unknown) else draft
+    if isinstance(tokens, Unknown) or isinstance(missing, Unknown):
         # Whatever the GPU holds, the pools share the budget; each may round up by a page.
-        page = request.page_tokens * MOST_TOKEN_BYTES
-        most = int(most_budget * _AUTO_SHARE) + page
-        why = missing.reason if missing is not None else ""
+        most = int(most_budget * _AUTO_SHARE) + request.page_tokens * MOST_TOKEN_BYTES
+        missing = missing if isinstance(missing, Unknown) else None
+        why = "" if missing is None else missing.reason
         return ServerMemory((), (most,), f"{message}; {why}", (), None, most_budget, missing)
     ends: list[ServerMemory] = []
     ratios: list[float] = []
@@ -414,14 +378,10 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         if count and mirrored:
             ratio = min(ratio, budget * _AUTO_SHARE / mirrored)
         ratios.append(ratio)
-        if ratio <= 0:
-            ends.append(ServerMemory((), (), "nothing left"))
-        else:
-            ends.append(_bounds(sized, asked._replace(ratio=ratio), ""))
-    why = (
-        f"{message}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
-    )
-    return _between(ends[0], ends[1], why)._replace(budget_bytes=most_budget)
+        nothing = ServerMemory((), (), "nothing left")
+        ends.append(_bounds(sized, asked._replace(ratio=ratio), "") if ratio > 0 else nothing)
+    why = f"a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    return _between(ends[0], ends[1], f"{message}: {why}")._replace(budget_bytes=most_budget)
 
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
@@ -435,8 +395,6 @@ def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
     if most <= 0:
         return _NO_MEMORY_LEFT
     taken = ranks.here * _MOST_PROCESS_BYTES
-    later = FreeMemory(
-        host.available_bytes - taken,
-        None if host.headroom_bytes is None else host.headroom_bytes - taken,
-    )
+    headroom = None if host.headroom_bytes is None else host.headroom_bytes - taken
+    later = FreeMemory(host.available_bytes - taken, headroom)
     return max(0, auto_budget_bytes(later, ranks.sharing, sized.release, fraction)), most

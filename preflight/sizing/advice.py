@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.finding import Kind
-from checks.base.pages import MemoryKind, Pages, Spot
+from checks.base.pages import MemoryKind, Spot
 from checks.base.units import (
     GIB,
     GIGABYTE,
@@ -27,7 +27,7 @@ from checks.hugetlb.targets import (
 )
 from preflight.base.shell import comment, line, write
 from preflight.mooncake.allocations import Backing
-from preflight.sizing.sizing import Sizing, without_arena
+from preflight.sizing.sizing import Sizing, needed_bytes, without_arena
 
 
 class Recommendation(NamedTuple):
@@ -42,21 +42,15 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
     """Return the recommendations, in the order in which they are to be carried out."""
     arena = _arena(sizing)
     needs = without_arena(sizing).needs if arena else sizing.verdict.needs
-    added = _added_bytes(sizing, needs)
+    targets = reserve_targets(sizing.host.hugetlb, needs).items()
+    # The memory that becomes huge pages when the pools grow to their targets.
+    added = sum(spot.page_size_bytes * (to.pages - (to.now_pages or 0)) for spot, to in targets)
     return (
         *arena,
         *_reservation(sizing, "to run it as written, " if arena else ""),
         *_host_memory(sizing, added),
         *_sglang_gate(sizing, added),
         *_environment(sizing, keep_arena=not arena),
-    )
-
-
-def _added_bytes(sizing: Sizing, needs: Pages) -> int:
-    """Return the memory that becomes huge pages when the pools grow to their targets, in bytes."""
-    return sum(
-        spot.page_size_bytes * (target.pages - (target.now_pages or 0))
-        for spot, target in reserve_targets(sizing.host.hugetlb, needs).items()
     )
 
 
@@ -74,13 +68,11 @@ def to_set(sizing: Sizing) -> str:
         return "nothing: the pools are large enough"
     settings = reserve_settings(targets, sizing.inputs.launch.default_page_bytes)
     if sizing.inputs.available_bytes is not None:
-        settings_text = ", ".join(f"{setting.name}={setting.wanted}" for setting in settings)
+        settings_text = ", ".join(f"{each.name}={each.wanted}" for each in settings)
         return f"{settings_text}, on the host whose huge pages --available-hugetlb gives"
-    settings_text = ", ".join(
-        f"{setting.name}={setting.wanted} (now {setting.now or 'unknown'})" for setting in settings
-    )
     if sizing.withheld:
         return f"nothing yet: {sizing.withheld}"
+    settings_text = ", ".join(f"{s.name}={s.wanted} (now {s.now or 'unknown'})" for s in settings)
     cannot = ", which this host cannot give now: see below" if _why_refused(sizing, targets) else ""
     return f"{settings_text}{cannot}"
 
@@ -100,16 +92,13 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
         now = f"{others} (now {was})"
         if sizing.inputs.available_bytes is not None:
             now = ", on the host whose huge pages --available-hugetlb gives"
-        reasons.append(
-            f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{spot.where}: "
-            f"{target.own_pages} for this launch{now}"
-        )
+        pages = f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{spot.where}"
+        reasons.append(f"{pages}: {target.own_pages} for this launch{now}")
     text = f"{condition}reserve {'; '.join(reasons)}"
     refused = _why_refused(sizing, targets)
-    if refused:
-        return [Recommendation("reserve-hugepages", f"{text}; {refused}")]
-    commands = _reserve_commands(sizing, targets)
-    return [Recommendation("reserve-hugepages", text, tuple(commands))]
+    commands = () if refused else tuple(_reserve_commands(sizing, targets))
+    text += f"; {refused}" * bool(refused)
+    return [Recommendation("reserve-hugepages", text, commands)]
 
 
 def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
@@ -130,16 +119,12 @@ def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[st
         if spot.page_size_bytes >= GIGANTIC_BYTES and spot.node is None:
             gib = spot.page_size_bytes // GIB
             boot = f"hugepagesz={gib}G hugepages={target.pages}"
-            lines += [
-                comment(f"at boot, on the kernel command line: {boot}"),
-                comment("at run time only where memory is not yet fragmented:"),
-            ]
+            lines.append(comment(f"at boot, on the kernel command line: {boot}"))
+            lines.append(comment("at run time only where memory is not yet fragmented:"))
         (setting,) = reserve_settings({spot: target}, sizing.inputs.launch.default_page_bytes)
-        lines.append(
-            line(("sysctl", "-w", f"{setting.name}={setting.wanted}"), "sudo ")
-            if setting.kind is Kind.SYSCTL
-            else write(setting.wanted, setting.name, "sudo ")
-        )
+        sysctl = line(("sysctl", "-w", f"{setting.name}={setting.wanted}"), "sudo ")
+        file = write(setting.wanted, setting.name, "sudo ")
+        lines.append(sysctl if setting.kind is Kind.SYSCTL else file)
     return lines
 
 
@@ -148,46 +133,33 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
     if not added or sizing.inputs.available_bytes is not None:  # then of another host
         return []
     try:
-        total, available = (
-            known(sizing.host.memory_bytes(row)) for row in ("MemTotal", "MemAvailable")
-        )
+        total = known(sizing.host.memory_bytes("MemTotal"))
+        available = known(sizing.host.memory_bytes("MemAvailable"))
     except UnknownFactError as error:
         why = error.fact.reason
         text = f"whether this host's memory can give {format_bytes(added)} is unknown ({why})"
         return [Recommendation("host-memory-unknown", text)]
+    more = f"{format_bytes(added)} more huge pages"
+    id_, text = "host-memory-suffices", f"this host can give {more}: "
+    text += f"{format_bytes(available)} of memory is available"
     if added > total:
-        id_ = "host-memory-too-small"
-        text = (
-            f"this host cannot give {format_bytes(added)} more huge pages: it has "
-            f"{format_bytes(total)} of memory; lower the L2 pool, the segment, or the ranks on it"
-        )
+        id_, text = "host-memory-too-small", f"this host cannot give {more}: it has "
+        text += f"{format_bytes(total)} of memory; lower the L2 pool, the segment, or its ranks"
     elif added > available:
-        id_ = "host-memory-busy"
-        text = (
-            f"{format_bytes(added)} more huge pages are more than the {format_bytes(available)} "
-            "of memory that is available now: stop what runs, or reserve at boot"
-        )
-    else:
-        id_ = "host-memory-suffices"
-        text = (
-            f"this host can give {format_bytes(added)} more huge pages: "
-            f"{format_bytes(available)} of memory is available"
-        )
+        id_, text = "host-memory-busy", f"{more} are more than the {format_bytes(available)} "
+        text += "of memory that is available now: stop what runs, or reserve at boot"
     return [Recommendation(id_, text)]
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return the advice on SGLang's own check of memory.
-
-    SGLang admits an L2 pool on MemAvailable, which huge pages are not part of.
-    """
-    terms = sizing.inputs.terms
+    """Return the advice on SGLang's own check of memory. SGLang admits an L2 pool on MemAvailable,
+    which huge pages are not part of."""
+    inputs, terms = sizing.inputs, sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
-    if isinstance(available, Unknown) or terms.segment_scope != "instance":
-        return []
-    if sizing.inputs.source is not None:
-        return []  # replayed exactly, see preflight.sizing.launch_sizing
-    if not sizing.inputs.settings.hugepages or sizing.inputs.available_bytes is not None:
+    # A launch's own is replayed exactly, see preflight.sizing.launch_sizing.
+    on_huge_pages = inputs.settings.hugepages and inputs.available_bytes is None
+    asks = on_huge_pages and inputs.source is None and terms.segment_scope == "instance"
+    if isinstance(available, Unknown) or not asks:
         return []
     from preflight.sglang.admission_gate import RESERVE_BYTES
 
@@ -206,36 +178,24 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
 
 def _arena(sizing: Sizing) -> list[Recommendation]:
     """Return advice on an arena larger than its use."""
-    arenas = [
-        a for process in sizing.asked for a in process.allocations if a.what is MemoryKind.ARENA
-    ]
-    if not arenas:
+    mapped = [a for process in sizing.asked for a in process.allocations]
+    arena = next((a for a in mapped if a.what is MemoryKind.ARENA), None)
+    least = without_arena(sizing).needs
+    saved = sizing.need_bytes - needed_bytes(least)
+    if arena is None or saved <= 0:
         return []
-    page, pool_bytes = arenas[0].page_size_bytes, arenas[0].pages * arenas[0].page_size_bytes
+    page = arena.page_size_bytes
     used = max(process.arena_used_bytes for process in sizing.asked)
     exact = round_up(used, page)
-    least = without_arena(sizing).needs
-    least_bytes = sum(
-        spot.page_size_bytes * pages for spot, pages in least.items() if not spot.nodes
-    )
-    saved = sizing.need_bytes - least_bytes
-    if saved <= 0:
-        return []
     serves_segment = any(
-        a.what is MemoryKind.SEGMENT and a.backing is Backing.ARENA
-        for process in sizing.asked
-        for a in process.allocations
+        a.what is MemoryKind.SEGMENT and a.backing is Backing.ARENA for a in mapped
     )
-    why = (
-        f"a rank uses {format_bytes(used)} of its arena's {format_bytes(pool_bytes)}; the L2 pool "
-        "never comes from it"
-    )
+    text = f"a rank uses {format_bytes(used)} of its arena's {format_bytes(arena.mapped_bytes)}"
+    text += "; the L2 pool never comes from it"
     if not serves_segment and sizing.inputs.terms.segment_bytes:
-        why += ", and here neither does the segment"
-    text = (
-        f"{why}. Without it the launch needs {format_bytes(least_bytes)}, "
-        f"{format_bytes(saved)} less"
-    )
+        text += ", and here neither does the segment"
+    text += f". Without it the launch needs {format_bytes(needed_bytes(least))}, "
+    text += f"{format_bytes(saved)} less"
     if serves_segment and page == sizing.inputs.settings.hugepage_bytes:
         text += f"; an arena of {exact // MIB}mb takes the same"
     pools = reserve_targets(sizing.host.hugetlb, least)
@@ -260,19 +220,16 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment_text(terms.segment_bytes)}")
     arena = settings.arena_bytes
     used = arena is not None and settings.hugepages and not settings.arena_disabled
+    without = "unset MC_MMAP_ARENA_POOL_SIZE"
     if arena is None or not used:
-        commands.append("unset MC_MMAP_ARENA_POOL_SIZE")
+        commands.append(without)
     else:
         whole = f"{arena // GIB}gb" if arena % GIB == 0 else f"{arena // MIB}mb"
         spelled = whole if arena % MIB == 0 else f"{arena}b"
         export = f"export MC_MMAP_ARENA_POOL_SIZE={spelled}"
-        dropped = ["unset MC_MMAP_ARENA_POOL_SIZE", f"# to run it as written: {export}"]
-        commands += [export] if keep_arena else dropped
+        commands += [export] if keep_arena else [without, f"# to run it as written: {export}"]
     if terms.segment_scope == "instance" and terms.hicache_bytes >= GIGABYTE:
         # SGLang takes whole 10^9 bytes and adds one KV page, which the remainder has room for.
-        commands.append(
-            f"# and to SGLang, which counts 10^9 bytes: --hicache-size "
-            f"{terms.hicache_bytes // GIGABYTE}"
-        )
-    text = "export for the launch"
-    return [Recommendation("environment", text, tuple(commands))]
+        flag = f"--hicache-size {terms.hicache_bytes // GIGABYTE}"
+        commands.append(f"# and to SGLang, which counts 10^9 bytes: {flag}")
+    return [Recommendation("environment", "export for the launch", tuple(commands))]

@@ -71,23 +71,17 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
 
         message = f"{program} {text} is newer than {newest}, the newest that was tested for this"
         message += f" model: taken as that one; it decides {rests}"
-        maybe = "; ".join(
-            f"{open_change.changes} ({open_change.pulls[0]})" for open_change in open_changes(name)
-        )
+        maybe = "; ".join(f"{each.changes} ({each.pulls[0]})" for each in open_changes(name))
         return [Note(f"{name}-newer", f"{message}. It may have what upstream had open: {maybe}")]
     if not is_release(text):
-        message = (
-            f"{program} {text} is a build of its own, no release: taken as the release of that"
-        )
-        return [Note(f"{name}-own-build", f"{message} number; it decides {rests}")]
+        message = f"{program} {text} is a build of its own, no release: taken as that release"
+        return [Note(f"{name}-own-build", f"{message}; it decides {rests}")]
     return []
 
 
 def installed_there(reading: "Reading", root: "Root") -> Installed | None:
-    """Return the releases that the launch would load on this machine, or in a tree of files.
-
-    None leaves it to what is installed beside this program: nobody looks into a container's image.
-    """
+    """Return the releases that the launch would load on this machine, or in a tree of files. None
+    leaves it to what is installed beside this program: nobody looks into a container's image."""
     if any(command.container is not None for command in reading.commands):
         return None
     from checks.software.facts import installed_engine
@@ -96,10 +90,8 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return the end of an origin: the place where a version was looked for.
-
-    searched: it was looked for in vain.
-    """
+    """Return the end of an origin: the place where a version was looked for. searched: it was
+    looked for in vain."""
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -114,16 +106,10 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options without this machine's releases, if all runs in images.
-
-    In a container it may be the image's own, and counts.
-    """
-    users = [
-        command.container
-        for command in reading.commands
-        if any(_USES.search(word.text) for word in command.words[:4])
-        and command.words[0].text.rpartition("/")[2] not in _SPEAK_OF
-    ]
+    """Return the options without this machine's releases, if all runs in images. In a container it
+    may be the image's own, and counts."""
+    uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
+    users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
         return options
     from checks.system.facts import read_container
@@ -143,9 +129,7 @@ def known_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
     """Return the release that is given, else the one installed; None if one is to be assumed.
-
-    installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
-    """
+    installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one."""
     text = asked if asked is not None else _installed_sglang(installed)
     if text is None:
         return None
@@ -164,10 +148,8 @@ def known_sglang(
 def choose_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
-    """Return the release to size for, known or newest, with its name and notes.
-
-    Raises as ``known_sglang`` does.
-    """
+    """Return the release to size for, known or newest, with its name and notes. Raises as
+    ``known_sglang`` does."""
     from checks.releases import sglang
 
     known = known_sglang(asked, installed, named)

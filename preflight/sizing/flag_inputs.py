@@ -34,10 +34,8 @@ from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingI
 
 
 class Flags(NamedTuple):
-    """What the command line says; None if it says nothing. Sizes in bytes.
-
-    documented: the documented rule is asked for its answer, so what it answers is not refused.
-    """
+    """What the command line says; None if it says nothing. Sizes in bytes. documented: the
+    documented rule is asked for its answer, so what it answers is not refused."""
 
     tp_size: int
     hicache_bytes: int
@@ -60,15 +58,14 @@ class Flags(NamedTuple):
 
 # What is shown of each value, by its name.
 Shown = dict[str, Input]
+Notes = list[Note]
 
 
 def gather_flags(
     flags: Flags, environment: Mapping[str, str], root: Root, default_page_bytes: int | Unknown
 ) -> SizingInputs:
     """Return the launch that ``flags`` describe, completed from the environment and the host.
-
-    Raises UsageError on a value that no launch can have.
-    """
+    Raises UsageError on a value that no launch can have."""
     shown: Shown = {}
     ranks = _ranks(flags, shown)
     release, shown["mooncake_version"], noted = choose_mooncake(flags.mooncake_version)
@@ -82,12 +79,10 @@ def gather_flags(
     shown["nic_numa_nodes"] = Input(nics.listed, nics.origin)
     shown["rank_numa_nodes"] = Input(bound, placed.origin)
     notes += (*nics.notes, *placed.notes)
-    buffer = flags.local_buffer_bytes
-    local = Input(buffer, "--local-buffer-size")
+    buffer, origin = flags.local_buffer_bytes, "--local-buffer-size"
     if buffer is None:
-        buffer = SGLANG_LOCAL_BUFFER_BYTES
-        local = Input(buffer, Default("default of SGLang"))
-    shown["local_buffer_bytes"] = local
+        buffer, origin = SGLANG_LOCAL_BUFFER_BYTES, Default("default of SGLang")
+    shown["local_buffer_bytes"] = Input(buffer, origin)
     shown["global_segment_bytes"] = Input(flags.segment_bytes, "--global-segment-size")
     shown["segment_scope"] = Input(flags.segment_scope, "--segment-scope, or its default")
     # SGLang 0.5.19 and later (mooncake_store.py): // (tp * pp); each replica anew.
@@ -100,25 +95,18 @@ def gather_flags(
     )
     page = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     doubt = _halves_may_overlap(flags, release, settings, shown, notes)
+    terms = RuleTerms(flags.tp_size, flags.hicache_bytes, flags.segment_bytes, flags.arena_bytes)
+    terms = terms._replace(pp_size=flags.pp_size, dp_size=flags.dp_size)
+    stated = flags.available_bytes, flags.hugepage_bytes, flags.nic_nodes
     return SizingInputs(
-        RuleTerms(
-            flags.tp_size,
-            flags.hicache_bytes,
-            flags.segment_bytes,
-            flags.arena_bytes,
-            flags.pp_size,
-            flags.dp_size,
-            flags.segment_scope,
-        ),
+        terms._replace(segment_scope=flags.segment_scope),
         Launch(processes, release, nic_nodes, page),
         nics.nodes if isinstance(nics.nodes, Unknown) else None,
         shown,
         tuple(notes),
         None,
         doubt,
-        flags.available_bytes,
-        flags.hugepage_bytes,
-        flags.nic_nodes,
+        *stated,
     )
 
 
@@ -195,22 +183,17 @@ def _protocol(
 
 
 def _settings(
-    flags: Flags,
-    environment: Mapping[str, str],
-    release: MooncakeRelease,
-    shown: Shown,
-    notes: list[Note],
+    flags: Flags, variables: Mapping[str, str], release: MooncakeRelease, shown: Shown, notes: Notes
 ) -> StoreSettings:
     """Return Mooncake's settings: of the flags, else of the environment, else the defaults."""
-    of_environment, noted = read_store_settings(environment, release)
+    of_environment, noted = read_store_settings(variables, release)
     notes += noted
+    origin = "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"
     if flags.use_hugepage is not None:
-        hugepages = Input(flags.use_hugepage, "--use-hugepage or --no-use-hugepage")
+        origin = "--use-hugepage or --no-use-hugepage"
     elif of_environment.hugepages:
-        hugepages = Input(True, "environment, MC_STORE_USE_HUGEPAGE")
-    else:
-        hugepages = Input(True, "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it")
-    shown["use_hugepage"] = hugepages
+        origin = "environment, MC_STORE_USE_HUGEPAGE"
+    shown["use_hugepage"] = Input(flags.use_hugepage is not False, origin)
     size = flags.hugepage_bytes
     if size is not None:
         shown["hugepage_bytes"] = Input(size, "--hugepage-size")
@@ -220,25 +203,17 @@ def _settings(
             size = DEFAULT_HUGEPAGE_BYTES
     else:
         size, origin = of_environment.hugepage_bytes, "environment, MC_STORE_HUGEPAGE_SIZE"
-        if "MC_STORE_HUGEPAGE_SIZE" not in environment:
+        if "MC_STORE_HUGEPAGE_SIZE" not in variables:
             origin = Default("default of Mooncake")
         shown["hugepage_bytes"] = Input(size, origin)
-    arena = of_environment.arena_bytes
+    arena, origin = of_environment.arena_bytes, "environment, MC_MMAP_ARENA_POOL_SIZE, per rank"
     if flags.arena_bytes is not None:
-        arena = flags.arena_bytes or None
-        shown["arena_pool_bytes"] = Input(flags.arena_bytes, "--arena-pool-size, per rank")
+        arena, origin = flags.arena_bytes or None, "--arena-pool-size, per rank"
     elif arena is None:
-        shown["arena_pool_bytes"] = Input(0, Default("default: no arena"))
-    else:
-        origin = "environment, MC_MMAP_ARENA_POOL_SIZE, per rank"
-        shown["arena_pool_bytes"] = Input(arena, origin)
-    return StoreSettings(
-        hugepages.value is True,
-        size,
-        arena,
-        of_environment.arena_disabled,
-        of_environment.hot_cache,
-    )
+        origin = Default("default: no arena")
+    shown["arena_pool_bytes"] = Input(arena or 0, origin)
+    more = of_environment.arena_disabled, of_environment.hot_cache
+    return StoreSettings(flags.use_hugepage is not False, size, arena, *more)
 
 
 # The page sizes that the documented helper takes, whatever the Mooncake.

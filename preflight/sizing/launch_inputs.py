@@ -31,13 +31,7 @@ from preflight.sizing.server_hardware import SizedHost, hardware_of, host_memory
 from preflight.sizing.sizing_inputs import Input, RuleTerms, SizingInputs
 
 # Programs that alone make no launch of what is judged here.
-_APART = (
-    ProcessKind.OTHER,
-    ProcessKind.BENCHMARK,
-    ProcessKind.ETCD,
-    ProcessKind.REDIS,
-    ProcessKind.NATS,
-)
+_APART = tuple(ProcessKind[name] for name in "OTHER BENCHMARK ETCD REDIS NATS".split())
 
 
 class LaunchInputs(NamedTuple):
@@ -83,12 +77,10 @@ def gather_launch(
     servers = {process.number: process.server for process in processes if process.server}
     releases = {"mooncake_version": version, "sglang_version": sglang_version}
     notes = (*notes, *(sglang_notes if servers else ()))
-    free = {
-        number: on_host
-        if isinstance(on_host, Unknown) or server.command.container is None
-        else within(on_host, server.command.container.memory_bytes)
-        for number, server in servers.items()
-    }
+    free = dict.fromkeys(servers, on_host)
+    for number, server in servers.items():
+        if server.command.container is not None and not isinstance(on_host, Unknown):
+            free[number] = within(on_host, server.command.container.memory_bytes)
     hardware = {n: hardware_of(server, host, free[n]) for n, server in servers.items()}
     geometry = {number: server.geometry for number, server in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry
@@ -114,24 +106,9 @@ def gather_launch(
         shares.append(share)
     findings_so_far = with_refusals(findings_so_far, processes, memory)
 
-    def gathered(least: SizingInputs | Unknown, most: SizingInputs | Unknown) -> LaunchInputs:
-        """Return the launch's inputs with these two bounds."""
-        return LaunchInputs(
-            processes,
-            findings_so_far,
-            least,
-            most,
-            memory,
-            sglang,
-            free,
-            geometry,
-            releases,
-            notes,
-            options.model_config is not None,
-        )
-
+    facts = memory, sglang, free, geometry, releases, notes, options.model_config is not None
     if lost is not None:
-        return gathered(lost, lost)
+        return LaunchInputs(processes, findings_so_far, lost, lost, *facts)
     if all(process.kind in _APART for process in processes):
         hint = "mooncake-preflight read shows what was understood of it, and what was not"
         raise NoLaunchError(f"{source} starts no program that is known here: {hint}")
@@ -161,9 +138,8 @@ def gather_launch(
             nic_nodes=options.nic_nodes,
         )
 
-    return gathered(
-        inputs([share.least for share in shares]), inputs([share.most for share in shares])
-    )
+    least, most = inputs([share.least for share in shares]), inputs([s.most for s in shares])
+    return LaunchInputs(processes, findings_so_far, least, most, *facts)
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
@@ -208,17 +184,9 @@ def _shown_memory(
 
 # The arguments and store settings that memory follows from.
 _DECIDING = (
-    "model_path",
-    "tp_size",
-    "pp_size",
-    "dp_size",
-    "nnodes",
-    "page_size",
-    "hicache_size",
-    "hicache_ratio",
-    "max_total_tokens",
-    "kv_cache_dtype",
-)
+    "model_path tp_size pp_size dp_size nnodes page_size hicache_size hicache_ratio "
+    "max_total_tokens kv_cache_dtype"
+).split()
 _STORE_DECIDING = ("global_segment_size", "protocol", "device_name", "enable_ssd_offload")
 
 

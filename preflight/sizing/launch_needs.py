@@ -10,7 +10,6 @@ from checks.base.pages import MemoryKind, ProcessId, Region
 from checks.base.unknown import Unknown, known
 from checks.memlock.demand import pinned_unseen
 from preflight.consumers.consumer import Consumer
-from preflight.launches.source import Reading
 from preflight.mooncake.allocations import Allocation, Backing, all_regions_of
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
 from preflight.processes.container_limits import container_limits, set_limits
@@ -42,7 +41,6 @@ _PROGRAMS = {
     ProcessKind.LMCACHE: "lmcache",
 }
 
-
 # The first release that refuses more workers than the host has GPUs, where nothing says how they
 # are started; 0.11.0 takes Ray where it is installed (vllm/config/parallel.py, __post_init__).
 VLLM_REFUSES = (0, 11, 1)
@@ -53,18 +51,10 @@ _SHOWS_OTHERS = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ZE_AFFI
 _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
-def _written(file: Storage, reading: Reading) -> bool:
-    """Return whether the launch itself writes a file, which need not exist yet."""
-    return isinstance(file.path, str) and file.path in reading.files
-
-
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return the needs of a sized launch, as checks see them.
-
-    Where L2 is known between two bounds, the upper one.
-    """
-    source = sizing.inputs
-    shown = sizing.shown
+    """Return the needs of a sized launch, as checks see them. Where L2 is known between two bounds,
+    the upper one."""
+    source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
     replays: dict[int, list[ProcessReplay]] = {}
     for replay in () if shown is None else shown.asked:
         replays.setdefault(replay.process.id.command, []).append(replay)
@@ -100,14 +90,18 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             for member in members
         ]
     launch = shown.inputs.launch if shown is not None else None
+    # A file that the launch itself writes need not exist yet.
+    found_files = [f for f in files if isinstance(f.path, Unknown) or f.path not in written]
+    hosts = [process.server.number("nnodes") for process in source.processes if process.server]
+    hosts += [process.consumer.hosts for process in source.processes if process.consumer]
     return LaunchNeeds(
         source_name(sizing),
         tuple(members),
         source.most if isinstance(source.most, Unknown) else hugetlb_usages(source.most.launch),
         services(source.processes),
         tuple(all_ports(source.processes, sizing.reading.published)),
-        tuple(file for file in dict.fromkeys(files) if not _written(file, sizing.reading)),
-        _hosts(source.processes),
+        tuple(dict.fromkeys(found_files)),
+        max((number for number in hosts if isinstance(number, int)), default=1),
         launch.default_page_bytes if launch is not None else 0,
         str(source.releases["mooncake_version"].value),
         str(source.releases["sglang_version"].value),
@@ -127,12 +121,9 @@ def _taken_over(
         if isinstance(sizes, Unknown) or isinstance(before, Unknown):
             regions[client] = sizes if isinstance(sizes, Unknown) else before
             continue
-        theirs = [
-            handed._replace(registered=True)
-            for each in replays.get(number, ())
-            for handed in handed_over(each)
-        ]
-        regions[client] = (*before, *all_regions_of(theirs))
+        theirs = (handed for each in replays.get(number, ()) for handed in handed_over(each))
+        more = all_regions_of(handed._replace(registered=True) for handed in theirs)
+        regions[client] = (*before, *more)
     return regions
 
 
@@ -157,22 +148,14 @@ def source_name(sizing: LaunchSizing) -> str:
     return files.pop() if len(files) == 1 else "launch"
 
 
-def _hosts(processes: Sequence[LaunchProcess]) -> int:
-    numbers = [process.server.number("nnodes") for process in processes if process.server]
-    numbers += [process.consumer.hosts for process in processes if process.consumer]
-    return max([number for number in numbers if isinstance(number, int)], default=1)
-
-
 def _members(
     process: LaunchProcess,
     replays: list[ProcessReplay],
     memory: ServerMemory | None,
     looks_up: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield one record for each process.
-
-    memory: the host pools of a rank of a server. looks_up: this SGLang looks up its devices.
-    """
+    """Yield one record for each process. memory: the host pools of a rank of a server. looks_up:
+    this SGLang looks up its devices."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -304,10 +287,8 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
 
 
 def _elsewhere_below(consumer: Consumer) -> int:
-    """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never.
-
-    Not with processes of its own (mp, and --nnodes), nor in a release that is known to refuse.
-    """
+    """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never. Not with
+    processes of its own (mp, and --nnodes), nor in a release that is known to refuse."""
     if consumer.executor in ("mp", "uni") or consumer.hosts > 1:
         return 0
     named = consumer.named.get("vllm")

@@ -78,10 +78,8 @@ def share_of(
             for member in members
         )
 
-    most = share.most
-    return share._replace(
-        least=bound(share.least), most=most if isinstance(most, Unknown) else bound(most)
-    )
+    most = share.most if isinstance(share.most, Unknown) else bound(share.most)
+    return share._replace(least=bound(share.least), most=most)
 
 
 def named_nodes(command: Command) -> Iterator[NamedNodes]:
@@ -139,10 +137,8 @@ def _unbound_share(
 
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
-    """Return the share of an engine that uses Mooncake.
-
-    Every worker sets up all clients; a pool of an engine is mapped once, in its first.
-    """
+    """Return the share of an engine that uses Mooncake. Every worker sets up all clients; a pool of
+    an engine is mapped once, in its first."""
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
@@ -158,15 +154,13 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
         # Of a model with MLA fewer workers may have a store client.
         latent = not most if isinstance(mla, Unknown) else mla
         for rank in range(ranks):
+            stores = (known(store.client) for store in consumer.stores_of(rank, latent))
+            clients = (offloading(client, process, host.mooncake) for client in stores)
+            name = f"{process.command.origin} {process.kind.value} rank {rank}"
             yield MappedProcess(
-                f"{process.command.origin} {process.kind.value} rank {rank}",
+                name,
                 settings,
-                clients=tuple(
-                    host.nics.place(
-                        process, offloading(known(store.client), process, host.mooncake)
-                    )
-                    for store in consumer.stores_of(rank, latent)
-                ),
+                clients=tuple(host.nics.place(process, client) for client in clients),
                 id=ProcessId(process.number, rank),
                 own_pools=consumer.pools_of(rank, mla, most),
             )
@@ -193,17 +187,13 @@ def _server_share(
     client = known(server_client(server, ranks, host.sglang))
     if pools.most_pools_bytes == () and not server.links:
         client = None  # nothing to attach a storage backend to
-    clients = [
-        None
-        if client is None
-        else offloading(
-            host.nics.place(process, client, ranks.store_rank(rank)),
-            process,
-            host.mooncake,
-            f"rank {rank}" if host.sglang.rank_offload_folders else "",
+    clients: list[StoreClient | None] = []
+    for rank in range(ranks.here):
+        own_folder = f"rank {rank}" if host.sglang.rank_offload_folders else ""
+        placed_client = client and host.nics.place(process, client, ranks.store_rank(rank))
+        clients.append(
+            placed_client and offloading(placed_client, process, host.mooncake, own_folder)
         )
-        for rank in range(ranks.here)
-    ]
     placed = _placed(process.command, server, ranks, host, clients)
     members, notes = server_processes(
         process.number,
@@ -218,12 +208,9 @@ def _server_share(
 
     def with_pools(most: bool) -> tuple[MappedProcess, ...]:
         """Return the ranks with their host pools at one bound."""
-        return tuple(
-            member._replace(
-                host_pools_bytes=pools.of_stage(ranks.stage(index), most), split_pools=split
-            )
-            for index, member in enumerate(members)
-        )
+        sizes = (pools.of_stage(ranks.stage(index), most) for index in range(len(members)))
+        pairs = zip(members, sizes, strict=True)
+        return tuple(m._replace(host_pools_bytes=each, split_pools=split) for m, each in pairs)
 
     most = pools.most_pools_bytes
     return Share(
@@ -268,12 +255,9 @@ def _wanted_nodes(
     switch_is_read = host.sglang.numa_switch
     if not host.sglang.binds_numa or (switch_is_read and not binds_ranks(environment)):
         return unbound(ranks.here, "SGLang's automatic binding is off")
-    first = server.value("base_gpu_id")
-    launch_nodes = host.nics.first.nodes
+    first, launch_nodes = server.value("base_gpu_id"), host.nics.first.nodes
     nodes = () if isinstance(launch_nodes, Unknown) else launch_nodes
-    nic_nodes = {
-        numa_node for client in clients if client for numa_node in client.nic_nodes or nodes
-    }
-    nics = tuple(sorted(nic_nodes)) if any(clients) else nodes
+    own_nodes = [client.nic_nodes or nodes for client in clients if client]
+    nics = tuple(sorted({each for every in own_nodes for each in every})) if own_nodes else nodes
     first = first if isinstance(first, int) else 0
     return place_ranks(ranks.here, nics, host.root, first, host.sglang.probes_numactl)

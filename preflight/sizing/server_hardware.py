@@ -88,15 +88,9 @@ def server_hardware(
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
-    hardware = Hardware(
-        geometry,
-        gpu_bytes,
-        model.weights_bytes,
-        drafts,
-        model.context_tokens,
-        memory,
-        least_weights_bytes=model.least_weights_bytes,
-    )
+    weights, least = model.weights_bytes, model.least_weights_bytes
+    hardware = Hardware(geometry, gpu_bytes, weights, drafts, model.context_tokens, memory)
+    hardware = hardware._replace(least_weights_bytes=least)
     if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return hardware
     kind = _gpu_kind(root)
@@ -104,18 +98,14 @@ def server_hardware(
 
 
 def follows_gpu(server: SglangServer) -> bool:
-    """Tell whether the server has an L2 pool: then NVML is worth asking.
-
-    Its size may come of the GPU's memory; and it is made after L1, for which there may be no room.
-    """
+    """Tell whether the server has an L2 pool: then NVML is worth asking. Its size may come of the
+    GPU's memory; and it is made after L1, for which there may be no room."""
     return server.hicache or server.mode == "decode"
 
 
 def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
-    """Return the bytes of each GPU's memory: as given, or by NVML if all agree.
-
-    NVML is asked where ``asked`` is true. elsewhere: another host is sized.
-    """
+    """Return the bytes of each GPU's memory: as given, or by NVML if all agree. NVML is asked where
+    ``asked`` is true. elsewhere: another host is sized."""
     if given_bytes is not None:
         return given_bytes
     sizes: set[int | None] = set()

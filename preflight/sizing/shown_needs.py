@@ -1,7 +1,7 @@
 """A launch's needs for a reader: each with its number, its unit and how it comes about."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.base.needs import Service
@@ -37,25 +37,25 @@ class Need(NamedTuple):
     given: tuple[str, Input] | None = None
 
 
-def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of a launch by kind.
+_FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
-    Sums are over all processes of it; ``processes`` as its source has them.
-    """
+
+def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
+    """Return all needs of a launch by kind. Sums are over all processes of it; ``processes`` as its
+    source has them."""
     return {
         "hugetlb": list(_hugetlb(sizing)),
-        "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR),
+        "regular": _sums(sizing, "regular memory", Backing.REGULAR),
         # Registered on every NIC in use, and locked once for each of them.
         "registered": _registered(sizing, processes),
         # memfd pools: shared memory that no /dev/shm limit bounds.
-        "shared": _sums(
-            sizing, "shared memory (memfd)", lambda a: a.backing is Backing.MEMFD_HUGETLB
-        ),
-        "ports": [
-            _given(port.what, port.owner, port.port, "port", port.origin)
-            for port in all_ports(processes)
+        "shared": _sums(sizing, "shared memory (memfd)", Backing.MEMFD_HUGETLB),
+        "ports": [_given(p.what, p.owner, p.port, "port", p.origin) for p in all_ports(processes)],
+        "files": [
+            _given(_FILES.get(each.kind, each.kind), each.owner, each.path, "file", each.origin)
+            for process in processes
+            for each in storage(process, 1, own_folders=False)
         ],
-        "files": [need for process in processes for need in _files(process)],
         "disk": [need for process in processes for need in _disk(process)],
         "devices": [need for process in processes for need in _devices(process)],
         "services": [
@@ -88,11 +88,12 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
         yield Need(what, "host", pages, "pages", formula)
 
 
-def _sums(sizing: Sizing, what: str, counts: Callable[[Allocation], bool]) -> list[Need]:
+def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
     """Return the memory of one kind that each process maps."""
     needs = []
     for process in sizing.asked:
-        allocations = [a for a in (*process.allocations, *process.heap) if counts(a)]
+        mapped = (*process.allocations, *process.heap)
+        allocations = [a for a in mapped if a.backing is backing]
         if allocations:
             formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in allocations)
             total = sum(a.mapped_bytes for a in allocations)
@@ -127,20 +128,12 @@ def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Ne
 
 
 def locked_bytes(allocation: Allocation) -> int:
-    """Return the bytes that one NIC locks of an allocation.
-
-    It counts regular pages, whatever backs it, of a device without a limit.
-    """
+    """Return the bytes that one NIC locks of an allocation. It counts regular pages, whatever backs
+    it, of a device without a limit."""
     return sum(
         pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)
     )
-
-
-def _files(process: LaunchProcess) -> Iterator[Need]:
-    for item in storage(process, 1, own_folders=False):
-        what = {"offload": "SSD offload folder", "config": "configuration"}.get(item.kind)
-        yield _given(what or item.kind, item.owner, item.path, "file", item.origin)
 
 
 def _disk(process: LaunchProcess) -> Iterator[Need]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.pages import MemoryKind, Spot
+from checks.base.pages import MemoryKind, Pages, Spot
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
@@ -23,7 +23,7 @@ from preflight.mooncake.replay import (
 )
 from preflight.programs.store_environment import Note
 from preflight.sizing.flag_inputs import Flags, gather_flags
-from preflight.sizing.sizing_inputs import SizingInputs
+from preflight.sizing.sizing_inputs import RuleTerms, SizingInputs
 
 # The helper's statuses and their exit codes.
 HELPER_EXIT_CODES = {
@@ -49,28 +49,20 @@ class DocumentedRule(NamedTuple):
         return HELPER_EXIT_CODES[self.status]
 
 
-def documented_rule(
-    *,
-    tp_size: int,
-    hicache_bytes: int,
-    segment_bytes: int,
-    arena_bytes: int,
-    available_bytes: int | None,
-) -> DocumentedRule:
-    """Return the answer of the documented helper; every size in bytes."""
-    baseline = hicache_bytes + segment_bytes
-    clean_arena = baseline + arena_bytes
+def documented_rule(terms: RuleTerms, available_bytes: int | None) -> DocumentedRule:
+    """Return the answer of the documented helper."""
+    baseline = terms.hicache_bytes + terms.segment_bytes
+    clean_arena, ranks = baseline + (terms.arena_bytes or 0), terms.tp_size
     if available_bytes is None:
         status = "planning_only"
-    elif available_bytes < baseline * tp_size:
+    elif available_bytes < baseline * ranks:
         status = "insufficient_for_baseline"
-    elif available_bytes < clean_arena * tp_size:
+    elif available_bytes < clean_arena * ranks:
         status = "baseline_fits_arena_may_fallback"
     else:
         status = "clean_arena_budget_available"
-    return DocumentedRule(
-        baseline, baseline * tp_size, clean_arena, clean_arena * tp_size, available_bytes, status
-    )
+    sizes = baseline, baseline * ranks, clean_arena, clean_arena * ranks
+    return DocumentedRule(*sizes, available_bytes, status)
 
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}
@@ -89,9 +81,7 @@ class HostMemory(NamedTuple):
 
 class Sizing(NamedTuple):
     """The answer: what is asked for, what would be taken, and the verdict under both rules.
-
-    withheld: why no pages are to be reserved, as the launch ends all the same; "" for nothing.
-    """
+    withheld: why no pages are to be reserved, as the launch ends all the same; "" for nothing."""
 
     inputs: SizingInputs
     host: HostMemory
@@ -113,20 +103,18 @@ class Sizing(NamedTuple):
     def starts_by_luck(self) -> bool:
         """Return whether the launch fails in some order of its ranks alone."""
         taken = self.taken
-        return (
-            self.status == "fails"
-            and taken is not None
-            and not any(process.failure for process in taken)
-        )
+        fails = taken is None or any(process.failure for process in taken)
+        return self.status == "fails" and not fails
 
     @property
     def need_bytes(self) -> int:
         """Huge pages for everything that is asked for, over all page sizes."""
-        return sum(
-            spot.page_size_bytes * pages
-            for spot, pages in self.verdict.needs.items()
-            if not spot.nodes
-        )
+        return needed_bytes(self.verdict.needs)
+
+
+def needed_bytes(needs: Pages) -> int:
+    """Return the bytes of pages, whatever node they are on."""
+    return sum(spot.page_size_bytes * pages for spot, pages in needs.items() if not spot.nodes)
 
 
 def size_flags(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizing:
@@ -155,18 +143,9 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
     status, reason = _status(inputs, asked, verdict, stock, unused)
     if status == "fails" and not reason:
         reason = _why_it_fails(taken)
-    return Sizing(
-        inputs,
-        _stated_host(inputs, host),
-        asked,
-        taken,
-        stock,
-        verdict,
-        unused,
-        status,
-        reason,
-        _documented(inputs, host.hugetlb),
-    )
+    stated, documented = _stated_host(inputs, host), _documented(inputs, host.hugetlb)
+    judged = stock, verdict, unused, status, reason
+    return Sizing(inputs, stated, asked, taken, *judged, documented)
 
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
@@ -186,16 +165,9 @@ def without_arena(sizing: Sizing) -> FitVerdict:
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """Return notes on memory that is asked for and never used.
-
-    Ranks alike are told once.
-    """
-    version = inputs.shown["mooncake_version"].value
-    notes = [
-        note
-        for process in asked
-        for note in _unused_by(process, inputs.launch.release, f"Mooncake {version}")
-    ]
+    """Return notes on memory that is asked for and never used. Ranks alike are told once."""
+    release, version = inputs.launch.release, f"Mooncake {inputs.shown['mooncake_version'].value}"
+    notes = (note for process in asked for note in _unused_by(process, release, version))
     return tuple(dict.fromkeys(notes))
 
 
@@ -256,12 +228,9 @@ def _stock(
         nodes = sorted(bound | set(memory_nodes(root) if bound else ()))
         stated_pages = stated_stock(stated // page, page, nodes)
         stock.update(stated_pages)
-        for spot in spots:
-            if spot.among and spot.page_size_bytes == page:
-                pages = sum(
-                    stated_pages[Spot(page, numa_node)].least_pages for numa_node in spot.among
-                )
-                stock[spot] = Stock(pages, pages)
+        for spot in (spot for spot in spots if spot.among and spot.page_size_bytes == page):
+            pages = sum(stated_pages[Spot(page, each)].least_pages for each in spot.among)
+            stock[spot] = Stock(pages, pages)
     return stock
 
 
@@ -306,7 +275,6 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
     """Return the answer of the documented helper for the same inputs."""
-    terms = inputs.terms
     available = inputs.available_bytes
     if available is None:
         # The helper reads nr_hugepages from sysfs: the pool's size, whoever holds the pages.
@@ -314,13 +282,7 @@ def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
         pool = hugetlb.pool(size)
         if not isinstance(pool, Unknown) and hugetlb.page_sizes_complete:
             available = pool.total_pages * size
-    return documented_rule(
-        tp_size=terms.tp_size,
-        hicache_bytes=terms.hicache_bytes,
-        segment_bytes=terms.segment_bytes,
-        arena_bytes=terms.arena_bytes or 0,
-        available_bytes=available,
-    )
+    return documented_rule(inputs.terms, available)
 
 
 def taken_pages(sizing: Sizing, spot: Spot) -> int | None:

@@ -12,10 +12,8 @@ MOST_RANKS = 1024
 
 
 class Input(NamedTuple):
-    """A value as shown to the user, and where it came from.
-
-    assumed: nothing names it, and nothing that is installed tells it.
-    """
+    """A value as shown to the user, and where it came from. assumed: nothing names it, and nothing
+    that is installed tells it."""
 
     value: int | str | bool | list[int] | None
     origin: str

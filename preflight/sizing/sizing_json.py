@@ -12,7 +12,9 @@ from preflight.sizing.advice import recommend
 from preflight.sizing.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:  # both come with a launch alone
+    from preflight.processes.processes import LaunchProcess
     from preflight.rules.rules import RuleFinding
+    from preflight.sglang.pools import ServerMemory
     from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 SCHEMA = "mooncake-preflight/sizing/v1"
@@ -51,23 +53,16 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
         answer["exact"] |= fields(sizing, "status", "exit_code", "reason")
         if rule == "exact":
             answer |= fields(sizing, "status", "exit_code")
+    inputs = sizing.inputs
     answer["launch"] = {
         "processes": [
             {"kind": process.kind.value, "origin": str(process.command.origin)}
-            for process in sizing.inputs.processes
+            for process in inputs.processes
         ],
         "l2": [
-            {
-                "origin": str(process.command.origin),
-                "least_bytes": sum(memory.least_pools_bytes),
-                "most_bytes": None
-                if isinstance(memory.most_pools_bytes, Unknown)
-                else sum(memory.most_pools_bytes),
-                "why": memory.why,
-            }
-            for process in sizing.inputs.processes
-            for memory in (sizing.inputs.memory.get(process.number),)
-            if memory is not None
+            _l2(process, inputs.memory[process.number])
+            for process in inputs.processes
+            if process.number in inputs.memory
         ],
         "needs": _needs(sizing),
         "admission": [_admission(admission) for admission in sizing.admissions],
@@ -78,6 +73,17 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
         ],
     }
     return answer
+
+
+def _l2(process: LaunchProcess, memory: ServerMemory) -> Json:
+    """Return the L2 pools of a rank for JSON."""
+    most = memory.most_pools_bytes
+    return {
+        "origin": str(process.command.origin),
+        "least_bytes": sum(memory.least_pools_bytes),
+        "most_bytes": None if isinstance(most, Unknown) else sum(most),
+        "why": memory.why,
+    }
 
 
 def _needs(sizing: LaunchSizing) -> Json | None:
@@ -126,13 +132,8 @@ def _finding(finding: RuleFinding) -> Json:
 
 def error_object(exit_code: int, message: str) -> Json:
     """Return the object for a command that gave no answer."""
-    return {
-        "schema": SCHEMA,
-        "rule": None,
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }
+    answer = {"schema": SCHEMA, "rule": None, "status": "error"}
+    return {**answer, "exit_code": exit_code, "error": message}
 
 
 def _pools(sizing: Sizing) -> list[Json]:
@@ -161,17 +162,16 @@ def _pools(sizing: Sizing) -> list[Json]:
 def _counts(sizing: Sizing, spot: Spot) -> Json:
     """Return the pages needed, taken and available at one spot."""
     have = sizing.stock.get(spot, Unknown("not read"))
+    why = None
     if isinstance(have, Unknown):
-        available, why = None, have.reason
-    else:
-        available, why = have.least_pages, None
-        if have.least_pages != have.most_pages:
-            why = f"between {have.least_pages} and {have.most_pages}"
+        why = have.reason
+    elif have.least_pages != have.most_pages:
+        why = f"between {have.least_pages} and {have.most_pages}"
     return {
         "need_pages": sizing.verdict.needs.get(spot, 0),
         "start_pages": sizing.verdict.start.get(spot, 0),
         "taken_pages": taken_pages(sizing, spot),
-        "available_pages": available,
+        "available_pages": None if isinstance(have, Unknown) else have.least_pages,
         "available_unknown": why,
     }
 

@@ -28,12 +28,9 @@ Paint = Callable[[str, str], str]
 INDENT = 2
 # What the answer is not about.
 _NEXT = "Next: mooncake-preflight check, of the same launch: ports, limits, devices and the rest"
+_EVERY = "every mapping that is asked for gets its huge pages"
 HEADLINES = {
-    "fits": (
-        "FITS (huge pages and memory)",
-        "green",
-        "every mapping that is asked for gets its huge pages",
-    ),
+    "fits": ("FITS (huge pages and memory)", "green", _EVERY),
     "falls_back": ("STARTS, NOT AS ASKED", "yellow", "something asked for is not used"),
     "fails": ("WILL NOT START", "red", "a mapping that must succeed can be left without pages"),
     "planning_only": ("NO POOL TO JUDGE", "yellow", "the kernel shows no huge page pool here"),
@@ -46,13 +43,7 @@ BACKINGS = {
     Backing.REGULAR: "regular pages",
     Backing.NONE: "not mapped",
 }
-_SEVERITY_COLOURS = {
-    "fail": "red",
-    "corrupts": "red",
-    "unused": "red",
-    "warn": "yellow",
-    "note": "cyan",
-}
+_COLOURS = dict.fromkeys(("fail", "corrupts", "unused"), "red") | {"warn": "yellow", "note": "cyan"}
 SHORTAGES = {
     OnShortage.FAILS: "fails",
     OnShortage.FALLS_BACK: "falls back",
@@ -61,38 +52,26 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """Return the parts that were not read, each by name, and the notes.
-
-    A note that comes again stands there once, with a count.
-    """
-    lines = [_filled(f"  {each.text}") for each in sizing.unread]
-    parts = ["\n".join(["Not read", *lines])] if lines else []
-    if sizing.group is not None:
-        parts.insert(0, f"Host\n  {sizing.group.text}")
+    """Return the parts that were not read, each by name, and the notes. A note that comes again
+    stands there once, with a count."""
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
             places.setdefault((note.id, note.text), []).append(note.origin)
-    notes = [
-        f"  {text} ({origins[0]}{_again(len(origins))}) [{identifier}]"
-        for (identifier, text), origins in places.items()
-    ]
-    if notes:
-        parts.append("\n".join(["How it was read", *map(_filled, notes)]))
-    return "\n\n".join(parts)
-
-
-def _again(number: int) -> str:
-    return "" if number == 1 else f" and {number - 1} more places" if number > 2 else " and 1 more"
+    notes = []
+    for (identifier, text), (first, *others) in places.items():
+        again = f" and {len(others)} more{' places' * (len(others) > 1)}" if others else ""
+        notes.append(_filled(f"  {text} ({first}{again}) [{identifier}]"))
+    host = "" if sizing.group is None else f"Host\n  {sizing.group.text}"
+    not_read = _part("Not read", [_filled(f"  {each.text}") for each in sizing.unread])
+    return _parts(host, not_read, _part("How it was read", notes))
 
 
 def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
     """Return the answer about a launch as it was written; ``explained`` with each need's formula.
-
-    ``paint`` colours a text: paint(text, colour).
-    """
-    lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
-    reading, left_out = _reading_text(sizing), ("\n".join(["Not started", *lines]) if lines else "")
+    ``paint`` colours a text: paint(text, colour)."""
+    left_out = _part("Not started", [_filled(f"  {text}") for text in sizing.reading.left_out])
+    reading = _reading_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
     word, colour, meaning = HEADLINES[sizing.status]
     if sizing.status == "fails":
@@ -105,10 +84,8 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
         verdict += f"\n  Of its huge pages: {_headline(shown)[1]}"
         body = sizing_text(shown, rule, paint, findings, verdict, left_out=left_out)
     else:
-        if sizing.status == "fits" and not shown.need_bytes and sizing.regular_bytes:
-            verdict = f"{paint(word, colour)}: {_without_huge_pages(sizing.regular_bytes)}"
-        else:
-            verdict = ""
+        plain = sizing.status == "fits" and not shown.need_bytes and sizing.regular_bytes
+        verdict = f"{paint(word, colour)}: {_without_huge_pages(plain)}" if plain else ""
         body = sizing_text(shown, rule, paint, findings, verdict, _NEXT, left_out)
     needs = ""
     if explained:
@@ -136,12 +113,12 @@ def sizing_text(
     then: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer. verdict: if another rule decides.
-
-    then: what to do next, of a launch whose pages are there. left_out: what of it is in no number.
-    """
+    """Return the whole answer. verdict: if another rule decides. then: what to do next, of a launch
+    whose pages are there. left_out: what of it is in no number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
+    notes = [*sizing.unused, *sizing.inputs.notes]
+    noted = [line for note in notes for line in _wrapped(f"  - {note.text} [{note.id}]", 2)]
     # Without HiCache and Mooncake there is nothing to put into a table.
     empty = rule != "documented" and not any(process.allocations for process in sizing.asked)
     return _parts(
@@ -151,13 +128,19 @@ def sizing_text(
         *([] if empty else [_processes(sizing), _pools(sizing), _documented(sizing)]),
         _inputs(sizing),
         _findings(findings, paint),
-        _notes(sizing),
+        _part("Notice", noted),
         _advice(sizing),
     )
 
 
 def _parts(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part)
+
+
+def _part(head: str, lines: Iterable[str]) -> str:
+    """Return lines below their head; "" without lines."""
+    text = "\n".join(lines)
+    return f"{head}\n{text}" if text else ""
 
 
 def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
@@ -169,13 +152,9 @@ def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
         mend = finding.remedy or rule.remedy
         text = f"{finding.text}{where}: {rule.consequence}. To mend it: {mend} [{rule.id}]"
         first, *rest = _wrapped(f"  {severity}: {text}")
-        painted = paint(severity, _SEVERITY_COLOURS[severity])
+        painted = paint(severity, _COLOURS[severity])
         lines += [f"  {painted}{first[2 + len(severity) :]}", *rest]
-    return (
-        "\n".join(["Settings as written, and what the program makes of them", *lines])
-        if lines
-        else ""
-    )
+    return _part("Settings as written, and what the program makes of them", lines)
 
 
 def _admissions(sizing: LaunchSizing) -> str:
@@ -187,13 +166,12 @@ def _admissions(sizing: LaunchSizing) -> str:
             continue
         answer = admission.refused or admission.late
         when = "refuses" if admission.refused else "may refuse its slowest rank"
-        lines.append(
-            f"  {admission.origin}: {f'{when}: {answer}' if answer else 'admits the L2 pool'}"
-        )
+        answer = f"{when}: {answer}" if answer else "admits the L2 pool"
+        lines.append(f"  {admission.origin}: {answer}")
         if admission.pages is not None:
             span, why = admission.pages.span, admission.pages.reason
             lines.append(f"    numbers of huge pages with which it starts: {span}; {why}")
-    return "\n".join(["SGLang's own check of host memory", *map(_filled, lines)]) if lines else ""
+    return _part("SGLang's own check of host memory", map(_filled, lines))
 
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
@@ -207,12 +185,8 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
                 amount = f"{format_bytes(need.value)} ({need.value} bytes)"
             lines.append(f"  {kind}: {need.what}, {need.owner}: {amount} = {need.formula}")
             inputs.update(shown if need.given is None else [need.given])
-    lines.append("From")
-    lines += [
-        f"  {name} = {shown_input.value} ({shown_input.origin})"
-        for name, shown_input in inputs.items()
-    ]
-    return "\n".join(map(_filled, lines))
+    sources = (f"  {name} = {each.value} ({each.origin})" for name, each in inputs.items())
+    return "\n".join(map(_filled, (*lines, "From", *sources)))
 
 
 def _headline(sizing: Sizing) -> tuple[str, str, str]:
@@ -232,10 +206,11 @@ def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
     # As check says it, and as it is set: what the nodes of a pool have to hold together.
     needs, start = pool_needs(sizing.verdict.needs), pool_needs(sizing.verdict.start)
     for short in sizing.verdict.shortages:
-        lines.append(
-            f"  {_where(short.spot)}: have {_have(short.available)}, "
-            + _needs(short.spot, needs.get(short.spot, 0), start.get(short.spot, 0))
-        )
+        spot, need = short.spot, needs.get(short.spot, 0)
+        text = f"need {need} ({format_bytes(need * spot.page_size_bytes)})"
+        if 0 < start.get(spot, 0) < need:
+            text += f", {start[spot]} to start for certain"
+        lines.append(f"  {_where(spot)}: have {_have(short.available)}, {text}")
     if sizing.need_bytes:
         lines.append(f"  Set: {to_set(sizing)}")
     lines += [f"  {then}"] if then else []
@@ -244,14 +219,6 @@ def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
 
 def _filled(text: str) -> str:
     return "\n".join(_wrapped(text))
-
-
-def _needs(spot: Spot, need: int, start: int) -> str:
-    size = spot.page_size_bytes
-    text = f"need {need} ({format_bytes(need * size)})"
-    if 0 < start < need:
-        text += f", {start} to start for certain"
-    return text
 
 
 def _have(have: Stock | Unknown) -> str:
@@ -292,10 +259,8 @@ def _processes(sizing: Sizing) -> str:
 def _table(
     rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
-    """Return a table as wide as the terminal.
-
-    Where that is too narrow, words go on in the next line.
-    """
+    """Return a table as wide as the terminal. Where that is too narrow, words go on in the next
+    line."""
     return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
@@ -331,15 +296,9 @@ def _pools(sizing: Sizing) -> str:
     rows = []
     for spot in spots:
         need, taken = needs.get(spot, 0), taken_pages(sizing, spot)
-        rows.append(
-            [
-                _where(spot),
-                str(need),
-                format_bytes(need * spot.page_size_bytes),
-                _have(sizing.stock.get(spot, Unknown("not read"))),
-                "?" if taken is None else str(taken),
-            ]
-        )
+        row = [_where(spot), str(need), format_bytes(need * spot.page_size_bytes)]
+        have = _have(sizing.stock.get(spot, Unknown("not read")))
+        rows.append([*row, have, "?" if taken is None else str(taken)])
     for spot, pages in pool_needs(needs).items():
         if pages > needs[spot]:
             size = format_bytes(pages * spot.page_size_bytes)
@@ -362,14 +321,6 @@ def _documented(sizing: Sizing) -> str:
     return "\n".join([_table(shown, heads, right=(1, 2)), *comparison])
 
 
-def _notes(sizing: Sizing) -> str:
-    notes = [*sizing.unused, *sizing.inputs.notes]
-    if not notes:
-        return ""
-    lines = [line for note in notes for line in _wrapped(f"  - {note.text} [{note.id}]", 2)]
-    return "\n".join(["Notice", *lines])
-
-
 def _advice(sizing: Sizing) -> str:
     """Return the numbered recommendations with their commands."""
     lines = []
@@ -377,7 +328,7 @@ def _advice(sizing: Sizing) -> str:
         text = item.text[:1].upper() + item.text[1:]
         lines += _wrapped(f"  {number}. {text} [{item.id}]", 3)
         lines += [f"       {command}" for command in item.commands]
-    return "\n".join(["Do", *lines]) if lines else ""
+    return _part("Do", lines)
 
 
 def _inputs(sizing: Sizing) -> str:
@@ -406,24 +357,18 @@ def _wrapped(text: str, further: int = 4) -> list[str]:
 
 
 def compare_rules(sizing: Sizing) -> str:
-    """Return sentences about the documented rule.
-
-    They tell its status, its distance to the exact need, and why.
-    """
+    """Return sentences about the documented rule. They tell its status, its distance to the exact
+    need, and why."""
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
     message = f"The documented rule says {documented.status} (exit {documented.exit_code})."
-    difference = target - need
-    reasons = "; ".join(_reasons(sizing))
-    because = f": {reasons}" if reasons else ""
-    if difference > 0:
-        text = f"It asks for {format_bytes(difference)} more than the library takes{because}."
-    elif difference < 0:
-        text = f"It misses {format_bytes(-difference)} of what the library takes{because}."
-    else:
-        text = f"Its target is what the library takes{because}."
-    verdicts = _verdicts(sizing)
-    return " ".join(part for part in (message, text, verdicts) if part)
+    because = "".join(f": {reasons}" for reasons in ["; ".join(_reasons(sizing))] if reasons)
+    text = f"Its target is what the library takes{because}."
+    if target > need:
+        text = f"It asks for {format_bytes(target - need)} more than the library takes{because}."
+    elif target < need:
+        text = f"It misses {format_bytes(need - target)} of what the library takes{because}."
+    return " ".join(part for part in (message, text, _verdicts(sizing)) if part)
 
 
 def _reasons(sizing: Sizing) -> list[str]:
@@ -434,20 +379,16 @@ def _reasons(sizing: Sizing) -> list[str]:
     reasons: list[str] = []
     sharers = terms.tp_size * terms.pp_size
     if terms.segment_scope == "instance" and terms.segment_bytes and sharers > 1:
-        reasons.append(
-            f"it counts the segment once per rank, and SGLang divides it among {sharers}"
-        )
+        divided = f"SGLang divides it among {sharers}"
+        reasons.append(f"it counts the segment once per rank, and {divided}")
     first = sizing.asked[0].allocations
     in_arena = [a.what for a in first if a.backing is Backing.ARENA]
     if terms.arena_bytes and in_arena:
         reasons.append(f"it adds the arena to what the arena holds ({' and '.join(in_arena)})")
     if sizing.inputs.ranks > terms.tp_size:
-        reasons.append(
-            f"it counts {terms.tp_size} ranks, and {sizing.inputs.ranks} run "
-            f"(tp {terms.tp_size} x pp {terms.pp_size} x dp {terms.dp_size})"
-        )
-    direct = [a for a in first if a.what is MemoryKind.LOCAL_BUFFER and a.pages]
-    if direct:
+        sizes = f"tp {terms.tp_size} x pp {terms.pp_size} x dp {terms.dp_size}"
+        reasons.append(f"it counts {terms.tp_size} ranks, and {sizing.inputs.ranks} run ({sizes})")
+    if any(a.what is MemoryKind.LOCAL_BUFFER and a.pages for a in first):
         reasons.append("it leaves out the local buffer")
     if settings.arena_bytes and not terms.arena_bytes:
         reasons.append("it does not see the arena that the environment asks for")

@@ -29,7 +29,6 @@ LMCACHE_STORE = {
     "mooncake_master_server_addr": "10.0.0.1:50051",
 }
 
-
 LATENT = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "model_type": "deepseek_v2",

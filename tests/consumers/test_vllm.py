@@ -207,9 +207,6 @@ def test_workers_that_nobody_can_count_are_unknown(words: str) -> None:
     [
         (["--kv-transfer-config", '{"kv_connector":"OffloadingConnector","kv_role":"kv_both",'
           '"kv_connector_extra_config":{"cpu_bytes_to_use": 80m}}'], 80 * 10**6),
-        (["--kv-transfer-config.kv_connector", "OffloadingConnector",
-          "--kv-transfer-config.kv_role=kv_both",
-          "--kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use", "2G"], 2 * GIB),
         (["--kv-offloading-size", "1.5"], 3 * GIB // 2),
         (["--kv-offloading-size", "1", "--kv-transfer-config",
           '{"kv_connector":"MooncakeConnector","kv_role":"kv_producer"}'], GIB),
@@ -227,13 +224,11 @@ def test_the_simple_pool_is_divided_among_the_workers() -> None:
     assert (pool.memory.bytes, pool.of_engine) == (2 * GIB, False)
 
 
-def test_words_of_a_configuration_file_stand_in_front() -> None:
-    texts = {"c.yaml": "tensor-parallel-size: 4\nkv_offloading_size: 3\nenforce-eager: false\n"}
-    words = [Word(t, ORIGIN) for t in "serve m --config c.yaml -tp 2".split()]
-    found = read_vllm(words, {}, lambda name: texts[name])
-    assert (found.workers, found.pools[0].memory.bytes) == (2, 3 * GIB)
-    missing = read("serve", "--config", "far.yaml")
-    assert "far.yaml: not here" in missing.uncounted[0]
+@pytest.mark.parametrize("words", ["--config c.yaml", "--kv-transfer-config.kv_role kv_both"])
+def test_words_that_are_not_read_leave_all_others_unknown(words: str) -> None:
+    found = read("serve", "m", *words.split())
+    assert words.split()[0] in found.uncounted[0]
+    assert isinstance(found.ranks, Unknown)
 
 
 def test_the_bootstrap_port_is_the_prefillers() -> None:

@@ -39,8 +39,7 @@ def test_two_segments_on_other_nodes_are_two_mappings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_bytes", "records"),
-    [(16 * MIB, []), (64 * 1024, []), (1, [82 * MIB * 118])],
+    ("block_bytes", "records"), [(16 * MIB, []), (64 * 1024, []), (1, [82 * MIB * 118])]
 )
 def test_each_hot_block_has_a_record(block_bytes: int, records: list[int]) -> None:
     """MC_STORE_LOCAL_HOT_BLOCK_SIZE=1MB is a byte: a cache of 82 MiB then takes about 10 GB."""

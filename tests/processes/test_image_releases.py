@@ -144,15 +144,7 @@ def test_what_a_host_has_installed_says_nothing_of_an_image(
 ) -> None:
     """demo:h800 has SGLang 0.5.23, where that flag's beginning fits two."""
     (tmp_path / "launch.sh").write_text(text)
-    run(
-        [
-            "check",
-            "--json",
-            "--root",
-            "demo:h800",
-            str(tmp_path / "launch.sh"),
-        ]
-    )
+    run(["check", "--json", "--root", "demo:h800", str(tmp_path / "launch.sh")])
     found = json.loads(capsys.readouterr().out)["findings"]
     said = [(one["check"], one["status"]) for one in found if one["check"].startswith("argument")]
     assert [one for one in said if one[1] != "pass"] == ([(rule, status)] if rule else [])

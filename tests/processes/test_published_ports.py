@@ -219,10 +219,7 @@ DP_ATTENTION = "--tp 2 --dp 2 --enable-dp-attention"
         (f"{SERVER} 1 --dist-init-addr a:9 &\n{SERVER} 2 --dist-init-addr b:9", set()),
         # --nccl-port is not read beside --dist-init-addr, nor either with the variable.
         (f"{SERVER} 30000 --dist-init-addr h:9 --nccl-port 30000", set()),
-        (
-            f"SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE=env:// {SERVER} 9 --dist-init-addr h:9",
-            set(),
-        ),
+        (f"SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE=env:// {SERVER} 9 --dist-init-addr h:9", set()),
         # Another node than rank 0 binds neither.
         (f"{SERVER} 9 --nnodes 2 --node-rank 1 --dist-init-addr h:9", set()),
         # DP attention binds +1, +2 and +5 of --dist-init-addr, or of the HTTP port + 233.

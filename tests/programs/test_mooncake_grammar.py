@@ -154,10 +154,7 @@ def test_no_environment_makes_the_reader_raise(environment: dict[str, str], patc
         ({"MC_STORE_LOCAL_HOT_CACHE_SIZE": "4GB"}, "hot-cache-size-misread", "as 4 bytes"),
         ({"MC_STORE_LOCAL_HOT_CACHE_SIZE": "many"}, "hot-cache-size-misread", "no cache"),
         (
-            {
-                "MC_STORE_LOCAL_HOT_CACHE_SIZE": "85983232",
-                "MC_STORE_LOCAL_HOT_BLOCK_SIZE": "1MB",
-            },
+            {"MC_STORE_LOCAL_HOT_CACHE_SIZE": "85983232", "MC_STORE_LOCAL_HOT_BLOCK_SIZE": "1MB"},
             "hot-cache-size-misread",
             "as 1 bytes",
         ),

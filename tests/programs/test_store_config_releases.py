@@ -44,8 +44,7 @@ def test_the_config_file_came_with_0_5_3(version: str, source: Source) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "source"),
-    [("0.5.6", Source.ENVIRONMENT), ("0.5.7", Source.EXTRA_CONFIG)],
+    ("version", "source"), [("0.5.6", Source.ENVIRONMENT), ("0.5.7", Source.EXTRA_CONFIG)]
 )
 def test_a_client_address_counts_since_0_5_7(version: str, source: Source) -> None:
     config = read(version, {"client_server_address": "c:1"}, {"MOONCAKE_MASTER": "m:1"})

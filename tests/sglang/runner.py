@@ -38,7 +38,6 @@ INSIDE = tuple(
     ).split()
 )
 
-
 torch: Any = importlib.import_module("torch")
 psutil: Any = importlib.import_module("psutil")
 

@@ -10,10 +10,7 @@ import pytest
 
 from checks.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import FreeMemory, gate
-from preflight.sglang.host_pool_records import (
-    HostPool,
-    HostPools,
-)
+from preflight.sglang.host_pool_records import HostPool, HostPools
 from preflight.sglang.host_pools import host_pools
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run_all
@@ -36,10 +33,8 @@ def real_bytes(pool: HostPool, version: str) -> list[int]:
 
 
 def outcome(version: str, case: Case) -> str | HostPools:
-    """What is predicted: the pools, or the words with which SGLang stops.
-
-    The runner maps nothing that it does not touch: as on huge pages, memory stays available.
-    """
+    """What is predicted: the pools, or the words with which SGLang stops. The runner maps nothing
+    that it does not touch: as on huge pages, memory stays available."""
     pools = host_pools(case.request(version))
     if not isinstance(pools, HostPools):
         return getattr(pools, "reason", "")

@@ -82,7 +82,7 @@ def test_older_releases_have_other_defaults() -> None:
 
 def test_a_bound_pool_is_exact() -> None:
     bounds = interval(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
-    assert bounds.exact
+    assert bounds.least == bounds.most
     assert bounds.most == 99_968
     host = host_bytes(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
     assert host == [29_491_200_000] * 2
@@ -96,7 +96,7 @@ def test_more_tokens_asked_for_than_fit_is_an_upper_bound() -> None:
 
 def test_without_a_gpu_the_tokens_asked_for_are_all_that_is_known() -> None:
     bounds = interval(ask(gpu_bytes=Unknown("no GPU"), max_total_tokens=100_000))
-    assert (bounds.most, bounds.exact) == (99_968, True)
+    assert (bounds.least, bounds.most) == (99_968, 99_968)
     assert "if as many fit" in bounds.reason
     assert isinstance(device_tokens(ask(gpu_bytes=Unknown("no GPU"))), Unknown)
 

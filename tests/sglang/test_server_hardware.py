@@ -36,8 +36,7 @@ def test_gpus_that_agree_are_asked_only_where_that_is_wanted(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
-    [({"memory_bytes": 40 << 30}, "GPUs differ"), ({"mig": 1}, "MIG divides it")],
+    ("change", "why"), [({"memory_bytes": 40 << 30}, "GPUs differ"), ({"mig": 1}, "MIG divides it")]
 )
 def test_gpus_that_do_not_agree_are_not_guessed_from(
     tmp_path: Path, change: dict[str, object], why: str

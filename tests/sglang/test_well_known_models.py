@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.sglang.model import (
-    WellKnownModel,
-    _table,
-    well_known_model,
-    well_known_names,
-)
+from preflight.sglang.model import WellKnownModel, _table, well_known_model, well_known_names
 from preflight.sglang.model_geometry import AttentionKind, LayerKind
 from tests.tables import each_row
 

@@ -116,9 +116,7 @@ STORE = f"MOONCAKE_MASTER=10.0.0.9:50051 {SERVER} --hicache-storage-backend moon
 
 def test_k_and_v_are_registered_as_two_halves(tmp_path: Path, root: Root) -> None:
     """Qwen3-14B tp 2, 30 GB: 30 005 002 240 bytes, registered as 2 x 15 002 501 120 since 0.5.21.
-
-    One rank's segment is 4 GiB / 2.
-    """
+    One rank's segment is 4 GiB / 2."""
     text = f"{STORE} --model-path Qwen/Qwen3-14B --tp 2 --hicache-size 30\n"
     needs = _needs(_script(tmp_path, text), root)
     assert len(needs.processes) == 2
@@ -147,9 +145,7 @@ def test_a_latent_row_is_registered_whole(tmp_path: Path, root: Root) -> None:
 
 def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -> None:
     """DeepSeek-R1, 1 GB: Mooncake 0.3.13 registers the bytes, 0.3.14 all 2 MiB pages of the pool.
-
-    Seen in 0.3.14's log: segment_size=65011712, logical_size=64000000.
-    """
+    Seen in 0.3.14's log: segment_size=65011712, logical_size=64000000."""
     text = (
         f"MC_STORE_USE_HUGEPAGE=1 {STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
         "--hicache-size 1\n"
@@ -246,8 +242,7 @@ def test_a_client_registers_what_is_not_known_of_its_ranks(tmp_path: Path, root:
 
 
 @pytest.mark.parametrize(
-    ("shared", "offset"),
-    [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)],
+    ("shared", "offset"), [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)]
 )
 def test_a_hot_cache_of_malloc_begins_inside_a_page(
     tmp_path: Path, root: Root, shared: str, offset: int

@@ -267,10 +267,8 @@ def test_a_dependency_that_is_not_installed_is_no_defect(
 def test_what_is_set_at_boot_counts_where_it_will_lie(
     ask: Ask, gpus: int, at_boot: str, status: str, said: str
 ) -> None:
-    """147336 pages on each node with 8 ranks, as plan has it; a sysctl spreads its number evenly.
-
-    4 ranks on node 0: 4 x (14306 L2 + 4096 arena + 16384 of the segment), and 16384 free.
-    """
+    """147336 pages on each node with 8 ranks, as plan has it; a sysctl spreads its number evenly. 4
+    ranks on node 0: 4 x (14306 L2 + 4096 arena + 16384 of the segment), and 16384 free."""
     files = {"/etc/sysctl.d/90-mooncake.conf": at_boot} if at_boot else {}
     launch = HUGE if gpus == 8 else HUGE.replace("--tp 8", "--tp 4")
     on = replace(gpu_host(), files=files)

@@ -28,7 +28,6 @@ QUICK_START = (
 )
 SMALL = "--tp-size 1 --hicache-size 20mb --global-segment-size 64mb"  # 10 + 8 + 32 pages
 
-
 COMMAND = (sys.executable, "-m", "preflight.cli.sizing")
 
 
@@ -240,10 +239,7 @@ def test_every_input_says_where_it_came_from(tmp_path: Path) -> None:
         root,
     )
     inputs = got["inputs"]
-    assert inputs["use_hugepage"] == {
-        "value": True,
-        "origin": "environment, MC_STORE_USE_HUGEPAGE",
-    }
+    assert inputs["use_hugepage"] == {"value": True, "origin": "environment, MC_STORE_USE_HUGEPAGE"}
     assert inputs["arena_pool_bytes"]["value"] == 64 * MIB
     assert inputs["arena_pool_bytes"]["origin"].startswith("environment")
     assert inputs["protocol"] == {"value": "rdma", "origin": "environment, MOONCAKE_PROTOCOL"}
@@ -266,8 +262,7 @@ def test_rdma_without_a_device_is_said(host: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "pages"),
-    [("instance", 4 * (10 + 8 + 8)), ("process", 4 * (10 + 8 + 32))],
+    ("scope", "pages"), [("instance", 4 * (10 + 8 + 8)), ("process", 4 * (10 + 8 + 32))]
 )
 def test_the_segment_is_the_instances_or_the_processes(scope: str, pages: int, host: Path) -> None:
     got = answer(
@@ -387,10 +382,7 @@ def test_missing_flags_are_a_usage_error() -> None:
 @pytest.mark.slow
 def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     done = subprocess.run(
-        [*COMMAND, "--tp-size", b"\xff\xfe", "--json"],
-        capture_output=True,
-        cwd=ROOT,
-        check=False,
+        [*COMMAND, "--tp-size", b"\xff\xfe", "--json"], capture_output=True, cwd=ROOT, check=False
     )
     assert done.returncode == 64
     assert b"Traceback" not in done.stderr

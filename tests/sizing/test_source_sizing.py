@@ -168,10 +168,7 @@ def admission(sizing: LaunchSizing) -> Admission:
     return found
 
 
-@pytest.mark.parametrize(
-    ("words", "asked"),
-    [("--tp $TP --hicache-size 30", 1), ("--tp $TP", 0)],
-)
+@pytest.mark.parametrize(("words", "asked"), [("--tp $TP --hicache-size 30", 1), ("--tp $TP", 0)])
 def test_a_gate_whose_sizes_are_not_known_is_unknown_and_no_skip(
     tmp_path: Path, words: str, asked: int
 ) -> None:
