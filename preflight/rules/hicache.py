@@ -467,9 +467,7 @@ def _is_own(word: Word) -> bool:
     return all(name in OWN_ARGUMENTS for name in word.unresolved)
 
 
-def _open_words(
-    processes: tuple[LaunchProcess, ...],
-) -> Iterator[tuple[LaunchProcess, Word]]:
+def _open_words(processes: tuple[LaunchProcess, ...]) -> Iterator[tuple[LaunchProcess, Word]]:
     for process in processes:
         if process.kind in _READ:
             yield from ((process, word) for word in process.open_words)

@@ -10,12 +10,7 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
-from preflight.processes.processes import (
-    GFLAGS_PROGRAMS,
-    LaunchProcess,
-    ProcessKind,
-    SglangServer,
-)
+from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, SglangServer
 from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
     TRUE,

@@ -334,8 +334,7 @@ def _skips(no_proxy: str, host: str) -> bool:
 
 
 def _numbers(
-    processes: tuple[LaunchProcess, ...],
-    said: Callable[[Number, str, NumberRead], str | None],
+    processes: tuple[LaunchProcess, ...], said: Callable[[Number, str, NumberRead], str | None]
 ) -> Iterator[Seen]:
     """Yield a finding for every number variable about which ``said`` returns a text.
 

@@ -173,9 +173,7 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
     return setting.kind, setting.name, setting.unit
 
 
-def _merge(
-    wishes: Iterable[Wish],
-) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
+def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
     """Return one wish for each setting, with every reason; and the conflicts that were decided."""
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}

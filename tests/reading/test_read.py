@@ -129,11 +129,7 @@ def test_what_is_not_read_is_named_and_the_exit_code_says_so(read: Callable[...,
     found = answer(read(text, "--json"))
     assert found["exit_code"] == 3
     said = [(each["what"], each["origin"].rpartition(":")[2]) for each in found["unread"]]
-    assert said == [
-        ("vllm serve Qwen/Qwen3-8B", "5"),
-        ("source-not-read", "3"),
-        ("condition", "4"),
-    ]
+    assert said == [("vllm serve Qwen/Qwen3-8B", "5"), ("source-not-read", "3"), ("condition", "4")]
     client = found["processes"][1]
     assert client["program"] == "mooncake_client"
     assert "how many times it runs is not known" in client["count"]["unknown"]

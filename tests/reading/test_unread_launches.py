@@ -40,10 +40,7 @@ def test_what_is_not_read_is_named_and_does_not_pass(
 
 @pytest.mark.parametrize(
     ("server", "loader"),
-    [
-        (SERVER, "--enable-lmcache"),
-        ("vllm serve Qwen/Qwen3-8B", "a kv_connector LMCache.."),
-    ],
+    [(SERVER, "--enable-lmcache"), ("vllm serve Qwen/Qwen3-8B", "a kv_connector LMCache..")],
 )
 def test_what_would_load_a_cache_is_named_with_the_variables_to_remove(
     server: str, loader: str

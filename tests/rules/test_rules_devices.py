@@ -21,10 +21,7 @@ EXAMPLES = [
         (GOOD,),
         "the store has no device",
         (
-            (
-                f"{STORE} --mooncake-ib-device mlx5_0",
-                {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"},
-            ),
+            (f"{STORE} --mooncake-ib-device mlx5_0", {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"}),
             # A rank whose segment lies in a mooncake_client has no engine for it.
             env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_CLIENT="10.0.0.1:50052"),
         ),

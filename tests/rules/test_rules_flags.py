@@ -6,13 +6,7 @@ import pytest
 import write_mooncake_flags as table
 
 from preflight.launches.source import Origin, Word
-from preflight.programs.mooncake_flags import (
-    Flag,
-    as_double,
-    flags_of,
-    is_on,
-    value_of,
-)
+from preflight.programs.mooncake_flags import Flag, as_double, flags_of, is_on, value_of
 from preflight.rules.launch_rules import findings
 from preflight.rules.programs import refused_by_release
 from tests.builders.launch_text import understood

@@ -61,18 +61,9 @@ EXAMPLES = [
         OFFLOAD,
         sglang=("0.5.20", "0.5.23"),
     ),
+    MemoryExample("gate-blind-to-hugepages", GOOD, "puts the L2 pool on huge pages", env()),
     MemoryExample(
-        "gate-blind-to-hugepages",
-        GOOD,
-        "puts the L2 pool on huge pages",
-        env(),
-    ),
-    MemoryExample(
-        "mooncake-too-old",
-        GOOD,
-        "older than 0.3.8.post1",
-        GOOD,
-        mooncake=("0.3.8", "0.3.8.post1"),
+        "mooncake-too-old", GOOD, "older than 0.3.8.post1", GOOD, mooncake=("0.3.8", "0.3.8.post1")
     ),
     MemoryExample(
         "tenant-unsupported",
@@ -175,11 +166,7 @@ EXAMPLES += [
         sglang=("0.5.18", "0.5.18"),
     ),
     MemoryExample(
-        "pinned-in-one-call",
-        f"{BIG} 550",
-        "in one call",
-        f"{BIG} 550",
-        sglang=("0.5.18", "0.5.19"),
+        "pinned-in-one-call", f"{BIG} 550", "in one call", f"{BIG} 550", sglang=("0.5.18", "0.5.19")
     ),
     MemoryExample(
         "pinned-in-one-call",

@@ -7,16 +7,7 @@ import pytest
 from preflight.launches.shell_script import read_script
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, STORE, understood
-from tests.builders.rule_examples import (
-    ADDRESS,
-    CONFIG,
-    GOOD,
-    Example,
-    Line,
-    env,
-    extra,
-    prove,
-)
+from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, env, extra, prove
 from tests.tables import each_row
 
 EXAMPLES = [

@@ -291,18 +291,10 @@ OWN_NAMES = '"amd.com/gpu": "2", "rdma/rdma_shared_device_a": "1"'
 
 
 @pytest.mark.parametrize(
-    ("limits", "asked"),
-    [
-        ("", {"nvidia.com/gpu": "2", "rdma/hca": "1"}),
-        (OWN_NAMES, {}),
-    ],
+    ("limits", "asked"), [("", {"nvidia.com/gpu": "2", "rdma/hca": "1"}), (OWN_NAMES, {})]
 )
 def test_a_pod_that_has_a_resource_is_not_asked_to_have_it_under_another_name_too(
-    limits: str,
-    asked: dict[str, str],
-    run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    limits: str, asked: dict[str, str], run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kubernetes counts each name for itself: no node has both, and the pod stays Pending."""
     place = tmp_path / "pod.yaml"
@@ -338,15 +330,10 @@ services:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked"),
-    [("", True), ("gpus: all", False), ("runtime: nvidia", False)],
+    ("gpus", "asked"), [("", True), ("gpus: all", False), ("runtime: nvidia", False)]
 )
 def test_a_compose_service_that_has_gpus_is_not_given_them_twice(
-    gpus: str,
-    asked: bool,
-    run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    gpus: str, asked: bool, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "compose.yaml"
     place.write_text(COMPOSE.format(gpus=gpus))
