@@ -194,11 +194,7 @@ def comparisons_of(condition: Expression | None) -> list[Comparison]:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds. fact: returns a fact's value by its name.
-
-    A value is a text, number, truth value, a set of which any may hold, None for an absent one,
-    or Unknown.
-    """
+    """Tell whether a condition holds; fact: returns a value, a set of values, None or Unknown."""
     if isinstance(condition, Comparison):
         return _test(condition, fact(condition.fact))
     if condition.op == "not":
@@ -273,11 +269,7 @@ def _in(affected: Affected, span: Range, key: Any) -> bool:
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return a key that orders versions, or Unknown if ``text`` is no version.
-
-    Wheels by PEP 440 without the build part, others (``7.0.0-31-generic``, ``595.71.05``) by
-    their leading numbers.
-    """
+    """Return a key that orders versions (PEP 440, or leading numbers), or Unknown for no version.."""
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 
@@ -357,11 +349,7 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a record holds of a package alone, which is all that a scanner knows.
-
-    That is a wheel that is bad by itself, or a security advisory; never a record without an end,
-    which would match every release to come.
-    """
+    """Tell whether a record holds of a package alone, which a scanner knows, and ends."""
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself

@@ -129,10 +129,7 @@ _MOST_DEVICES = 2
 
 
 def _with_folders(words: Sequence[str]) -> list[str]:
-    """Return an engine's words with the folder in place of many devices of it.
-
-    Docker and Podman give a container every device of a folder.
-    """
+    """Return an engine's words with the folder in place of many devices below."""
     folders = [word.rpartition("/")[0] for word in words if word.startswith("--device=/dev/")]
     many = {folder for folder in folders if folders.count(folder) > _MOST_DEVICES}
     many -= {"--device=/dev"}

@@ -38,10 +38,9 @@ def checked(
     slow: Callable[[list[str]], None] | None = None,
     measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
-    """Judge ``launch`` on the host at ``root``. Raises UsageError.
+    """Judge ``launch`` on the host at ``root``; ``slow`` hears of slow topics.
 
-    more_topics: topics to read beside those of the checks. slow: called with the topics that
-    take long. measured: judges by rates that were measured.
+    Raises UsageError.
     """
     host_checks = list(every_check())
     selection = selection_of(chosen)
@@ -97,11 +96,7 @@ def _checked_all_the_same(findings: Iterable[Finding]) -> str:
 
 
 def selection_of(chosen: Chosen) -> Selection:
-    """Return the checks and rules chosen. Raises UsageError.
-
-    A typing error must not widen or narrow the check in silence: each pattern and each waiver
-    has to name something, and together they have to leave something.
-    """
+    """Return the checks and rules chosen. Raises UsageError if a pattern names nothing."""
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
@@ -154,10 +149,7 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
     again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings with functions for their commands and consequences.
-
-    again: returns the line of another command for the same launch.
-    """
+    """Return the findings with functions for their commands and consequences."""
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
@@ -174,10 +166,7 @@ def _explained(
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; () if it cannot be repeated.
-
-    A launch that was typed, or read from standard input, is not repeated.
-    """
+    """Return the line that asks ``command`` of the same launch; () if it was typed or piped."""
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
     mooncake, sglang = launch.mooncake_version, launch.sglang_version
@@ -198,10 +187,7 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def read_waivers(path: str) -> tuple[Waiver, ...]:
-    """Return the waivers of a file: TOML, a table [[waiver]] each. Raises UsageError.
-
-    ``check`` and ``reason`` are needed, ``until`` is a date: 2026-12-31.
-    """
+    """Return the waivers of a TOML file: check, reason, until. Raises UsageError."""
     import sys
 
     if sys.version_info >= (3, 11):

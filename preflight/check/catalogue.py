@@ -1,7 +1,4 @@
-"""Everything that can be found, by id: by ``check`` (host, launch, rules), and by ``fleet``.
-
-Each has a page, which ``explain`` shows.
-"""
+"""Everything that ``check`` and ``fleet`` can find, by id; ``explain`` shows each page."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -85,9 +82,9 @@ MEANS = {
 
 
 class PageText(NamedTuple):
-    """lead: the question or finding, one sentence. rows: what there is to know in a few words.
+    """lead: one sentence.
 
-    outcomes: each status, and when it is given.
+    rows: facts in a few words. outcomes: each status, and when it is given.
     """
 
     title: str

@@ -34,10 +34,7 @@ Json = dict[str, Any]
 def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
-    """Return an answer as JSON, without secrets.
-
-    exit_code: of the process, by ``protocol``. more: further keys of the answer.
-    """
+    """Return an answer as JSON, without secrets; ``more``: further keys of the answer."""
     answer = {
         "exit_protocol": protocol,
         "counts": dict(report.counts),

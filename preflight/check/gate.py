@@ -40,11 +40,7 @@ class Differs(NamedTuple):
 
 
 class LockedStart(NamedTuple):
-    """A locked answer that a start is compared with.
-
-    differences: of what was judged from it. strict: what differs, or cannot be compared, is
-    refused.
-    """
+    """A locked answer that a start is compared with; strict: what differs is refused."""
 
     differences: Callable[[Checked], Differs]
     strict: bool
@@ -60,11 +56,7 @@ def run_behind_the_gate(
     as_json: bool = False,
     locked_start: LockedStart | None = None,
 ) -> int:
-    """Check, then become the command. Returns an exit code only if the command is not run.
-
-    as_json: the answer, as one object, on standard error. locked_start: the locked answer that
-    decides in place of ``fail_on``. Raises UsageError for an unknown mode or check.
-    """
+    """Check, then become the command; return an exit code if not. Raises UsageError."""
     mode = os.environ.get(MODE, "") or "enforce"
     if mode not in MODES:
         raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
@@ -107,11 +99,7 @@ class Judged(NamedTuple):
 
 
 def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judged | str:
-    """Judge in a child process, and return its answer; if it gives none, the reason.
-
-    An open on a mount that is gone may hold a process for ever, even against SIGKILL. This
-    process opens nothing, and can become the server without the child that does.
-    """
+    """Judge in a child, which may hang on a lost mount; return its answer, or the reason."""
     try:
         reader, writer = os.pipe()
         child = os.fork()
@@ -172,11 +160,7 @@ def _judged(
     as_json: bool,
     locked_start: LockedStart | None,
 ) -> Judged:
-    """Check, and print the answer. ``changes`` are the settings recommended, if they are to be
-    applied.
-
-    This runs in a child, which is left behind if it hangs: the server must start.
-    """
+    """Check, and print the answer. This runs in a child, which is left behind if it hangs."""
     changes: dict[str, str] = {}
     try:
         checked, reason = _checked(launch, timeout_seconds, chosen)
@@ -238,10 +222,7 @@ def recommended(report: Report) -> dict[str, str]:
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
 ) -> tuple[Checked | None, str]:
-    """Return the report, or None and the reason: not readable, or a defect of this program.
-
-    Raises NoLaunchError.
-    """
+    """Return the report, or None and the reason. Raises NoLaunchError."""
     try:
         return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:

@@ -330,11 +330,7 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Name the rule by which devices talk to each other, from two variables (Mooncake's
-    config.cpp).
-
-    Both variables together count as neither. None without a process that uses RDMA.
-    """
+    """Name the rule by which devices talk to each other; None without RDMA (config.cpp)."""
     rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment

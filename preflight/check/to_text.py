@@ -267,10 +267,7 @@ def said_of(rows: Sequence[Row], most: int = MOST_NAMES) -> str:
 
 
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Return the ids of rows that share a line, and their subjects with the finding.
-
-    most: how many subjects without a common number are named; -v shows the rest.
-    """
+    """Return the ids of rows that share a line, and at most ``most`` subjects with the finding."""
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not text):
@@ -472,11 +469,7 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 
 def _all_settings(report: Report, width: int) -> str:
-    """Return the command that sets, or prints, every setting that findings ask for; "" without.
-
-    ``apply`` if sysctl and huge pages of this host are all. A command that does not fit stands
-    on a line of its own, to be copied.
-    """
+    """Return the ``apply`` or ``plan`` command for every setting that is asked for; "" without."""
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
     file = "" if report.needs is None else report.needs.source

@@ -259,10 +259,7 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding for each two processes of one model in one store.
-
-    Processes with the same settings are judged once, whatever their number.
-    """
+    """Yield a finding for each two processes, of unlike settings, of one model in one store."""
     kinds: dict[str, list[StoreKeys]] = {}
     for keys in launch_keys(sizing):
         kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)

@@ -1,8 +1,4 @@
-"""Whether pages may be taken for a launch: one judgement for all that print or apply.
-
-What is refused here is printed by nobody as a command: the kernel would press everything else out
-of memory for pages that it cannot find.
-"""
+"""Whether pages may be taken for a launch: one judgement for all that print or apply."""
 
 from __future__ import annotations
 
@@ -69,10 +65,7 @@ def _has_any(finding: Finding) -> bool:
 
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
-    """Return the sizing without pages if the launch ends whatever pages there are.
-
-    As check and plan say it; of another host (``available_bytes``) nothing is known here.
-    """
+    """Return the sizing without pages if the launch ends whatever pages there are."""
     from checks.gpu.judge import CHECKS
     from checks.hugetlb.targets import reserve_targets
     from checks.run.facts import read_facts
@@ -113,10 +106,7 @@ def _correct(finding: Finding, why: str) -> str:
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
-    """Return the findings, with a sentence in place of each setting that is refused.
-
-    beside: findings that decide with them and are not returned, those of the launch.
-    """
+    """Return the findings, with a sentence in place of each setting that is refused."""
     kept = list(findings)
     refusal = refusal_of((*kept, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)

@@ -46,10 +46,7 @@ _MOST_PORTS = 8
 def reading_text(
     reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
 ) -> str:
-    """Return the reading of a launch as text, without a final newline.
-
-    verbosity: above 0 every setting, at 2 the defaults too, below 0 a brief answer.
-    """
+    """Return the reading of a launch as text; verbosity: 1 every setting, 2 defaults too."""
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[Understood]] = {}

@@ -215,10 +215,7 @@ def _value(name: str, word: Word) -> Value:
 
 
 def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
-    """Name the place that a process runs in, for a person.
-
-    group: the group that has this process alone, None if it may run on each of several.
-    """
+    """Name the place that a process runs in; group: None if it may run on each of several."""
     group = groups[0] if len(groups) == 1 else group
     host = "any of the hosts" if groups else "this host"
     if group is not None:
@@ -353,10 +350,7 @@ def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | 
 
 
 def sentence(processes: Sequence[LaunchProcess]) -> str:
-    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``.
-
-    Of those that nobody can count: ``? SGLang servers``, or ``2 or more``.
-    """
+    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``."""
     counted: dict[tuple[ProcessKind, str], int] = {}
     uncounted: set[tuple[ProcessKind, str]] = set()
     for process in processes:

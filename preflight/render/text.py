@@ -60,10 +60,7 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table, with a line below its heads, if any; no line ends with a space.
-
-    right: columns, by index, whose cells stand to the right. widths: where a cell is broken.
-    """
+    """Return a table, with a line below its heads; widths: where the cells of a column are broken.."""
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
@@ -87,11 +84,7 @@ def fitted(
     firm: Collection[int] = (),
     margin: str = "",
 ) -> str:
-    """Return ``table``, its words whole; if the table is too wide even so, a sentence of each
-    row.
-
-    firm: columns whose cells are not broken, beside those that stand to the right.
-    """
+    """Return ``table``, its words whole; if that is too wide, a sentence of each row."""
     unbroken = {*firm, *right}
     limits = cell_widths([heads, *rows], width - len(margin), unbroken, LEAST_FITTED_CELL, True)
     text = table(rows, heads, right=right, widths=limits, margin=margin)
@@ -115,10 +108,7 @@ def fitted(
 
 
 def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> list[str]:
-    """Return the lines of ``text``, each set in as it is itself, and further ones by more.
-
-    Words are never broken; with ``hyphens``, a line may end behind one.
-    """
+    """Return the lines of ``text``, with its margin, further ones by more; no word is broken."""
     inner = text.lstrip(" ")
     margin = text[: len(text) - len(inner)]
     return textwrap.wrap(

@@ -192,10 +192,7 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield every device list of an engine that is not SGLang, with its setting.
-
-    Such an engine has one list for all ranks, and reads no per-rank map.
-    """
+    """Yield every device list of an engine that is not SGLang, with its setting."""
     consumer = process.consumer
     if consumer is None:
         return

@@ -1,7 +1,4 @@
-"""Rules about SGLang's arguments: HiCache's flags, and words that the source leaves open.
-
-And about disaggregation: prefill, decode and encoder servers, their pools and threads.
-"""
+"""Rules about SGLang's arguments: HiCache, disaggregation, and words that the source leaves open.."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -58,10 +55,7 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.server("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for each argument error that stops the server.
-
-    The release that runs must be known, or every known release must refuse the argument.
-    """
+    """Yield a finding for each argument error that surely stops the server."""
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         where = arguments.refused[0].origin if arguments.refused else None
@@ -86,10 +80,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("values-refused")
 def values_refused(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for each value that the parser takes and the server then refuses.
-
-    The release that runs must be known, or every known release must refuse the value.
-    """
+    """Yield a finding for each value that the parser takes and the server surely refuses."""
     arguments = server.arguments
     model = server.value("model_path")
     if isinstance(model, str) and not model.strip("/ "):
@@ -251,10 +242,7 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding if several engines with HiCache run at one time.
-
-    SGLang's check of host memory counts the ranks of one engine only.
-    """
+    """Yield a finding if engines run at one time: SGLang's check counts one."""
     servers = [process.server for process in processes if process.server and process.server.hicache]
     commands = [server.command for server in servers]
     for turn in dict.fromkeys(command.turn for command in commands):
@@ -382,10 +370,7 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each prefill server that is looked for at a wrong bootstrap port.
-
-    The port is the router's; if the router names none, the decode server's own.
-    """
+    """Yield a finding for each prefill server that is asked at a wrong bootstrap port."""
     decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _meant(processes):
         if target.mode != "prefill":
@@ -520,10 +505,7 @@ def _said_by(arguments: ParsedArguments) -> str:
 
 
 def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
-    """Return SGLang's message about left-over words, and the releases that have such flags.
-
-    For a flag that no release has, the text asks for the flag that was probably meant.
-    """
+    """Return SGLang's message about left-over words, and the releases that have such flags."""
     version, exact = arguments.version, arguments.exact
     together = " ".join(_as_shown(words))
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
@@ -540,10 +522,7 @@ def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) 
 
 
 def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
-    """Return the left-over words without secrets, and without values of unknown flags.
-
-    The value of an unknown flag may be a password, and the name of the flag does not tell.
-    """
+    """Return the left-over words without secrets, and without values of unknown flags."""
     return list(_as_shown(_left_over(words)))
 
 
@@ -575,10 +554,7 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
 
 
 def _releases_of_refused(arguments: ParsedArguments) -> str:
-    """Return the releases that have the refused flag as it is written.
-
-    "" if the judged release has the flag, or if no release has it.
-    """
+    """Return the other releases that have the refused flag; "" if none has."""
     flag = _refused_flag(arguments)
     here = any(flag in row["flags"] for row in argument_table(arguments.version).rows)
     return "" if here or not flag.startswith("--") else _spans(flag)
@@ -638,10 +614,7 @@ def _correction(server: SglangServer) -> str:
 
 
 def _every_release_refuses(server: SglangServer) -> bool:
-    """Return whether every known release refuses the arguments of ``server``.
-
-    Call this only if one release refuses them: all releases are tried.
-    """
+    """Return whether every known release refuses the arguments; all are tried."""
     return _refused_by_all(server.arguments.words)
 
 

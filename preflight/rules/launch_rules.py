@@ -39,11 +39,7 @@ def findings(
     servers: Sequence[tuple[SglangServer, Versions]] = (),
     mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
-    """Return the findings of all rules, the worst first.
-
-    servers: each with the versions that it runs on. mooncake: the release of the launch; without
-    it the rules about that are left out.
-    """
+    """Return the findings of all rules, the worst first; servers with their versions."""
     found = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
     for server, versions in servers:
         for rules in RULE_SETS:

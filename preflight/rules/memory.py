@@ -241,10 +241,7 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 
 def _overlap(server: SglangServer, versions: Versions) -> bool:
-    """Return whether L2 is on Mooncake's huge pages and K and V are, or may be, registered apart.
-
-    A Mooncake that is assumed may be the newest, which takes the whole pool for K.
-    """
+    """Return whether L2 is on Mooncake's huge pages and K and V may be registered apart."""
     return (
         _in_halves(server, versions)
         and not _is_standalone(server)

@@ -164,10 +164,7 @@ def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator
 
 
 class _Offload(NamedTuple):
-    """One process that offloads: its folder, and how many ranks use it.
-
-    named: SGLang gives each rank a folder of its own below; otherwise all use the folder itself.
-    """
+    """One process that offloads; named: SGLang makes a folder for each rank below ``folder``."""
 
     process: LaunchProcess
     folder: str
@@ -198,10 +195,7 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
 
 
 def uses_offload(process: LaunchProcess) -> bool | None:
-    """Return whether a store client offloads.
-
-    None if that is unknown, or if the process is no client.
-    """
+    """Return whether a store client offloads; None if unknown, or if it is no client."""
     if process.server is not None:
         store = process.server.store
         value = None if store is None else store.value("enable_ssd_offload")

@@ -147,9 +147,7 @@ def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
 
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
-    """Yield what a release of Mooncake, which is known, ends by and others take: flags that it does
-    not have ("unknown command line flag"), sizes that its store service does not read. Seen on
-    0.3.8.post1 to 0.3.11.post1."""
+    """Yield flags and sizes that this release ends by (0.3.8.post1 to 0.3.11.post1)."""
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         given = _flags(process)[1]
@@ -235,10 +233,7 @@ def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _http_port(process: LaunchProcess) -> int | None:
-    """Return the port that a store service or a metadata server listens on.
-
-    A metadata server is a master's or stands alone.
-    """
+    """Return the port that a store service or a metadata server (a master's too) listens on."""
     if process.kind is ProcessKind.STORE_SERVICE:
         port = process.store.port if process.store else None
         return port if isinstance(port, int) else None
@@ -259,10 +254,7 @@ def _number(process: LaunchProcess, name: str) -> int | None:
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
-    """Return the flags that the program of ``process`` knows, and the flags that are given.
-
-    Both are empty for a program that does not use gflags.
-    """
+    """Return the gflags that the program of ``process`` knows, and those that are given."""
     program = GFLAGS_PROGRAMS.get(process.kind)
     if program is None:
         return {}, []

@@ -49,10 +49,7 @@ class Rule(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """One place where a rule holds: the sentence for this case, and where it was written.
-
-    remedy: what to do in this case; "" if the remedy of the rule applies.
-    """
+    """A place where a rule holds, and a sentence; remedy: "" if the remedy of the rule applies."""
 
     rule: Rule
     text: str
@@ -210,10 +207,7 @@ class RuleSet:
 
 
 def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """Yield each of ``found``; one that names no place gets the place of the command.
-
-    The first fact that is not known ends the rule silently.
-    """
+    """Yield each finding with a place, the command's by default, until a fact is not known."""
     with suppress(UnknownFactError):
         for seen in found:
             yield seen._replace(origin=seen.origin or command)

@@ -234,10 +234,7 @@ def _addresses(process: LaunchProcess) -> Iterator[tuple[str, object]]:
 
 
 def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) -> Iterator[Seen]:
-    """Yield a finding for each store client whose ``host:port`` an earlier client also has.
-
-    Both use one metadata server, of ``kinds``. A name without a port gets a free port.
-    """
+    """Yield a finding for each client with the ``host:port`` of another in one metadata server."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(own.hostname, own.metadata) for own in process.stores]
@@ -286,10 +283,7 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("keys-collide")
 def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each server whose keys equal another server's, but whose pages differ.
-
-    The pages differ if the tensor parallelism or the KV type does.
-    """
+    """Yield a finding for servers with equal keys and another parallelism or KV type."""
     seen: dict[tuple[object, ...], SglangServer] = {}
     for process in processes:
         server = process.server

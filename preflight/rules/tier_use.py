@@ -1,8 +1,4 @@
-"""Rules about launches that start, and then do not use a tier that was asked for.
-
-Each condition was read in SGLang's or Mooncake's released source, or measured on the real library;
-the page beside this module names where.
-"""
+"""Rules about launches that start, and then do not use a tier that was asked for."""
 
 from __future__ import annotations
 
@@ -48,10 +44,7 @@ _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "glob
 def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
-    """Yield a finding for each process that loses half or more of a slow stream to SSD.
-
-    The stream is slow if it does not fill a bucket within a heartbeat.
-    """
+    """Yield a finding for each process that loses half of a slow stream to SSD."""
     for process in processes:
         bucket = lossy_bucket(process, mooncake)
         if bucket is None:
@@ -83,10 +76,7 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return the SSD quota of a process in bytes, and its place; NO_QUOTA if none is set.
-
-    None if the size limit itself binds: up to 0.3.11.post1, and for a backend without buckets.
-    """
+    """Return a process's SSD quota (bytes) and its place; None if the size limit itself binds."""
     environment = process.command.environment
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
@@ -104,11 +94,7 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
-    """Return the objects of a bucket and the seconds of a heartbeat.
-
-    None if the rest of a bucket is not lost, if that is unknown, or if nearly any service fills
-    a bucket.
-    """
+    """Return the objects of a bucket and the seconds of a heartbeat; None if nothing is lost."""
     environment = process.command.environment
     keys, seconds = (
         default
@@ -137,10 +123,7 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
-    """Yield a finding if the segment is smaller than L2, with write_through and a local master.
-
-    A master on another host is not judged: other hosts may add segments.
-    """
+    """Yield a finding if the segment is smaller than L2, with write_through, a local master."""
     size, segment = server.value("hicache_size"), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
@@ -219,10 +202,7 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each process that offloads without a segment.
-
-    The processes that own a segment must all be without offload.
-    """
+    """Yield a finding for each process that offloads without a segment beside an owner."""
     owners = list(_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return

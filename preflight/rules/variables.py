@@ -64,10 +64,7 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each variable of Mooncake or SGLang that no program reads.
-
-    A variable that only older releases of SGLang read counts too.
-    """
+    """Yield a finding for each variable that no program, or only an older SGLang, reads."""
     known: Mapping[str, str] = {}
     told: set[str] = set()
     spelling = Spelling(0.8)
@@ -279,10 +276,7 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @lru_cache(maxsize=1)
 def known_variables() -> Mapping[str, str]:
-    """Return every name that a release of Mooncake or SGLang reads from the environment.
-
-    Each with the last release of SGLang that reads it; "" if the newest or Mooncake reads it.
-    """
+    """Return every name that a release reads, with the last SGLang that does; "" for the newest."""
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
         lines = (line.strip() for line in file if not line.startswith("#"))
@@ -336,10 +330,7 @@ def _skips(no_proxy: str, host: str) -> bool:
 def _numbers(
     processes: tuple[LaunchProcess, ...], said: Callable[[Number, str, NumberRead], str | None]
 ) -> Iterator[Seen]:
-    """Yield a finding for every number variable about which ``said`` returns a text.
-
-    An empty value counts only if Mooncake takes it for a number.
-    """
+    """Yield a finding for every number variable about which ``said`` returns a text."""
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
     for process, name, word in (*everywhere, *offloading):

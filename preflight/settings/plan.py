@@ -1,7 +1,4 @@
-"""One plan: needs, facts and findings become settings; every dialect renders this object.
-
-``plan`` is pure. ``plan_of`` reads the launch and the host first.
-"""
+"""One plan: needs, facts and findings become settings, which every dialect renders."""
 
 from __future__ import annotations
 
@@ -84,11 +81,7 @@ def plan(
     kept: Mapping[str, str] | None = None,
     unread: Iterable[Gap] = (),
 ) -> Plan:
-    """Return all settings for ``needs`` on the host of ``facts``.
-
-    kept: settings of our own drop-in as it stands, which are never dropped or lowered. unread:
-    what of the launch could not be read.
-    """
+    """Return all settings for ``needs`` on the host of ``facts``; ``kept`` is never lowered."""
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
