@@ -269,7 +269,7 @@ def _in(affected: Affected, span: Range, key: Any) -> bool:
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return a key that orders versions (PEP 440, or leading numbers), or Unknown for no version.."""
+    """Return a key that orders versions (PEP 440, or leading numbers); Unknown for none."""
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 

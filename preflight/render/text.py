@@ -60,7 +60,7 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table, with a line below its heads; widths: where the cells of a column are broken.."""
+    """Return a table, with a line below its heads; widths: where cells are broken."""
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]

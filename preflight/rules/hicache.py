@@ -1,4 +1,4 @@
-"""Rules about SGLang's arguments: HiCache, disaggregation, and words that the source leaves open.."""
+"""Rules about SGLang's arguments: HiCache, disaggregation, and words that are left open."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -1,10 +1,4 @@
-"""What mends a finding, as lines to copy on the host where it was made.
-
-A setting is one object; this is its rendering for a shell, in the place where ``check`` ran: the
-bare machine, a Docker or Podman container, a Kubernetes pod. What belongs to a container that the
-launch itself describes is said in that description's words. A line that starts with ``#`` is for
-the reader: it cannot be run where he is, or need not be for this launch.
-"""
+"""What mends a finding, as lines of shell for a host, container or pod; # lines are for people."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def is_read(name: str) -> bool:
 
 
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
-    """Return the main container's variables for Mooncake and NCCL, conflicts, and secrets' names.."""
+    """Return the main container's variables, their conflicts, and the names of secrets."""
     values: dict[str, dict[str, ProcessNeeds]] = {}
     needs_inside = None if needs is None else of_container(needs, main_container(needs))
     processes = () if needs_inside is None else needs_inside.processes
