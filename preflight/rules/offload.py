@@ -36,10 +36,8 @@ def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[See
             text = f"{name}={word.text}: 1342177280 bytes are taken"
             yield Seen(f"{text}; up to 0.3.12 the digits at its beginning", word.origin)
         elif size <= 0:
-            yield Seen(
-                f"{name}={word.text}: the process ends at start with a segmentation fault",
-                word.origin,
-            )
+            text = f"{name}={word.text}: the process ends at start with a segmentation fault"
+            yield Seen(text, word.origin)
 
 
 @RULES.process("offload-without-switch")
@@ -110,11 +108,9 @@ def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each SSD offload folder whose path Mooncake refuses."""
     for offload in _offloads(processes):
-        wrong = None
+        wrong = "has '..' in it" if ".." in offload.folder.split("/") else ""
         if not offload.folder.startswith("/"):
             wrong = "is not an absolute path" if offload.folder else "is empty"
-        elif ".." in offload.folder.split("/"):
-            wrong = "has '..' in it"
         if wrong:
             text = f"{offload.process.name} offloads to {offload.folder!r}, which {wrong}"
             yield Seen(text, offload.process.command.origin)

@@ -1,4 +1,4 @@
-"""What was changed on this host, saved before each change; undo puts back only what has our value."""
+"""What was changed on this host, saved before each change; undo puts back what has our value."""
 
 from __future__ import annotations
 
