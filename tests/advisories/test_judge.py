@@ -19,6 +19,8 @@ from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
+
 TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp 8"
 CACHE = " --enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend mooncake"
@@ -542,14 +544,14 @@ def test_no_record_is_said_outside_its_range(path: Path, host: str, pair: tuple[
 # The command ------------------------------------------------------------------------------------
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+def answer(capsys: Out, *words: str) -> tuple[int, Any]:
     code = run(["explain", "--advisories", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
 def test_the_command_lists_all_and_those_of_a_launch(
-    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, host: str, capsys: Out
 ) -> None:
     schema = json.loads((ROOT / "preflight/schemas/advisories-v1.schema.json").read_text())
     code, every = answer(capsys, "--json")
@@ -576,9 +578,7 @@ def test_the_command_lists_all_and_those_of_a_launch(
     assert run(["explain", "--all"]) == 64
 
 
-def test_a_record_has_a_page_by_its_id_and_its_findings_id(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_record_has_a_page_by_its_id_and_its_findings_id(capsys: Out) -> None:
     assert run(["explain", "MP-2026-0006"]) == 0
     page = capsys.readouterr().out
     assert "affected: mooncake 0.3.10 to before 0.3.13" in page
@@ -597,9 +597,7 @@ def test_a_log_names_the_records_that_print_such_a_line(tmp_path: Path, capsys: 
     assert "advisory.mp-2026-0012" in found["mooncake.disk-descriptor"]
 
 
-def test_check_takes_a_records_id_for_a_waiver(
-    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_takes_a_records_id_for_a_waiver(tmp_path: Path, host: str, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
     only = ("--only", "advisory.*", "--only", "launch.advisories", "--root", host, "--json")
