@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Fill, Kind, Setting, command
-from preflight.settings.commands import CONTAINERS, Context, commands, takes
+from preflight.settings.commands import Context, commands, takes
 from tests.tables import each_row
 
 BARE = Context(root=True, systemd=False)
@@ -148,7 +148,7 @@ def test_first_line_by_kind_and_place(setting: Setting, context: Context, first:
     assert commands([setting], context)[0] == first
 
 
-@each_row("container", ["", *CONTAINERS, "lxc"])
+@each_row("container", ["", "docker", "podman", "kubernetes", "lxc"])
 @each_row("kind", list(Kind))
 def test_every_kind_has_a_line_everywhere(kind: Kind, container: str) -> None:
     assert lines(kind, "name", "1", Context(container))
@@ -158,7 +158,7 @@ def test_every_kind_has_a_line_everywhere(kind: Kind, container: str) -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_line_is_shell(kind: Kind) -> None:
     """Comments included: what is printed can be pasted as a whole."""
-    for container in ("", *CONTAINERS):
+    for container in ("", "docker", "podman", "kubernetes"):
         script = "\n".join(lines(kind, "/sys/a.b", "1", Context(container)))
         subprocess.run(["bash", "-n", "-c", script], check=True)
 
