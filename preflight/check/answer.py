@@ -68,9 +68,10 @@ def checked(
         elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
         if uses_neither(processes):
-            understood += (
-                f"; neither HiCache nor Mooncake. {_checked_all_the_same(findings.findings)}"
-            )
+            judged = {each.check for each in findings.findings if each.status is not Status.SKIP}
+            topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
+            looked_at = ", ".join(sorted(topics)) or "nothing of the host"
+            understood += f"; neither HiCache nor Mooncake. Checked all the same: {looked_at}"
     answer = report(findings, selection.ignore, seen.needs, seen.host.name, understood)
     return Checked(answer._replace(left_out=left_out), seen, selection.waivers)
 
@@ -89,12 +90,6 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
         return [Finding(ADVISORIES.id, Status.UNKNOWN, "launch", text=text)]
 
 
-def _checked_all_the_same(findings: Iterable[Finding]) -> str:
-    judged = {finding.check for finding in findings if finding.status is not Status.SKIP}
-    topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
-    return f"Checked all the same: {', '.join(sorted(topics)) or 'nothing of the host'}"
-
-
 def selection_of(chosen: Chosen) -> Selection:
     """Return the checks and rules chosen. Raises UsageError if a pattern names nothing."""
     if chosen == ALL_CHECKS:
@@ -103,11 +98,8 @@ def selection_of(chosen: Chosen) -> Selection:
     from preflight.judging.pages import ADVISORIES, LAUNCH_CHECKS, MEASURED
     from preflight.rules.launch_rules import RULES
 
-    ids = {
-        *(check.id for check, _ in every_check()),
-        *(check.id for check in (*LAUNCH_CHECKS, *MEASURED)),
-    }
-    ids |= {*(pattern.check for pattern in advisories()), *RULES}
+    declared = (*(check for check, _ in every_check()), *LAUNCH_CHECKS, *MEASURED)
+    ids = {*(check.id for check in declared), *(each.check for each in advisories()), *RULES}
     from datetime import date
 
     for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
@@ -210,9 +202,8 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
         raise UsageError(f"{where}: {why}") from None
     rows = table.get("waiver", [])
     if set(table) - {"waiver"} or not isinstance(rows, list) or not rows:
-        raise UsageError(
-            f"{where}: write a table [[waiver]] for each, with check, reason and until"
-        )
+        text = "write a table [[waiver]] for each, with check, reason and until"
+        raise UsageError(f"{where}: {text}")
     return tuple(_waiver(where, number, row) for number, row in enumerate(rows, 1))
 
 
@@ -241,18 +232,9 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
     text = "the waiver has expired, and what the check finds counts again"
     advice = "mend what the check finds, or write a later until; its reason: "
-    return [
-        Finding(
-            WAIVER.id,
-            Status.WARN,
-            waiver.check,
-            f"a waiver until {waiver.until}",
-            text=text,
-            advice=advice + waiver.reason,
-        )
-        for waiver in selection.over
-        if selection.takes(waiver.check)
-    ]
+    rows = ((w, f"a waiver until {w.until}") for w in selection.over if selection.takes(w.check))
+    warn = partial(Finding, WAIVER.id, Status.WARN)
+    return [warn(w.check, until, text=text, advice=advice + w.reason) for w, until in rows]
 
 
 class Selection(NamedTuple):
@@ -281,10 +263,9 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
     if elsewhere and elsewhere[0].startswith("measure."):
         return "is found by `mooncake-preflight measure` alone"
     if elsewhere:
-        return (
-            "is found between nodes, never on one host: `mooncake-preflight fleet merge` judges "
-            "it, from the nodes' reports, as does `fleet check`, which gets them itself"
-        )
+        merged = "`mooncake-preflight fleet merge` judges it, from the nodes' reports"
+        text = "is found between nodes, never on one host"
+        return f"{text}: {merged}, as does `fleet check`, which gets them itself"
     return f"no check has {such} id{nearest(pattern, ids)}"
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.finding import Kind, Status
@@ -67,21 +68,14 @@ def run_behind_the_gate(
     if mode == "off":
         return become(launch.words, environment)
 
-    def judge() -> Judged:
-        """Judge with the options of this call."""
-        return _judged(
-            launch,
-            fail_on,
-            apply_environment,
-            report_path,
-            timeout_seconds,
-            mode,
-            chosen,
-            as_json,
-            locked_start,
-        )
-
-    judged = _judged_in_child(judge, STEPS * timeout_seconds)
+    judged = _judged_in_child(
+        lambda: _judged(
+            partial(_checked, launch, timeout_seconds, chosen),
+            partial(_save, report_path, timeout_seconds),
+            *(fail_on, apply_environment, mode, as_json, locked_start),
+        ),
+        STEPS * timeout_seconds,
+    )
     if isinstance(judged, str):
         starts = mode == "warn" or not _refused(None, fail_on, locked_start)
         _say(None, judged, starts, as_json)
@@ -150,20 +144,18 @@ def _exit_code(child: int) -> int | None:
 
 
 def _judged(
-    launch: LaunchWords,
+    check: Callable[[], tuple[Checked | None, str]],
+    save: Callable[[Report | None, str], None],
     fail_on: str,
     apply_environment: bool,
-    report_path: str | None,
-    timeout_seconds: float,
     mode: str,
-    chosen: Chosen,
     as_json: bool,
     locked_start: LockedStart | None,
 ) -> Judged:
     """Check, and print the answer. This runs in a child, which is left behind if it hangs."""
     changes: dict[str, str] = {}
     try:
-        checked, reason = _checked(launch, timeout_seconds, chosen)
+        checked, reason = check()
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
         starts = mode == "warn" or locked_start is None or not locked_start.strict
@@ -180,9 +172,9 @@ def _judged(
             environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
-            checked, reason = _checked(launch, timeout_seconds, chosen)
+            checked, reason = check()
     report = None if checked is None else checked.report
-    _save(report_path, report, reason, timeout_seconds)
+    save(report, reason)
     refused, locked = _refused(report, fail_on, locked_start), None
     if checked is not None and locked_start is not None:
         locked = locked_start.differences(checked)
@@ -211,12 +203,8 @@ def _stop_at_once() -> None:
 def recommended(report: Report) -> dict[str, str]:
     """Return the variables that findings want set; "" removes one."""
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
-    return {
-        setting.name: setting.wanted
-        for row in wanting
-        for setting in row.finding.settings
-        if setting.kind is Kind.ENVIRONMENT
-    }
+    settings = (setting for row in wanting for setting in row.finding.settings)
+    return {each.name: each.wanted for each in settings if each.kind is Kind.ENVIRONMENT}
 
 
 def _checked(
@@ -255,10 +243,8 @@ def _say(
         return
     what = "started all the same" if starts else "not started"
     if locked is not None and not starts:
-        worse = locked.exit_code > 1
-        what += (
-            ": the verdict is worse than the locked one" if worse else ": --strict, and it differs"
-        )
+        worse = "the verdict is worse than the locked one"
+        what += f": {worse if locked.exit_code > 1 else '--strict, and it differs'}"
     if report is None:
         from checks.capture.secrets import public
 
@@ -272,7 +258,7 @@ def _say(
     say(f"{NAME}: {what}", err=True)
 
 
-def _save(path: str | None, report: Report | None, reason: str, limit_seconds: float) -> None:
+def _save(path: str | None, limit_seconds: float, report: Report | None, reason: str) -> None:
     """Write the JSON report; a place that cannot be written does not keep a server down."""
     if path is None:
         return
