@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from checks.base.finding import Consequence
@@ -186,10 +186,8 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 def comparisons_of(condition: Expression | None) -> list[Comparison]:
     """Return every comparison in a condition."""
-    if condition is None:
-        return []
-    if isinstance(condition, Comparison):
-        return [condition]
+    if condition is None or isinstance(condition, Comparison):
+        return [] if condition is None else [condition]
     return [test for part in condition.parts for test in comparisons_of(part)]
 
 
@@ -258,14 +256,10 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
 def _in(affected: Affected, span: Range, key: Any) -> bool:
     """Tell whether a version lies in one range."""
 
-    def of(text: str) -> Any:
-        return version_key(affected.product, text)
-
-    return bool(
-        (span.introduced == "0" or of(span.introduced) <= key)
-        and (not span.fixed or key < of(span.fixed))
-        and (not span.last or key <= of(span.last))
-    )
+    of = partial(version_key, affected.product)
+    begun = span.introduced == "0" or of(span.introduced) <= key
+    ended = (span.fixed and key >= of(span.fixed)) or (span.last and key > of(span.last))
+    return bool(begun and not ended)
 
 
 def version_key(product: str, text: str) -> Any:
@@ -312,11 +306,8 @@ def condition_text(condition: Expression | None) -> str:
     if condition.op == "not":
         return f"not ({condition_text(condition.parts[0])})"
     join = " and " if condition.op == "all" else " or "
-    parts = (
-        f"({condition_text(part)})" if isinstance(part, Group) else condition_text(part)
-        for part in condition.parts
-    )
-    return join.join(parts)
+    parts = ((condition_text(part), isinstance(part, Group)) for part in condition.parts)
+    return join.join(f"({text})" if grouped else text for text, grouped in parts)
 
 
 def as_osv(known: Advisory) -> dict[str, Any]:
@@ -357,9 +348,5 @@ def for_scanners(known: Advisory) -> bool:
 
 def _events(bounds: Range) -> list[dict[str, str]]:
     """Return a range in OSV's form."""
-    events = [{"introduced": bounds.introduced}]
-    if bounds.fixed:
-        events.append({"fixed": bounds.fixed})
-    if bounds.last:
-        events.append({"last_affected": bounds.last})
-    return events
+    ends = {"introduced": bounds.introduced, "fixed": bounds.fixed, "last_affected": bounds.last}
+    return [{event: version} for event, version in ends.items() if version]

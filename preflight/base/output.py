@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TextIO
 
 import click
@@ -91,7 +92,12 @@ def say(text: str, *, err: bool = False) -> None:
         lines.append(text)
         return
     if err and stream.isatty():
-        text = "\n".join(_broken(line, columns()) for line in text.split("\n"))
+        from textwrap import fill
+
+        whole = partial(fill, width=columns(), break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(
+            whole(line) if len(line) > columns() else line for line in text.split("\n")
+        )
     try:
         try:
             click.echo(text, err=err, color=True)
@@ -106,15 +112,6 @@ def say(text: str, *, err: bool = False) -> None:
         _discard(stream)
         if not err and not isinstance(error, BrokenPipeError):
             raise OutputError(f"standard output: {error.strerror}") from None
-
-
-def _broken(line: str, width: int) -> str:
-    """Return a line that is too wide in several, between its words."""
-    if len(line) <= width:
-        return line
-    import textwrap
-
-    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def discard_output() -> None:

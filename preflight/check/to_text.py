@@ -327,8 +327,8 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         says = list(sentences)[:1]
         mended = fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2)
         conditions = ", ".join(dict.fromkeys(each for row in rows for each in row.takes))
-        told, left = "; ".join(filter(None, (advice, *says))), not shown.issuperset(lines)
-        steps_shown.append(ToDoStep(told, mended, conditions, lines if left else ()))
+        text, left = "; ".join(filter(None, (advice, *says))), not shown.issuperset(lines)
+        steps_shown.append(ToDoStep(text, mended, conditions, lines if left else ()))
         shown.update((*lines, *says))
     return steps_shown
 

@@ -171,8 +171,7 @@ def _data(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    import base64
-    import hashlib
+    from base64 import b64encode
+    from hashlib import sha256
 
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
