@@ -207,10 +207,8 @@ def _driver(subject: AdvisorySubject) -> str | None:
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
-    nvml = gpus.nvml
-    if not isinstance(nvml, Unknown) and nvml.driver:
-        return nvml.driver
-    return known(gpus.kernel_module_version) or None
+    driver = None if isinstance(gpus.nvml, Unknown) else gpus.nvml.driver
+    return driver or known(gpus.kernel_module_version) or None
 
 
 def _model(subject: AdvisorySubject) -> ModelGeometry | None:

@@ -23,13 +23,11 @@ def cell_widths(
     The widest give way until a line fits. firm: columns that are never broken. whole_words:
     words are not broken either (names to copy), though a line is then too long.
     """
-    floors = [least] * len(lines[0])
+    columns = list(zip(*lines, strict=False))
+    floors = [least] * len(columns)
     if whole_words:
-        floors = [
-            max([least, *(len(word) for line in lines for word in line[at].split())])
-            for at in range(len(lines[0]))
-        ]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+        floors = [max([least, *map(len, " ".join(column).split())]) for column in columns]
+    widths = [max(map(len, column)) for column in columns]
     over = sum(widths) + 2 * (len(widths) - 1) - width
     limits: list[int | None] = [None] * len(widths)
     while over > 0:
