@@ -42,11 +42,7 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 
 class AdvisorySubject(NamedTuple):
-    """One process, the launch that it is of, and the host that this runs on.
-
-    may_give: what of the process is not known and may give it flags; None for nothing. clients: how
-    many clients of the store each network has.
-    """
+    """A process, its launch and host; may_give: unknown words; clients: of each network's store."""
 
     process: LaunchProcess
     sized: Sized

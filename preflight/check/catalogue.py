@@ -23,12 +23,7 @@ FLEET_CHECKS = (*(Check(f"fleet.{name}", (), PAGES) for name in _FLEET), *MEASUR
 
 
 class Catalogue(NamedTuple):
-    """host: with their judges, in the order of ``explain``. launch: made by reading the launch.
-
-    fleet: made by holding nodes' reports together, by measuring, which ``check`` finds with
-    --measured alone, and by observing what runs.
-    advisories: records of known problems, whose findings have their ids.
-    """
+    """Checks of the host, launch and fleet, rules, and records, in the order of ``explain``."""
 
     host: tuple[tuple[Check, Judge], ...]
     launch: tuple[Check, ...]

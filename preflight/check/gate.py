@@ -188,11 +188,7 @@ def _judged(
 
 
 def _stop_at_once() -> None:
-    """End on a signal while the check runs, as the command would later.
-
-    The first process of a container has no default action: a stop now would be lost, and the
-    server would start all the same. Ignored signals stay ignored; exec resets the others.
-    """
+    """End on a signal during the check: the first process of a container has no default action."""
     import signal
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

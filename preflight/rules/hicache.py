@@ -455,10 +455,7 @@ def _is_known(word: Word) -> bool:
 
 
 class _Unrecognized(NamedTuple):
-    """A word that the parser left over: the flag, and the name that it most likely stands for.
-
-    releases: the spans of those that have the flag, as a reader writes them; "" for none.
-    """
+    """A word left over by the parser: its flag, the releases that have it, and the name meant."""
 
     word: Word
     flag: str

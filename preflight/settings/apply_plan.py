@@ -23,9 +23,9 @@ NAME = "mooncake-preflight apply"
 
 
 class Consent(NamedTuple):
-    """dry_run: show the changes, and make none. yes: do not ask.
+    """dry_run: make no change.
 
-    as_json: standard output is for one object alone, and what is said goes to standard error.
+    yes: do not ask. as_json: standard output is for one object alone.
     """
 
     dry_run: bool = False

@@ -372,10 +372,7 @@ def _start(context: Context, *words: str) -> Lines:
 
 
 def _in_container(context: Context, service: str, options: tuple[str, ...], pod: str = "") -> Lines:
-    """Return a setting as the description of its container has it; nothing without one.
-
-    service: in a Compose file. options: of docker run. pod: a sentence for Kubernetes.
-    """
+    """Return a setting as its Compose service, engine options or pod has it; () without one."""
     if context.container == "compose":
         return [comment(f"in the service: {service}")]
     if context.container in _ENGINES:
