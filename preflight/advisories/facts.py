@@ -42,11 +42,7 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 
 class AdvisorySubject(NamedTuple):
-    """One process, the launch that it is of, and the host that this runs on.
-
-    may_give: what of the process is not known and may give it flags; None for nothing. clients: how
-    many clients of the store each network has.
-    """
+    """A process, its launch and host; may_give: unknown words; clients: of each network's store."""
 
     process: LaunchProcess
     sized: Sized
@@ -120,14 +116,12 @@ def _uses(subject: AdvisorySubject, product: str) -> bool:
     may_use = None if process.consumer is None else process.consumer.may_use
     if may_use is not None and not uses_mooncake(process):
         raise UnknownFactError(may_use)
-    return uses_mooncake(process) and not _engine_is_open(subject)
-
-
-def _engine_is_open(subject: AdvisorySubject) -> bool:
-    """Return False; raise where only the engine would be Mooncake's, and may be another."""
-    server = subject.process.server
+    server = process.server
     by_engine = server is not None and server.store is None and engine_protocol(server) is not None
-    return by_engine and known(_flag(subject, "disaggregation_transfer_backend")) is None
+    if not uses_mooncake(process) or not by_engine:
+        return uses_mooncake(process)
+    # Only the engine would be Mooncake's, and may be another's.
+    return known(_flag(subject, "disaggregation_transfer_backend")) is not None
 
 
 def _words(subject: AdvisorySubject) -> str:
@@ -209,10 +203,8 @@ def _driver(subject: AdvisorySubject) -> str | None:
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
-    nvml = gpus.nvml
-    if not isinstance(nvml, Unknown) and nvml.driver:
-        return nvml.driver
-    return known(gpus.kernel_module_version) or None
+    driver = None if isinstance(gpus.nvml, Unknown) else gpus.nvml.driver
+    return driver or known(gpus.kernel_module_version) or None
 
 
 def _model(subject: AdvisorySubject) -> ModelGeometry | None:
@@ -298,9 +290,7 @@ def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
     for network, members in users.items():
         if shown is not None:
             clients[network] = sum(shares[process.number] for process in members)
-        elif all(
-            process.store is not None for process in members
-        ):  # a store service, a client: one each
+        elif all(process.store for process in members):  # a store service, a client: one each
             clients[network] = len(members)
         else:
             clients[network] = Unknown("how many clients of the store there are is not known")

@@ -1,7 +1,8 @@
 """Holds every record against a launch on a host, and says what affects it."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
@@ -65,10 +66,7 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
 
 def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
     """Judge one record for one process: its conditions, then the releases of its products."""
-
-    def value(name: str) -> Any:
-        return fact(subject, name)
-
+    value = partial(fact, subject)
     product, unasked = record.affected[0].product, Unknown("not asked")
     verdict = Verdict(record, subject.process, product, unasked, False, subject.may_give)
     conditions = True if record.when is None else holds(record.when, value)

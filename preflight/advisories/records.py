@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from checks.base.finding import Consequence
@@ -186,19 +186,13 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 def comparisons_of(condition: Expression | None) -> list[Comparison]:
     """Return every comparison in a condition."""
-    if condition is None:
-        return []
-    if isinstance(condition, Comparison):
-        return [condition]
+    if condition is None or isinstance(condition, Comparison):
+        return [] if condition is None else [condition]
     return [test for part in condition.parts for test in comparisons_of(part)]
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds. fact: returns a fact's value by its name.
-
-    A value is a text, number, truth value, a set of which any may hold, None for an absent one,
-    or Unknown.
-    """
+    """Tell whether a condition holds; fact: returns a value, a set of values, None or Unknown."""
     if isinstance(condition, Comparison):
         return _test(condition, fact(condition.fact))
     if condition.op == "not":
@@ -262,22 +256,14 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
 def _in(affected: Affected, span: Range, key: Any) -> bool:
     """Tell whether a version lies in one range."""
 
-    def of(text: str) -> Any:
-        return version_key(affected.product, text)
-
-    return bool(
-        (span.introduced == "0" or of(span.introduced) <= key)
-        and (not span.fixed or key < of(span.fixed))
-        and (not span.last or key <= of(span.last))
-    )
+    of = partial(version_key, affected.product)
+    begun = span.introduced == "0" or of(span.introduced) <= key
+    ended = (span.fixed and key >= of(span.fixed)) or (span.last and key > of(span.last))
+    return bool(begun and not ended)
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return a key that orders versions, or Unknown if ``text`` is no version.
-
-    Wheels by PEP 440 without the build part, others (``7.0.0-31-generic``, ``595.71.05``) by
-    their leading numbers.
-    """
+    """Return a key that orders versions (PEP 440, or leading numbers); Unknown for none."""
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 
@@ -320,11 +306,8 @@ def condition_text(condition: Expression | None) -> str:
     if condition.op == "not":
         return f"not ({condition_text(condition.parts[0])})"
     join = " and " if condition.op == "all" else " or "
-    parts = (
-        f"({condition_text(part)})" if isinstance(part, Group) else condition_text(part)
-        for part in condition.parts
-    )
-    return join.join(parts)
+    parts = ((condition_text(part), isinstance(part, Group)) for part in condition.parts)
+    return join.join(f"({text})" if grouped else text for text, grouped in parts)
 
 
 def as_osv(known: Advisory) -> dict[str, Any]:
@@ -357,11 +340,7 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a record holds of a package alone, which is all that a scanner knows.
-
-    That is a wheel that is bad by itself, or a security advisory; never a record without an end,
-    which would match every release to come.
-    """
+    """Tell whether a record holds of a package alone, which a scanner knows, and ends."""
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself
@@ -369,9 +348,5 @@ def for_scanners(known: Advisory) -> bool:
 
 def _events(bounds: Range) -> list[dict[str, str]]:
     """Return a range in OSV's form."""
-    events = [{"introduced": bounds.introduced}]
-    if bounds.fixed:
-        events.append({"fixed": bounds.fixed})
-    if bounds.last:
-        events.append({"last_affected": bounds.last})
-    return events
+    ends = {"introduced": bounds.introduced, "fixed": bounds.fixed, "last_affected": bounds.last}
+    return [{event: version} for event, version in ends.items() if version]

@@ -1,4 +1,1 @@
-"""What every command stands on: output, errors, exit codes, quoting for a shell.
-
-It writes to the terminal alone.
-"""
+"""What every command stands on: output, errors, exit codes, quoting for a shell."""

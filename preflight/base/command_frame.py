@@ -20,10 +20,7 @@ Answers = list[tuple[str, str | None]]
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str], refuse: Refuse) -> int:
-    """Run ``command``; returns its exit code. No way out of it is a traceback.
-
-    ``refuse`` is called where there is no answer, after standard error was told why.
-    """
+    """Run ``command``; returns its exit code, never a traceback. refuse: for no answer."""
     open_streams()
 
     def refused(exit_code: int, message: str) -> int:
@@ -95,10 +92,7 @@ def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def asked_answers(words: Sequence[str]) -> Answers:
-    """Return each --format with the --output behind it; --json is --format json.
-
-    An --output without a format comes with "". What else stands there need not be readable.
-    """
+    """Return each --format (--json too) with the --output behind it; "" for an --output alone."""
     answers: Answers = []
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")

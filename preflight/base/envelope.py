@@ -104,10 +104,7 @@ def _worst(findings: list[Json]) -> str | None:
 
 
 def finding_object(one: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return the fields that every finding has in JSON, and the fields ``more``.
-
-    one: a record of a finding. about: the subjects; by default the record's one subject.
-    """
+    """Return a finding's JSON fields and ``more``; about: the subjects, by default its own."""
     return {
         "check": one.check,
         "status": getattr(one.status, "value", one.status),

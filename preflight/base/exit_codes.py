@@ -10,7 +10,5 @@ USAGE = 64  # EX_USAGE: what was given cannot be meant
 DEFECT = 70  # EX_SOFTWARE: a defect of this program
 NOT_PERMITTED = 77  # EX_NOPERM: of apply
 REFUSED = 78  # EX_CONFIG, of exec: the server was never started; its own failures have other codes
-# Of exec, as a shell has it: the command cannot be run, or is not there.
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
+NOT_FOUND = 127  # of exec, as a shell has it
 INTERRUPTED = 130  # 128 + SIGINT

@@ -20,10 +20,7 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return at most so many characters: the whole, or whole words of the beginning and dots.
-
-    A single word that is longer is cut; secrets are gone before.
-    """
+    """Return at most so many characters: the whole, or whole words of the beginning and dots."""
     text = public(text)
     if len(text) <= most:
         return text
@@ -32,10 +29,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def with_short_paths(text: str, most: int) -> str:
-    """Return the text with the end alone of paths that are longer than ``most`` characters.
-
-    As ``.../prod/launch.sh:4``: it is the end that tells files apart, and what follows has to fit.
-    """
+    """Return the text with the end alone of paths longer than ``most`` characters."""
     return _PATH.sub(lambda found: _end_of(found[0], most), text)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TextIO
 
 import click
@@ -38,11 +39,7 @@ class OutputError(Exception):
 
 
 def open_streams() -> None:
-    """Put the null device where the caller closed a standard stream, as ``>&-`` and init do.
-
-    Nothing that is opened later can then stand where output goes, and no stream is None. What is
-    executed in place of this process finds it closed again.
-    """
+    """Put the null device where the caller closed a standard stream, as ``>&-`` does."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             try:
@@ -54,11 +51,7 @@ def open_streams() -> None:
 
 
 def shown(text: str) -> str:
-    """Return text as a terminal may have it: what it would obey is written out.
-
-    Lines, tabs and what ``painter`` puts in stay; control characters, marks of direction and
-    halves of characters come from what was read.
-    """
+    """Return text with control characters written out; lines and our own colours stay."""
     from preflight.base.shell import visible
 
     return "".join(
@@ -73,10 +66,7 @@ def shown(text: str) -> str:
 
 @contextmanager
 def output_to(path: str | None) -> Iterator[None]:
-    """Let a file have what is printed, whole or not at all; None for standard output.
-
-    If nothing is printed the file stays as it is. Raises UsageError if it cannot be written.
-    """
+    """Let a file have what is printed, whole or not at all. Raises UsageError."""
     if path is None:
         yield
         return
@@ -94,11 +84,7 @@ def output_to(path: str | None) -> Iterator[None]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line, as ``shown`` has it; a reader that is gone changes no exit code.
-
-    Raises OutputError if standard output cannot be written to. After an interrupt in the middle of
-    a text, nothing more is printed, so that a reader does not take it for the rest.
-    """
+    """Print a line; a reader that is gone changes no exit code. Raises OutputError."""
     stream = sys.stderr if err else sys.stdout
     text = shown(text)
     lines = _LINES_OF_A_FILE.get()
@@ -106,7 +92,12 @@ def say(text: str, *, err: bool = False) -> None:
         lines.append(text)
         return
     if err and stream.isatty():
-        text = "\n".join(_broken(line, columns()) for line in text.split("\n"))
+        from textwrap import fill
+
+        whole = partial(fill, width=columns(), break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(
+            whole(line) if len(line) > columns() else line for line in text.split("\n")
+        )
     try:
         try:
             click.echo(text, err=err, color=True)
@@ -121,15 +112,6 @@ def say(text: str, *, err: bool = False) -> None:
         _discard(stream)
         if not err and not isinstance(error, BrokenPipeError):
             raise OutputError(f"standard output: {error.strerror}") from None
-
-
-def _broken(line: str, width: int) -> str:
-    """Return a line that is too wide in several, between its words."""
-    if len(line) <= width:
-        return line
-    import textwrap
-
-    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def discard_output() -> None:
@@ -162,10 +144,7 @@ def _unknown(value: object) -> dict[str, str]:
 
 
 def painter(color: str) -> Callable[[str, str], str]:
-    """Return ``paint(text, colour)``, which colours a text, or leaves it as it is.
-
-    ``say`` makes it what a terminal obeys.
-    """
+    """Return ``paint(text, colour)``, which colours a text, or leaves it as it is."""
     shown = colored(color)
 
     def paint(text: str, colour: str) -> str:
@@ -175,10 +154,7 @@ def painter(color: str) -> Callable[[str, str], str]:
 
 
 def colored(color: str) -> bool:
-    """Return whether to colour standard output: --color, then the environment, then the terminal.
-
-    In the environment NO_COLOR comes first, then FORCE_COLOR, then CLICOLOR_FORCE.
-    """
+    """Return whether to colour: --color, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, the terminal."""
     if color != "auto" or _LINES_OF_A_FILE.get() is not None:
         return color == "always"
     if "NO_COLOR" in os.environ:
@@ -207,10 +183,7 @@ _MOST_COLUMNS = 100
 
 
 class Progress:
-    """What is being done, for who watches; nothing of it stays.
-
-    after_seconds: what is over by then shows nothing.
-    """
+    """A line that says what is being done, after some seconds; no line stays."""
 
     def __init__(self, wanted: bool = True, after_seconds: float = 0.0) -> None:
         self._shown = wanted and sys.stderr.isatty()

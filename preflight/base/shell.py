@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from checks.base.finding import Fill, Kind, Setting
 
@@ -121,7 +121,13 @@ def together(lines: Iterable[Line]) -> tuple[Line, ...]:
         if one.starts:
             words.setdefault(one.starts[0], []).extend(one.starts[1:])
     whole = {engine: start(engine, _with_folders(its)) for engine, its in words.items()}
-    return tuple(dict.fromkeys(_whole(one, whole) for one in once))
+    joined = {
+        each: Line(all_of, each.does, restarts=each.restarts, starts=all_of.starts)
+        for each in once
+        if each.starts
+        for all_of in (whole[each.starts[0]],)
+    }
+    return tuple(dict.fromkeys(joined.get(each, each) for each in once))
 
 
 # So many devices of one folder are given by name.
@@ -129,22 +135,12 @@ _MOST_DEVICES = 2
 
 
 def _with_folders(words: Sequence[str]) -> list[str]:
-    """Return an engine's words with the folder in place of many devices of it.
-
-    Docker and Podman give a container every device of a folder.
-    """
+    """Return an engine's words with the folder in place of many devices below."""
     folders = [word.rpartition("/")[0] for word in words if word.startswith("--device=/dev/")]
     many = {folder for folder in folders if folders.count(folder) > _MOST_DEVICES}
     many -= {"--device=/dev"}
     found = (folder if (folder := word.rpartition("/")[0]) in many else word for word in words)
     return list(dict.fromkeys(found))
-
-
-def _whole(one: Line, whole: Mapping[str, Line]) -> Line:
-    if not one.starts:
-        return one
-    found = whole[one.starts[0]]
-    return Line(found, one.does, restarts=one.restarts, starts=found.starts)
 
 
 def write(text: str, path: str, sudo: str = "") -> Line:

@@ -30,9 +30,9 @@ class LateError(UsageError):
 
 
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
-    """Run ``work``: return its value, or raise its exception; LateError if it takes too long.
+    """Return the value of ``work``, which may be left to a thread.
 
-    name: what is opened. What hangs is left to a thread that dies with the process (see ``apart``).
+    Raises LateError if it is late.
     """
     done: list[Result] = []
     failed: list[BaseException] = []

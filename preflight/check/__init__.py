@@ -1,5 +1,1 @@
-"""The answer of check: rows, verdict, text, JSON, JUnit and one-line protocols.
-
-It judges what it is handed, and reads no host. ``exec`` does so in a child, which can be left
-behind, and becomes the server.
-"""
+"""The answer of check: rows, verdict, and its forms. It reads no host; ``exec``'s child does."""

@@ -38,10 +38,9 @@ def checked(
     slow: Callable[[list[str]], None] | None = None,
     measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
-    """Judge ``launch`` on the host at ``root``. Raises UsageError.
+    """Judge ``launch`` on the host at ``root``; ``slow`` hears of slow topics.
 
-    more_topics: topics to read beside those of the checks. slow: called with the topics that
-    take long. measured: judges by rates that were measured.
+    Raises UsageError.
     """
     host_checks = list(every_check())
     selection = selection_of(chosen)
@@ -69,9 +68,10 @@ def checked(
         elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
         if uses_neither(processes):
-            understood += (
-                f"; neither HiCache nor Mooncake. {_checked_all_the_same(findings.findings)}"
-            )
+            judged = {each.check for each in findings.findings if each.status is not Status.SKIP}
+            topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
+            looked_at = ", ".join(sorted(topics)) or "nothing of the host"
+            understood += f"; neither HiCache nor Mooncake. Checked all the same: {looked_at}"
     answer = report(findings, selection.ignore, seen.needs, seen.host.name, understood)
     return Checked(answer._replace(left_out=left_out), seen, selection.waivers)
 
@@ -90,29 +90,16 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
         return [Finding(ADVISORIES.id, Status.UNKNOWN, "launch", text=text)]
 
 
-def _checked_all_the_same(findings: Iterable[Finding]) -> str:
-    judged = {finding.check for finding in findings if finding.status is not Status.SKIP}
-    topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
-    return f"Checked all the same: {', '.join(sorted(topics)) or 'nothing of the host'}"
-
-
 def selection_of(chosen: Chosen) -> Selection:
-    """Return the checks and rules chosen. Raises UsageError.
-
-    A typing error must not widen or narrow the check in silence: each pattern and each waiver
-    has to name something, and together they have to leave something.
-    """
+    """Return the checks and rules chosen. Raises UsageError if a pattern names nothing."""
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
     from preflight.judging.pages import ADVISORIES, LAUNCH_CHECKS, MEASURED
     from preflight.rules.launch_rules import RULES
 
-    ids = {
-        *(check.id for check, _ in every_check()),
-        *(check.id for check in (*LAUNCH_CHECKS, *MEASURED)),
-    }
-    ids |= {*(pattern.check for pattern in advisories()), *RULES}
+    declared = (*(check for check, _ in every_check()), *LAUNCH_CHECKS, *MEASURED)
+    ids = {*(check.id for check in declared), *(each.check for each in advisories()), *RULES}
     from datetime import date
 
     for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
@@ -154,10 +141,7 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
     again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings with functions for their commands and consequences.
-
-    again: returns the line of another command for the same launch.
-    """
+    """Return the findings with functions for their commands and consequences."""
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
@@ -174,10 +158,7 @@ def _explained(
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; () if it cannot be repeated.
-
-    A launch that was typed, or read from standard input, is not repeated.
-    """
+    """Return the line that asks ``command`` of the same launch; () if it was typed or piped."""
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
     mooncake, sglang = launch.mooncake_version, launch.sglang_version
@@ -198,10 +179,7 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def read_waivers(path: str) -> tuple[Waiver, ...]:
-    """Return the waivers of a file: TOML, a table [[waiver]] each. Raises UsageError.
-
-    ``check`` and ``reason`` are needed, ``until`` is a date: 2026-12-31.
-    """
+    """Return the waivers of a TOML file: check, reason, until. Raises UsageError."""
     import sys
 
     if sys.version_info >= (3, 11):
@@ -224,9 +202,8 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
         raise UsageError(f"{where}: {why}") from None
     rows = table.get("waiver", [])
     if set(table) - {"waiver"} or not isinstance(rows, list) or not rows:
-        raise UsageError(
-            f"{where}: write a table [[waiver]] for each, with check, reason and until"
-        )
+        text = "write a table [[waiver]] for each, with check, reason and until"
+        raise UsageError(f"{where}: {text}")
     return tuple(_waiver(where, number, row) for number, row in enumerate(rows, 1))
 
 
@@ -255,18 +232,9 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
     text = "the waiver has expired, and what the check finds counts again"
     advice = "mend what the check finds, or write a later until; its reason: "
-    return [
-        Finding(
-            WAIVER.id,
-            Status.WARN,
-            waiver.check,
-            f"a waiver until {waiver.until}",
-            text=text,
-            advice=advice + waiver.reason,
-        )
-        for waiver in selection.over
-        if selection.takes(waiver.check)
-    ]
+    rows = ((w, f"a waiver until {w.until}") for w in selection.over if selection.takes(w.check))
+    warn = partial(Finding, WAIVER.id, Status.WARN)
+    return [warn(w.check, until, text=text, advice=advice + w.reason) for w, until in rows]
 
 
 class Selection(NamedTuple):
@@ -295,10 +263,9 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
     if elsewhere and elsewhere[0].startswith("measure."):
         return "is found by `mooncake-preflight measure` alone"
     if elsewhere:
-        return (
-            "is found between nodes, never on one host: `mooncake-preflight fleet merge` judges "
-            "it, from the nodes' reports, as does `fleet check`, which gets them itself"
-        )
+        merged = "`mooncake-preflight fleet merge` judges it, from the nodes' reports"
+        text = "is found between nodes, never on one host"
+        return f"{text}: {merged}, as does `fleet check`, which gets them itself"
     return f"no check has {such} id{nearest(pattern, ids)}"
 
 

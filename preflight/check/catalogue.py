@@ -1,7 +1,4 @@
-"""Everything that can be found, by id: by ``check`` (host, launch, rules), and by ``fleet``.
-
-Each has a page, which ``explain`` shows.
-"""
+"""Everything that ``check`` and ``fleet`` can find, by id; ``explain`` shows each page."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,12 +23,7 @@ FLEET_CHECKS = (*(Check(f"fleet.{name}", (), PAGES) for name in _FLEET), *MEASUR
 
 
 class Catalogue(NamedTuple):
-    """host: with their judges, in the order of ``explain``. launch: made by reading the launch.
-
-    fleet: made by holding nodes' reports together, by measuring, which ``check`` finds with
-    --measured alone, and by observing what runs.
-    advisories: records of known problems, whose findings have their ids.
-    """
+    """Checks of the host, launch and fleet, rules, and records, in the order of ``explain``."""
 
     host: tuple[tuple[Check, Judge], ...]
     launch: tuple[Check, ...]
@@ -65,13 +57,8 @@ def catalogue() -> Catalogue:
     from preflight.judging.pages import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
-    return Catalogue(
-        tuple(every_check()),
-        tuple(LAUNCH_CHECKS),
-        FLEET_CHECKS,
-        tuple(RULES.values()),
-        advisories(),
-    )
+    host, of_launch, rules = tuple(every_check()), tuple(LAUNCH_CHECKS), tuple(RULES.values())
+    return Catalogue(host, of_launch, FLEET_CHECKS, rules, advisories())
 
 
 MEANS = {
@@ -85,9 +72,9 @@ MEANS = {
 
 
 class PageText(NamedTuple):
-    """lead: the question or finding, one sentence. rows: what there is to know in a few words.
+    """lead: one sentence.
 
-    outcomes: each status, and when it is given.
+    rows: facts in a few words. outcomes: each status, and when it is given.
     """
 
     title: str
@@ -100,7 +87,9 @@ class PageText(NamedTuple):
 def check_page(check: Check) -> PageText:
     """Return the page of a check of the host or the launch."""
     page = check.page
-    rows = [_worst_row(page), ("what to do", page.remedy), ("read or seen in", page.source)]
+    when = _WHEN.get(worst_status(page), "when it is unknown")
+    follows = consequence_text(page) or "nothing was found to fail, and nothing passes"
+    rows = [(when, follows), ("what to do", page.remedy), ("read or seen in", page.source)]
     if check.topics:
         rows.append(("facts that it reads", ", ".join(check.topics)))
     if page.root:
@@ -111,9 +100,7 @@ def check_page(check: Check) -> PageText:
 def worst_status(page: Page) -> Status:
     """Return the worst status of a page's findings; Unknown only if no other is left."""
     statuses = {status for status, _ in page.outcomes}
-    return next(
-        (status for status in (Status.FAIL, Status.WARN) if status in statuses), Status.UNKNOWN
-    )
+    return next((s for s in (Status.FAIL, Status.WARN) if s in statuses), Status.UNKNOWN)
 
 
 def consequence_text(page: Page) -> str:
@@ -123,14 +110,7 @@ def consequence_text(page: Page) -> str:
     return ", or ".join(consequence.value for consequence in (page.consequence, *page.or_else))
 
 
-def _worst_row(page: Page) -> tuple[str, str]:
-    """Name what follows from a finding, under the status that the finding really has."""
-    worst = worst_status(page)
-    if worst is Status.FAIL:
-        return "when it fails", consequence_text(page)
-    if worst is Status.WARN:
-        return "what it warns of", consequence_text(page)
-    return "when it is unknown", "nothing was found to fail, and nothing passes"
+_WHEN = {Status.FAIL: "when it fails", Status.WARN: "what it warns of"}
 
 
 def rule_page(rule: Rule) -> PageText:
@@ -171,11 +151,8 @@ def notice_page(id_: str) -> PageText:
 def as_text(page: PageText, width: int) -> str:
     """Return the page as text for a terminal: what to do, then why."""
     paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
-    outcomes = [
-        line
-        for status, when in page.outcomes
-        for line in wrapped(f"  {status.value}: {when}", width, 2)
-    ]
+    shown = (f"  {status.value}: {when}" for status, when in page.outcomes)
+    outcomes = [line for text in shown for line in wrapped(text, width, 2)]
     first: list[str] = []
     rows: list[str] = []
     for name, text in page.rows:

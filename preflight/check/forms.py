@@ -34,10 +34,7 @@ Json = dict[str, Any]
 def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
-    """Return an answer as JSON, without secrets.
-
-    exit_code: of the process, by ``protocol``. more: further keys of the answer.
-    """
+    """Return an answer as JSON, without secrets; ``more``: further keys of the answer."""
     answer = {
         "exit_protocol": protocol,
         "counts": dict(report.counts),
@@ -82,12 +79,8 @@ def _finding(row: Row) -> Json:
         "actions": actions(row.commands, finding.check),
         "evidence": plain(finding.evidence),
         "settings": [
-            {
-                "name": setting.label,
-                "wanted": wanted_text(setting),
-                **fields(setting, "kind", "now"),
-            }
-            for setting in finding.settings
+            {"name": each.label, "wanted": wanted_text(each), **fields(each, "kind", "now")}
+            for each in finding.settings
         ],
     }
 
@@ -97,12 +90,9 @@ def _needs(needs: LaunchNeeds) -> Json:
     return {
         **fields(needs, "hosts", "mooncake_version", "sglang_version"),
         "processes": [_process(process) for process in needs.processes],
-        "services": [
-            {"kind": service.kind, "host": service.host, "port": service.port, "own": service.own}
-            for service in needs.services
-        ],
-        "ports": [{"what": port.what, "port": port.port} for port in needs.ports],
-        "storage": [{"kind": path.kind, "path": path.path} for path in needs.storage],
+        "services": [fields(each, "kind", "host", "port", "own") for each in needs.services],
+        "ports": [fields(each, "what", "port") for each in needs.ports],
+        "storage": [fields(each, "kind", "path") for each in needs.storage],
     }
 
 
@@ -225,12 +215,7 @@ FAIL_ON = {
 _FAIL_ON_DEFAULT = {"npd": "fail", "slurm-prolog": "fail", "k8s": "unknown"}
 # What the node problem detector keeps of a plugin's output (max_output_length).
 NPD_BYTES = 80
-_NAGIOS = {
-    Status.PASS: "OK",
-    Status.WARN: "WARNING",
-    Status.FAIL: "CRITICAL",
-    Status.UNKNOWN: "UNKNOWN",
-}
+_NAGIOS = {Status.PASS: "OK", Status.WARN: "WARNING", Status.FAIL: "CRITICAL"}
 
 
 def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
@@ -253,7 +238,7 @@ def protocol_line(report: Report, protocol: str) -> str | None:
     if protocol == "nagios":
         text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
         data = " ".join(f"{name}={number}" for name, number in report.counts.items())
-        return f"MOONCAKE {_NAGIOS[report.verdict]} - {text}|{data}"
+        return f"MOONCAKE {_NAGIOS.get(report.verdict, 'UNKNOWN')} - {text}|{data}"
     return _plain_line(report.verdict.value, _first(report), protocol)
 
 
@@ -266,14 +251,9 @@ def refusal_line(message: str, protocol: str) -> str | None:
 
 
 def _plain_line(word: str, text: str, protocol: str) -> str | None:
-    if protocol == "npd":
-        return shorten(f"{word}: {text}", NPD_BYTES)
+    if protocol == "npd":  # ASCII: what reads it may cut a character in two
+        return shortened(f"{word}: {text}".encode("ascii", "replace").decode(), NPD_BYTES)
     return f"print mooncake-preflight: {word}: {text}" if protocol == "slurm-prolog" else None
-
-
-def shorten(text: str, most_bytes: int) -> str:
-    """Return at most so many bytes of ASCII: what reads it may cut a character in two."""
-    return shortened(text.encode("ascii", "replace").decode(), most_bytes)
 
 
 def _first(report: Report) -> str:

@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.finding import Kind, Status
@@ -40,11 +41,7 @@ class Differs(NamedTuple):
 
 
 class LockedStart(NamedTuple):
-    """A locked answer that a start is compared with.
-
-    differences: of what was judged from it. strict: what differs, or cannot be compared, is
-    refused.
-    """
+    """A locked answer that a start is compared with; strict: what differs is refused."""
 
     differences: Callable[[Checked], Differs]
     strict: bool
@@ -60,11 +57,7 @@ def run_behind_the_gate(
     as_json: bool = False,
     locked_start: LockedStart | None = None,
 ) -> int:
-    """Check, then become the command. Returns an exit code only if the command is not run.
-
-    as_json: the answer, as one object, on standard error. locked_start: the locked answer that
-    decides in place of ``fail_on``. Raises UsageError for an unknown mode or check.
-    """
+    """Check, then become the command; return an exit code if not. Raises UsageError."""
     mode = os.environ.get(MODE, "") or "enforce"
     if mode not in MODES:
         raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
@@ -75,21 +68,14 @@ def run_behind_the_gate(
     if mode == "off":
         return become(launch.words, environment)
 
-    def judge() -> Judged:
-        """Judge with the options of this call."""
-        return _judged(
-            launch,
-            fail_on,
-            apply_environment,
-            report_path,
-            timeout_seconds,
-            mode,
-            chosen,
-            as_json,
-            locked_start,
-        )
-
-    judged = _judged_in_child(judge, STEPS * timeout_seconds)
+    judged = _judged_in_child(
+        lambda: _judged(
+            partial(_checked, launch, timeout_seconds, chosen),
+            partial(_save, report_path, timeout_seconds),
+            *(fail_on, apply_environment, mode, as_json, locked_start),
+        ),
+        STEPS * timeout_seconds,
+    )
     if isinstance(judged, str):
         starts = mode == "warn" or not _refused(None, fail_on, locked_start)
         _say(None, judged, starts, as_json)
@@ -107,11 +93,7 @@ class Judged(NamedTuple):
 
 
 def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judged | str:
-    """Judge in a child process, and return its answer; if it gives none, the reason.
-
-    An open on a mount that is gone may hold a process for ever, even against SIGKILL. This
-    process opens nothing, and can become the server without the child that does.
-    """
+    """Judge in a child, which may hang on a lost mount; return its answer, or the reason."""
     try:
         reader, writer = os.pipe()
         child = os.fork()
@@ -162,24 +144,18 @@ def _exit_code(child: int) -> int | None:
 
 
 def _judged(
-    launch: LaunchWords,
+    check: Callable[[], tuple[Checked | None, str]],
+    save: Callable[[Report | None, str], None],
     fail_on: str,
     apply_environment: bool,
-    report_path: str | None,
-    timeout_seconds: float,
     mode: str,
-    chosen: Chosen,
     as_json: bool,
     locked_start: LockedStart | None,
 ) -> Judged:
-    """Check, and print the answer. ``changes`` are the settings recommended, if they are to be
-    applied.
-
-    This runs in a child, which is left behind if it hangs: the server must start.
-    """
+    """Check, and print the answer. This runs in a child, which is left behind if it hangs."""
     changes: dict[str, str] = {}
     try:
-        checked, reason = _checked(launch, timeout_seconds, chosen)
+        checked, reason = check()
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
         starts = mode == "warn" or locked_start is None or not locked_start.strict
@@ -196,9 +172,9 @@ def _judged(
             environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
-            checked, reason = _checked(launch, timeout_seconds, chosen)
+            checked, reason = check()
     report = None if checked is None else checked.report
-    _save(report_path, report, reason, timeout_seconds)
+    save(report, reason)
     refused, locked = _refused(report, fail_on, locked_start), None
     if checked is not None and locked_start is not None:
         locked = locked_start.differences(checked)
@@ -212,11 +188,7 @@ def _judged(
 
 
 def _stop_at_once() -> None:
-    """End on a signal while the check runs, as the command would later.
-
-    The first process of a container has no default action: a stop now would be lost, and the
-    server would start all the same. Ignored signals stay ignored; exec resets the others.
-    """
+    """End on a signal during the check: the first process of a container has no default action."""
     import signal
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -227,21 +199,14 @@ def _stop_at_once() -> None:
 def recommended(report: Report) -> dict[str, str]:
     """Return the variables that findings want set; "" removes one."""
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
-    return {
-        setting.name: setting.wanted
-        for row in wanting
-        for setting in row.finding.settings
-        if setting.kind is Kind.ENVIRONMENT
-    }
+    settings = (setting for row in wanting for setting in row.finding.settings)
+    return {each.name: each.wanted for each in settings if each.kind is Kind.ENVIRONMENT}
 
 
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
 ) -> tuple[Checked | None, str]:
-    """Return the report, or None and the reason: not readable, or a defect of this program.
-
-    Raises NoLaunchError.
-    """
+    """Return the report, or None and the reason. Raises NoLaunchError."""
     try:
         return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:
@@ -274,10 +239,8 @@ def _say(
         return
     what = "started all the same" if starts else "not started"
     if locked is not None and not starts:
-        worse = locked.exit_code > 1
-        what += (
-            ": the verdict is worse than the locked one" if worse else ": --strict, and it differs"
-        )
+        worse = "the verdict is worse than the locked one"
+        what += f": {worse if locked.exit_code > 1 else '--strict, and it differs'}"
     if report is None:
         from checks.capture.secrets import public
 
@@ -291,7 +254,7 @@ def _say(
     say(f"{NAME}: {what}", err=True)
 
 
-def _save(path: str | None, report: Report | None, reason: str, limit_seconds: float) -> None:
+def _save(path: str | None, limit_seconds: float, report: Report | None, reason: str) -> None:
     """Write the JSON report; a place that cannot be written does not keep a server down."""
     if path is None:
         return

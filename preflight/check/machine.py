@@ -24,7 +24,6 @@ from preflight.check.rails import Rail, rails
 from preflight.render.plain_data import plain
 
 if TYPE_CHECKING:
-    from preflight.inputs.host_source import Host
     from preflight.judging.judge_host import JudgedHost
     from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -61,13 +60,8 @@ _AS_READ = {
     "rdma": {"rdma_core": "libraries.version"},
     "software": {},
 }
-_OF_DEVICE = {
-    "firmware": "firmware",
-    "hardware": "hardware",
-    "driver": "driver",
-    "pci": "pci_address",
-    "node": "node",
-}
+_OF_DEVICE = {name: name for name in ("firmware", "hardware", "driver")}
+_OF_DEVICE |= {"pci": "pci_address", "node": "node"}
 _OF_RAIL = ("mtu_bytes", "gid_index", "gid_type", "netdev", "netdev_mtu_bytes")
 # To be read for it, whatever is checked.
 MACHINE_TOPICS = (*_AS_READ, "network")
@@ -96,7 +90,9 @@ class LaunchShare(NamedTuple):
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
     """Return the facts to compare with other machines; texts are not cleaned of secrets."""
     ports = rails(seen.facts, seen.needs)
-    host, boot = _host_name(seen.host), seen.host.root.word(BOOT_ID)
+    read, boot = (seen.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
+    file = seen.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
+    host = file if isinstance(read, Unknown) or not read else read
     named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]
     facts = _pairs(seen.facts, () if isinstance(ports, Unknown) else ports)
     every = {**dict(facts), **dict(_models(seen.needs, seen.host.root))}
@@ -113,14 +109,6 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
         "rails": plain(ports),
         "share": plain(_share(seen)),
     }
-
-
-def _host_name(host: Host) -> str:
-    """Return the host's own name; of a folder or capture without one, the name of that file."""
-    name = host.root.word(HOST_NAME)
-    if not isinstance(name, Unknown) and name:
-        return name
-    return host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
 
 
 def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
@@ -239,10 +227,8 @@ def _rdma(rdma: Any) -> Pairs:
 def _software(software: Any) -> Pairs:
     """Yield the installed wheels."""
     engine = software.engine
-    if isinstance(engine, Unknown):
+    if isinstance(engine, Unknown) or engine is None:
         yield "wheel.mooncake", engine
-        return
-    if engine is None:
         return
     if engine.mooncake:
         wheels = ", ".join(f"{wheel.name} {wheel.version}" for wheel in engine.mooncake)
@@ -301,12 +287,8 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
     """Return the segment of each store client in bytes, without L2, whose size may be unknown."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
-            return [
-                client.segment_bytes
-                for process in bound.launch.processes
-                for client in process.clients
-                if not client.dummy and client.segment_bytes
-            ]
+            clients = [client for each in bound.launch.processes for client in each.clients]
+            return [c.segment_bytes for c in clients if not c.dummy and c.segment_bytes]
     assert isinstance(sizing.inputs.most, Unknown)
     return sizing.inputs.most
 
@@ -330,11 +312,7 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Name the rule by which devices talk to each other, from two variables (Mooncake's
-    config.cpp).
-
-    Both variables together count as neither. None without a process that uses RDMA.
-    """
+    """Name the rule by which devices talk to each other; None without RDMA (config.cpp)."""
     rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment

@@ -62,9 +62,8 @@ def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown
 
 def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
     """Return the rail with its interface's routes, if its GID is an address of that interface."""
-    if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not rail.netdev:
-        return rail
-    if rail.link_layer != "Ethernet":
+    named = isinstance(rail.netdev, str) and rail.netdev and rail.link_layer == "Ethernet"
+    if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not named:
         return rail
     if isinstance(routing, Unknown):
         return rail._replace(exits=Unknown(routing.reason))
@@ -121,12 +120,8 @@ def _rail(
     if interface is None:
         return rail
     addresses = interface.addresses
-    return rail._replace(
-        netdev_mtu_bytes=interface.mtu_bytes,
-        addresses=addresses
-        if isinstance(addresses, Unknown)
-        else tuple(f"{address}/{prefix}" for address, prefix in addresses),
-    )
+    texts = addresses if isinstance(addresses, Unknown) else tuple(f"{a}/{n}" for a, n in addresses)
+    return rail._replace(netdev_mtu_bytes=interface.mtu_bytes, addresses=texts)
 
 
 def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:

@@ -146,10 +146,7 @@ def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
 
 
 def _place(row: Row) -> tuple[int, int]:
-    """Return a key that sorts rows: waived ones stand with the warnings, after them.
-
-    Within a status the checks' own order is kept.
-    """
+    """Return a key that sorts rows; waived ones stand after the warnings."""
     status = row.finding.status if row.ignored is None else Status.WARN
     return _ORDER.index(status), row.ignored is not None
 

@@ -166,19 +166,12 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     for row in rows:
         finding = row.finding
         # What says a cause at its end says no more than those that name it.
-        named = [
-            cause for cause in causes if cause == finding.cause or finding.text.endswith(cause)
-        ]
-        if finding.status is Status.UNKNOWN and row.ignored is None and named:
-            key: object = named[0]
-        else:
-            key = (finding.check, finding.status, row.ignored)
+        named = [each for each in causes if each == finding.cause or finding.text.endswith(each)]
+        open_ = finding.status is Status.UNKNOWN and row.ignored is None and named
+        key = named[0] if open_ else (finding.check, finding.status, row.ignored)
         groups.setdefault(key, []).append(row)
-    parts = [
-        part
-        for group in groups.values()
-        for part in ([group] if _together(group) else [[row] for row in group])
-    ]
+    split = ([group] if _together(group) else [[row] for row in group] for group in groups.values())
+    parts = [part for group in split for part in group]
     first: dict[str, int] = {}
     alike: dict[tuple[str, str], int] = {}
     for at, part in enumerate(parts):
@@ -226,7 +219,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
         lines_most = _line_count(MOST_FAIL_LINES if _fails(rows) else MOST_LINES, width)
         # Names give way to what is said of them, and paths: -v has all of it whole.
         for names, longest in ((MOST_NAMES, None), (MOST_NAMES, width // 2), (1, width // 2)):
-            subject = with_last_name(said_of(rows, names), file)
+            subject = with_last_name(": ".join(told_of(rows, names)), file)
             text = f"{word:{_LABEL_COLUMNS}}{so}{subject}"
             text = text if longest is None else with_short_paths(text, longest)
             if len(wrapped := _told(text, width, further)) <= lines_each:
@@ -251,26 +244,13 @@ def _line_count(lines: int, width: int) -> int:
 
 def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
     """Wrap a text; most: lines, then " ..."."""
-    return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=further,
-        max_lines=most,
-        placeholder=" ...",
-        break_on_hyphens=False,
-    )
-
-
-def said_of(rows: Sequence[Row], most: int = MOST_NAMES) -> str:
-    """Return ``told_of`` as one text."""
-    return ": ".join(told_of(rows, most))
+    wrap = textwrap.TextWrapper(width, "", further, placeholder=" ...", break_on_hyphens=False)
+    wrap.max_lines = most
+    return wrap.wrap(text)
 
 
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Return the ids of rows that share a line, and their subjects with the finding.
-
-    most: how many subjects without a common number are named; -v shows the rest.
-    """
+    """Return the ids of rows that share a line, and at most ``most`` subjects with the finding."""
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not text):
@@ -327,9 +307,8 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         return clean(give_variables(variables) if row.finding.sets else row.finding.advice)
 
     for rows in groups:
-        wanted = [
-            row for row in rows if row.ignored is None and row.finding.cause not in _NOT_RECORDED
-        ]
+        counting = (row for row in rows if row.ignored is None)
+        wanted = [row for row in counting if row.finding.cause not in _NOT_RECORDED]
         mine: dict[str, list[Row]] = {}
         for row in wanted:
             mine.setdefault(advised(row), []).append(row)
@@ -346,14 +325,10 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         # What an earlier step says or has to be typed for is not said or typed again.
         sentences = (row.ask_sentence for row in rows if row.ask_sentence not in {"", *shown})
         says = list(sentences)[:1]
-        steps_shown.append(
-            ToDoStep(
-                "; ".join(filter(None, (advice, *says))),
-                fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
-                ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),
-                () if shown.issuperset(lines) else lines,
-            )
-        )
+        mended = fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2)
+        conditions = ", ".join(dict.fromkeys(each for row in rows for each in row.takes))
+        text, left = "; ".join(filter(None, (advice, *says))), not shown.issuperset(lines)
+        steps_shown.append(ToDoStep(text, mended, conditions, lines if left else ()))
         shown.update((*lines, *says))
     return steps_shown
 
@@ -404,9 +379,7 @@ def _details(row: Row, paint: Paint, width: int) -> str:
     if finding.status is Status.FAIL and row.consequence is not None:
         follows = f"{follows}: {row.consequence.value}" if follows else row.consequence.value
     # What only repeats the sentence was not seen anywhere else.
-    evidence = [
-        seen for seen in finding.evidence if seen.value not in finding.text or not seen.value
-    ]
+    evidence = [s for s in finding.evidence if s.value not in finding.text or not s.value]
     unshown = len(evidence) - MOST_EVIDENCE
     texts = (
         follows,
@@ -472,11 +445,7 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 
 def _all_settings(report: Report, width: int) -> str:
-    """Return the command that sets, or prints, every setting that findings ask for; "" without.
-
-    ``apply`` if sysctl and huge pages of this host are all. A command that does not fit stands
-    on a line of its own, to be copied.
-    """
+    """Return the ``apply`` or ``plan`` command for every setting that is asked for; "" without."""
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
     file = "" if report.needs is None else report.needs.source

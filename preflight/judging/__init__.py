@@ -1,4 +1,1 @@
-"""One launch held against one host, and the checks of the launch itself.
-
-It reads the host through checks.run, and prints nothing.
-"""
+"""One launch held against one host, and the checks of the launch itself. It prints nothing."""

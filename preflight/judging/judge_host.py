@@ -37,11 +37,7 @@ def judge_host(
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
-    """Read the facts that ``checks`` ask for, and ``more_topics``; then judge.
-
-    Raises UsageError if ``words`` is no launch or ``root`` no host. slow: called with the topics
-    that take long to read.
-    """
+    """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError."""
     return judge_opened(
         words, open_host(root, timeout_seconds), timeout_seconds, checks, more_topics, slow
     )

@@ -33,45 +33,21 @@ _LESS_L2 = "lower --hicache-size or --hicache-ratio, or run fewer ranks"
 _AS_MEANT = "write it the way that it is read, or remove it"
 # Notes of the sizing that checks of the host answer more fully.
 _HOST_NOTES = (
-    "nic-nodes-unknown",
-    "device-missing",
-    "rdma-without-device",
-    "mooncake-installed-twice",
+    "nic-nodes-unknown device-missing rdma-without-device mooncake-installed-twice".split()
 )
 # Notices of the readers that say that something else runs than was meant, and those of them after
 # which nothing runs at all. The other notices say what was not read.
-_READ_OTHERWISE = (
-    "assignment-after-wrapper",
-    "byte-order-mark",
-    "carriage-return",
-    "container-refused",
-    "continuation-broken",
-    "env-file-name",
-    "env-file-quotes",
-    "no-shell",
-    "not-a-program",
-    "program-behind-mark",
-    "reference-unset",
-    "sudo-environment",
-    "unterminated",
-    "value-not-text",
-)
 _NOTHING_RUNS = (
-    "assignment-after-wrapper",
-    "container-refused",
-    "program-behind-mark",
-    "unterminated",
-    "value-not-text",
-)
+    "assignment-after-wrapper container-refused program-behind-mark unterminated value-not-text"
+).split()
+_READ_OTHERWISE = (
+    "byte-order-mark carriage-return continuation-broken env-file-name env-file-quotes no-shell "
+    "not-a-program reference-unset sudo-environment"
+).split() + _NOTHING_RUNS
 _ASSUMPTIONS = (
-    "rank-nodes-assumed",
-    "mooncake-newer",
-    "mooncake-own-build",
-    "mooncake-version-unread",
-    "sglang-newer",
-    "sglang-own-build",
-    "sglang-version-unread",
-)
+    "rank-nodes-assumed mooncake-newer mooncake-own-build mooncake-version-unread sglang-newer "
+    "sglang-own-build sglang-version-unread"
+).split()
 
 
 def launch_findings(sizing: LaunchSizing) -> list[Finding]:
@@ -138,14 +114,10 @@ def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
     shown = sizing.shown
     if shown is None:
         return
-    broken = [process for process in shown.asked if process.failure is not None]
-    for process in broken:
-        failure = process.failure
-        if failure is not None:
-            text = f"{failure.what}: {failure.error}"
-            yield Finding(
-                MAPPING.id, Status.FAIL, Subject(process.process.name, "process"), text=text
-            )
+    broken = [(each.process.name, each.failure) for each in shown.asked if each.failure]
+    for name, failure in broken:
+        text = f"{failure.what}: {failure.error}"
+        yield Finding(MAPPING.id, Status.FAIL, Subject(name, "process"), text=text)
     if not broken:
         yield Finding(MAPPING.id, Status.PASS, "launch", have="nothing impossible")
 
@@ -217,15 +189,10 @@ def _admission(admission: Admission) -> Finding:
         return Finding(GATE.id, Status.PASS, admission.origin, have="admitted", need=need)
     status = Status.FAIL if admission.refused else Status.WARN
     when = "" if admission.refused else "once the other ranks have their pools, "
-    return Finding(
-        GATE.id,
-        status,
-        admission.origin,
-        need=need,
-        text=f"{when}the server prints ValueError: {error}",
-        advice=_LESS_L2 if pages is None or pages.empty else GATE.page.remedy,
-        asks=FIT,
-    )
+    text = f"{when}the server prints ValueError: {error}"
+    advice = _LESS_L2 if pages is None or pages.empty else GATE.page.remedy
+    gate = Finding(GATE.id, status, admission.origin, need=need, text=text)
+    return gate._replace(advice=advice, asks=FIT)
 
 
 # Masters were seen killed for want of memory with 25 to 50 million keys (Mooncake #3452).
@@ -241,7 +208,11 @@ _NO_SIZES = "the launch's sizes are not known"
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a finding for each SGLang server with a store, and each pair that shares one."""
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
-    segments = _segments_bytes(sizing)
+    shown, most = sizing.shown, sizing.inputs.most
+    segments: int | Unknown = most if isinstance(most, Unknown) else Unknown(_NO_SIZES)
+    if shown is not None:
+        members = shown.inputs.launch.processes
+        segments = sum(client.segment_bytes for each in members for client in each.clients)
     for process in servers:
         yield _keys(process, sizing.inputs.memory.get(process.number), segments)
     pairs = list(_pairs(sizing))
@@ -259,10 +230,7 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding for each two processes of one model in one store.
-
-    Processes with the same settings are judged once, whatever their number.
-    """
+    """Yield a finding for each two processes, of unlike settings, of one model in one store."""
     kinds: dict[str, list[StoreKeys]] = {}
     for keys in launch_keys(sizing):
         kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)
@@ -279,16 +247,6 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
         text = "; ".join(match.reasons)
         advice = "" if status is Status.PASS else _MEET
         yield Finding(KEYS.id, status, f"{first} and {last}", have, text=text, advice=advice)
-
-
-def _segments_bytes(sizing: LaunchSizing) -> int | Unknown:
-    """Add up the segments of all clients on this host."""
-    shown = sizing.shown
-    if shown is None:
-        sizes = sizing.inputs.most
-        return sizes if isinstance(sizes, Unknown) else Unknown(_NO_SIZES)
-    members = shown.inputs.launch.processes
-    return sum(client.segment_bytes for member in members for client in member.clients)
 
 
 def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
@@ -318,6 +276,5 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     if keys <= MOST_KEYS:
         return Finding(KEYS.id, Status.PASS, subject, have, need, formula)
     text = "the master holds them all in memory when the store is full"
-    return Finding(
-        KEYS.id, Status.WARN, subject, have, need, formula, text, advice="use a larger --page-size"
-    )
+    many = Finding(KEYS.id, Status.WARN, subject, have, need, formula, text)
+    return many._replace(advice="use a larger --page-size")

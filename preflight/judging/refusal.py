@@ -1,8 +1,4 @@
-"""Whether pages may be taken for a launch: one judgement for all that print or apply.
-
-What is refused here is printed by nobody as a command: the kernel would press everything else out
-of memory for pages that it cannot find.
-"""
+"""Whether pages may be taken for a launch: one judgement for all that print or apply."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
             impossible.append(f"{each.subject}: have {each.have}, need {each.need}: {each.text}")
         elif each.check == _GATE and each.status is Status.FAIL:
             ends.append(_correct(each, f"{each.check}: need {each.need}"))
-        elif each.check == _GPUS and each.status is Status.FAIL and _has_any(each):
+        elif each.check == _GPUS and each.status is Status.FAIL and _count(each) > 0:
             ends.append(_correct(each, f"{each.check}: have {each.have}, need {each.need}"))
         elif each.check in _DECISIVE and each.status is Status.UNKNOWN:
             undecided.append(f"{each.check}, {each.subject}: {each.text or 'not known'}")
@@ -59,20 +55,14 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
     )
 
 
-def _has_any(finding: Finding) -> bool:
-    """Tell whether the host has a GPU at all; one without is not the host that is planned for."""
-    return (
-        isinstance(finding.have, Quantity)
-        and isinstance(finding.have.value, int)
-        and finding.have.value > 0
-    )
+def _count(finding: Finding) -> int:
+    """Count the GPUs of the host; one without is not the host that is planned for."""
+    number = finding.have.value if isinstance(finding.have, Quantity) else 0
+    return number if isinstance(number, int) else 0
 
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
-    """Return the sizing without pages if the launch ends whatever pages there are.
-
-    As check and plan say it; of another host (``available_bytes``) nothing is known here.
-    """
+    """Return the sizing without pages if the launch ends whatever pages there are."""
     from checks.gpu.judge import CHECKS
     from checks.hugetlb.targets import reserve_targets
     from checks.run.facts import read_facts
@@ -88,11 +78,8 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
     needs = launch_needs(sizing)
     counting = [each for each in CHECKS.checks if each[0].id == _GPUS]
     findings = judge(read_facts(root, needs, topics=("gpus",)), needs, counting)
-    gate = [
-        f"correct the launch first: {admission.origin}: {admission.refused}"
-        for admission in sizing.admissions
-        if isinstance(admission, Admission) and admission.refused
-    ]
+    known = [each for each in sizing.admissions if isinstance(each, Admission) and each.refused]
+    gate = [f"correct the launch first: {each.origin}: {each.refused}" for each in known]
     why = "".join([*refusal_of(findings).ends, *gate][:1])
     return sizing._replace(
         least=sizing.least and sizing.least._replace(withheld=why),
@@ -113,10 +100,7 @@ def _correct(finding: Finding, why: str) -> str:
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
-    """Return the findings, with a sentence in place of each setting that is refused.
-
-    beside: findings that decide with them and are not returned, those of the launch.
-    """
+    """Return the findings, with a sentence in place of each setting that is refused."""
     kept = list(findings)
     refusal = refusal_of((*kept, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
@@ -127,14 +111,10 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
         kept = [_explained(finding, grows_pool, advice, FIT) for finding in kept]
     for short in kept:
         if short.check == MEMORY and short.status is Status.FAIL:
-            advice = memory_first(short)
+            # /dev/shm is not made larger for a launch that the host's memory cannot hold.
+            advice = f"correct {MEMORY} first: have {short.have}, need {short.need}"
             return [_explained(f, lambda s: s.kind is Kind.SHM_SIZE, advice) for f in kept]
     return kept
-
-
-def memory_first(short: Finding) -> str:
-    """Return why /dev/shm is not made larger for a launch that the host's memory cannot hold."""
-    return f"correct {MEMORY} first: have {short.have}, need {short.need}"
 
 
 def _explained(

@@ -43,6 +43,9 @@ _DRAWN = "drawn at random in each process"
 _COMMON_SEED = (0, 29, 0, 0)  # the first vLLM whose wheel has one; 0.28.0 draws it still
 
 
+_TOKENS = {True: "pairs", False: "single"}
+
+
 class Meeting(str, Enum):
     """How the keys of two processes relate."""
 
@@ -217,15 +220,15 @@ def _sglang(
             numbers = Unsure(f"as {model} has it{' with stages' * staged}", why)
         if isinstance(split, int) and split > 1:
             shards = Unsure(split, why)
+    has_scheme = "hicache_storage_key_scheme" in server.arguments.settings
+    scheme = server.value("hicache_storage_key_scheme") if has_scheme else None
     named = {
         "prefix": prefix,
         "page size": LEFT if page is None else page,
-        "tokens in a key": pairs
-        if isinstance(pairs, Unknown)
-        else ("pairs" if pairs else "single"),
+        "tokens in a key": pairs if isinstance(pairs, Unknown) else _TOKENS[pairs],
         "rank and stage numbers in a key": numbers,
         "place of a stage in a key without a rank": stage_in_keys or mla is not True,
-        "key scheme": _given(server, "hicache_storage_key_scheme"),
+        "key scheme": scheme,
         "decode context parallel": _context(server, tp, pp, page),
         "SGLang release": Unsure(release, "whether both name their keys alike is not known"),
     }
@@ -264,10 +267,6 @@ def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
     return f"tp {tp}, dcp {dcp}, page {page}, pp {pp}"
 
 
-def _given(server: SglangServer, name: str) -> Any:
-    return server.value(name) if (name in server.arguments.settings) else None
-
-
 def _vllm(
     process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
 ) -> StoreKeys:
@@ -282,6 +281,9 @@ def _vllm(
     shards: Any = _shards(geometry, tp, dcp)
     algorithm = values["prefix_caching_hash_algo"]
     seed, drawn = _seed(process, algorithm)
+    draft = values["speculative_config"] or "none"
+    if not isinstance(draft, Unknown) and draft != "none":  # layers may lie beside the model's
+        draft = Unsure(str(draft), "whether both drafts keep the same layers is not known")
     named = {
         "cache_prefix": str(prefix),
         "model name": name,
@@ -298,10 +300,10 @@ def _vllm(
         "decode context ranks": _as_text(dcp),
         "pipeline stages": pp,
         "KV dtype": values["kv_cache_dtype"],
-        "draft": _draft(values["speculative_config"]),
+        "draft": draft,
     }
-    front = f"{prefix}@" if prefix else ""
     shown = name if isinstance(name, str) else "<model>"
+    front = f"{prefix}@" if prefix else ""
     pattern = f"{front}{shown}@tp_rank:<rank>@pcp0@dcp0@pp_rank:<stage>@group:0@<hash of a block>"
     where = _master(client.store.master, client.keys.get("tenant", "default"))
     if isinstance(client.store.client, Unknown):
@@ -349,13 +351,6 @@ def _layout(client: Client) -> Any:
     if size is None and client.keys.get("enable_store_tp_lcm") is not True:
         return "of each rank"
     return Unknown("which of store_tp_size's layouts vLLM takes follows from the KV cache")
-
-
-def _draft(config: Any) -> Any:
-    """Return a draft, whose layers may lie beside the model's: two that differ may have as many."""
-    if isinstance(config, Unknown) or config in (None, ""):
-        return config or "none"
-    return Unsure(str(config), "whether both drafts keep the same layers is not known")
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:

@@ -15,27 +15,11 @@ from preflight.render.text import wrapped
 
 # Settings that tell one server from the next, in the order in which they are said.
 _TELLING = (
-    "model_path",
-    "model",
-    "tp_size",
-    "tensor_parallel_size",
-    "dp_size",
-    "pp_size",
-    "nnodes",
-    "node_rank",
-    "disaggregation_mode",
-    "disaggregation_transfer_backend",
-    "hicache_size",
-    "hicache_ratio",
-    "hicache_storage_backend",
-    "store.protocol",
-    "store.master_server_address",
-    "store.global_segment_size",
-    "kv_transfer_config",
-    "segment_bytes",
-    "protocol",
-    "master",
-)
+    "model_path model tp_size tensor_parallel_size dp_size pp_size nnodes node_rank "
+    "disaggregation_mode disaggregation_transfer_backend hicache_size hicache_ratio "
+    "hicache_storage_backend store.protocol store.master_server_address "
+    "store.global_segment_size kv_transfer_config segment_bytes protocol master"
+).split()
 # Those of a store's own process, which it takes from a file, its environment or a default.
 _ALWAYS = frozenset(("segment_bytes", "protocol", "master"))
 _LONGEST_VALUE = 60
@@ -46,10 +30,7 @@ _MOST_PORTS = 8
 def reading_text(
     reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
 ) -> str:
-    """Return the reading of a launch as text, without a final newline.
-
-    verbosity: above 0 every setting, at 2 the defaults too, below 0 a brief answer.
-    """
+    """Return the reading of a launch as text; verbosity: 1 every setting, 2 defaults too."""
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[Understood]] = {}
@@ -165,10 +146,7 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
             {"what": each.what, "reason": each.why, "origin": str(each.origin)}
             for each in reading.unread
         ],
-        "notes": [
-            {"note": note.id, "text": note.text, "origin": str(note.origin)}
-            for note in reading.notes
-        ],
+        "notes": [{"note": n.id, "text": n.text, "origin": str(n.origin)} for n in reading.notes],
     }
 
 

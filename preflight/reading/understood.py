@@ -174,10 +174,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
             release[product] = Value(version.value, version.origin)
     server = process.server
     path = server.arguments.settings["model_path"] if server is not None else None
-    geometry = None
-    if server is not None:
-        why = shown.get(f"L2 of a rank, {command.origin}")
-        geometry = None if why is None else why.origin
+    why = None if server is None else shown.get(f"L2 of a rank, {command.origin}")
     return Understood(
         PROGRAMS[process.kind],
         process.kind.value,
@@ -192,18 +189,12 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         image or None,
         release,
         None if path is None else Value(path.value, path.origin),
-        geometry,
+        None if why is None else why.origin,
     )
 
 
-_OURS = (
-    ProcessKind.SGLANG,
-    ProcessKind.DYNAMO_SGLANG,
-    ProcessKind.STORE_SERVICE,
-    ProcessKind.CLIENT,
-    ProcessKind.MASTER,
-    ProcessKind.METADATA,
-)
+_STORES = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
+_OURS = (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG, *_STORES)
 
 
 def _value(name: str, word: Word) -> Value:
@@ -215,10 +206,7 @@ def _value(name: str, word: Word) -> Value:
 
 
 def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
-    """Name the place that a process runs in, for a person.
-
-    group: the group that has this process alone, None if it may run on each of several.
-    """
+    """Name the place that a process runs in; group: None if it may run on each of several."""
     group = groups[0] if len(groups) == 1 else group
     host = "any of the hosts" if groups else "this host"
     if group is not None:
@@ -287,12 +275,11 @@ def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield settings that follow from others: memory, and ports."""
     store = process.store
     if store is not None and not isinstance(store.client, Unknown):
-        origin = str(process.command.origin)
-        yield "segment_bytes", Value(store.client.segment_bytes, origin)
-        yield "local_buffer_bytes", Value(store.client.local_buffer_bytes, origin)
-        yield "protocol", Value(store.client.protocol.value, origin)
-        yield "master", Value(store.master, origin)
-        yield "metadata", Value(store.metadata, origin)
+        client = store.client
+        names = "segment_bytes", "local_buffer_bytes", "protocol", "master", "metadata"
+        sizes = client.segment_bytes, client.local_buffer_bytes, client.protocol.value
+        for name, value in zip(names, (*sizes, store.master, store.metadata), strict=True):
+            yield name, Value(value, str(process.command.origin))
     for port in ports(process):
         yield port.what, Value(port.port, port.origin)
     engine = process.command.published
@@ -353,10 +340,7 @@ def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | 
 
 
 def sentence(processes: Sequence[LaunchProcess]) -> str:
-    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``.
-
-    Of those that nobody can count: ``? SGLang servers``, or ``2 or more``.
-    """
+    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``."""
     counted: dict[tuple[ProcessKind, str], int] = {}
     uncounted: set[tuple[ProcessKind, str]] = set()
     for process in processes:
@@ -370,13 +354,16 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
             if process.server is not None and with_router(process.command):
                 router = (ProcessKind.ROUTER, "")
                 counted[router] = counted.get(router, 0) + process.command.copies
-    parts = [
-        f"{number or '?' if more else number}{' or more' if more and number else ''} "
-        f"{_plural(kind, 2 if more else number)}{f' ({text})' if text else ''}"
-        for (kind, text), number in counted.items()
-        for more in ((kind, text) in uncounted,)
-    ]
+    parts = []
+    for (of, text), number in counted.items():
+        more = (of, text) in uncounted
+        single = (number == 1 and not more) or of in _NO_PLURAL
+        count = f"{number or '?'}{' or more' * bool(number)}" if more else number
+        parts.append(f"{count} {of.value}{'' if single else 's'}{f' ({text})' if text else ''}")
     return ", ".join(parts) or "no program that is known here"
+
+
+_NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
@@ -392,12 +379,6 @@ def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
         or uses_mooncake(each)
         for each, server in zip(started, servers, strict=True)
     )
-
-
-def _plural(kind: ProcessKind, number: int) -> str:
-    if number == 1 or kind in (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS):
-        return kind.value
-    return f"{kind.value}s"
 
 
 def _brief(process: LaunchProcess) -> str:

@@ -36,11 +36,7 @@ Cell = str | Keyed
 
 
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
-    """Return a whole document.
-
-    ``title`` is text; ``body``, ``script`` and ``style`` are HTML, added to the page as they
-    are. Raises ValueError for a script that would end its own element.
-    """
+    """Return a document of HTML parts. Raises ValueError for a script that ends its own element."""
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
         if "</script" in text.lower() or "<!--" in text:
@@ -80,10 +76,7 @@ def escape(text: str) -> Html:
 
 
 def element(name: str, *inner: str, **attributes: str | float | None) -> Html:
-    """Return ``<name ...>inner</name>``; ``class_`` is class, ``aria_label`` is aria-label.
-
-    An attribute that is None is left out.
-    """
+    """Return ``<name class=...>inner</name>``; an attribute that is None is left out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
@@ -178,8 +171,7 @@ def _data(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    import base64
-    import hashlib
+    from base64 import b64encode
+    from hashlib import sha256
 
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"

@@ -23,13 +23,11 @@ def cell_widths(
     The widest give way until a line fits. firm: columns that are never broken. whole_words:
     words are not broken either (names to copy), though a line is then too long.
     """
-    floors = [least] * len(lines[0])
+    columns = list(zip(*lines, strict=False))
+    floors = [least] * len(columns)
     if whole_words:
-        floors = [
-            max([least, *(len(word) for line in lines for word in line[at].split())])
-            for at in range(len(lines[0]))
-        ]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+        floors = [max([least, *map(len, " ".join(column).split())]) for column in columns]
+    widths = [max(map(len, column)) for column in columns]
     over = sum(widths) + 2 * (len(widths) - 1) - width
     limits: list[int | None] = [None] * len(widths)
     while over > 0:
@@ -60,10 +58,7 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table, with a line below its heads, if any; no line ends with a space.
-
-    right: columns, by index, whose cells stand to the right. widths: where a cell is broken.
-    """
+    """Return a table, with a line below its heads; widths: where cells are broken."""
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
@@ -87,11 +82,7 @@ def fitted(
     firm: Collection[int] = (),
     margin: str = "",
 ) -> str:
-    """Return ``table``, its words whole; if the table is too wide even so, a sentence of each
-    row.
-
-    firm: columns whose cells are not broken, beside those that stand to the right.
-    """
+    """Return ``table``, its words whole; if that is too wide, a sentence of each row."""
     unbroken = {*firm, *right}
     limits = cell_widths([heads, *rows], width - len(margin), unbroken, LEAST_FITTED_CELL, True)
     text = table(rows, heads, right=right, widths=limits, margin=margin)
@@ -115,10 +106,7 @@ def fitted(
 
 
 def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> list[str]:
-    """Return the lines of ``text``, each set in as it is itself, and further ones by more.
-
-    Words are never broken; with ``hyphens``, a line may end behind one.
-    """
+    """Return the lines of ``text``, with its margin, further ones by more; no word is broken."""
     inner = text.lstrip(" ")
     margin = text[: len(text) - len(inner)]
     return textwrap.wrap(

@@ -58,9 +58,8 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
         for path in process.consumer.sockets if process.consumer and where is not None else ():
             other = first.setdefault((where, path), process)
             if other is not process and not other.command.waited:
-                yield Seen(
-                    f"{path} of {other.name} is {process.name}'s too", process.command.origin
-                )
+                text = f"{path} of {other.name} is {process.name}'s too"
+                yield Seen(text, process.command.origin)
 
 
 @RULES.launch("store-reset-shared")
@@ -77,9 +76,8 @@ def store_reset_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             on = word is not None and not word.unresolved and word.text.strip() not in ("", "0")
             if on and any(one.family == "vLLM MooncakeStoreConnector" for one in clients):
                 others = ", ".join(each.name for each in those if each is not process)
-                yield Seen(
-                    f"{process.name} can empty the store of {master}, which {others} uses too"
-                )
+                text = f"{process.name} can empty the store of {master}"
+                yield Seen(f"{text}, which {others} uses too")
 
 
 @RULES.launch("metadata-mixed")

@@ -23,18 +23,14 @@ RULES = RuleSet("devices")
 _CLEANED = ("--disaggregation-ib-device", "--mooncake-ib-device")
 
 
-def _cleans(server: SglangServer) -> bool:
-    """Return whether this SGLang reads its lists of devices itself, before Mooncake does."""
-    return sglang_release(server.arguments.version).looks_up_devices
-
-
 @RULES.process("device-name-syntax")
 def device_name_syntax(process: LaunchProcess) -> Iterator[Seen]:
     """Yield a finding for each name in a device list that cannot be the name of a device."""
     server = process.server
     for what, text in _engine_lists(process) if server is None else _device_lists(server):
         names = text.split(",")
-        if server is not None and what in _CLEANED and _cleans(server):
+        cleans = server is not None and sglang_release(server.arguments.version).looks_up_devices
+        if what in _CLEANED and cleans:
             names = [name.strip() for name in names if name.strip()] or names
         for name in names:
             wrong = _wrong_with(name)
@@ -70,8 +66,7 @@ def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
     size = known(server.number("tp_size"))
     if known(server.attention_dp) > 1:
         first = [str(rank) for rank in range(0, size, max(1, size // groups))]
-        more = ", ..." * (len(first) > 8)
-        text = f"{', '.join(first[:8])}{more}"
+        text = f"{', '.join(first[:8])}{', ...' * (len(first) > 8)}"
         yield Seen(f'a device map with --dp-size {groups}: ranks {text} all take "0"')
     else:
         yield Seen(f'a device map with --dp-size {groups}: rank 0 of each replica takes "0"')
@@ -93,24 +88,19 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
         text = f"the store has the metadata server {metadata!r}, SGLang's engine P2PHANDSHAKE"
         edit = f"write P2PHANDSHAKE as its metadata server ({_written(store, 'metadata_server')})"
         yield Seen(text, None, edit)
-    flag = "--mooncake-ib-device"
-    if server.mode in ("prefill", "decode"):
-        flag = "--disaggregation-ib-device"
+    transfers = server.mode in ("prefill", "decode")
+    flag = "--disaggregation-ib-device" if transfers else "--mooncake-ib-device"
     where, own = at(server.command.origin), _written(store, "device_name")
     if not (device or engine):  # '' here, None there: compared as they are
-        yield Seen(
-            "the store has no device, nor has SGLang's engine, which is shared only where both are "
-            "given the same",
-            None,
-            f"{where} name the devices for both, written alike: {flag}, and {own}",
-        )
+        text = "the store has no device, nor has SGLang's engine, which is shared only where both "
+        edit = f"{where} name the devices for both, written alike: {flag}, and {own}"
+        yield Seen(f"{text}are given the same", None, edit)
     elif device != engine:
         edit = f"{where} add {flag} {quote(str(device))}"
         if engine:
             edit = f"give the store {engine!r}, as {flag} has it ({own})"
-        yield Seen(
-            f"the store has {_device(device)}, SGLang's engine {_device(engine)}", None, edit
-        )
+        both = [f"device {name!r}" if name else "no device" for name in (device, engine)]
+        yield Seen(f"the store has {both[0]}, SGLang's engine {both[1]}", None, edit)
 
 
 @RULES.server("tcp-takes-rdma")
@@ -144,10 +134,6 @@ def _written(store: StoreConfig, key: str) -> str:
     return KEYS[key].variable if store.source is Source.ENVIRONMENT else f"{key} beside its others"
 
 
-def _device(name: object) -> str:
-    return f"device {name!r}" if name else "no device"
-
-
 def _reuses(server: SglangServer) -> bool:
     """Return whether SGLang offers its transfer engine to the store."""
     reuse = server.environment.get("SGLANG_HICACHE_MOONCAKE_REUSE_TE")
@@ -174,12 +160,9 @@ def _store_devices(server: SglangServer) -> str | None:
 def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
     """Yield every list of device names of a server, each list of a map too, with its setting."""
     stored = _store_devices(server)
-    given = [("device_name", stored)]
-    given += [
-        ("--" + name.replace("_", "-"), server.value(name))
-        for name in ("disaggregation_ib_device", "mooncake_ib_device")
-    ]
-    for what, text in given:
+    names = ("disaggregation_ib_device", "mooncake_ib_device")
+    flags = [("--" + name.replace("_", "-"), server.value(name)) for name in names]
+    for what, text in (("device_name", stored), *flags):
         if not isinstance(text, str) or not text or text in ("auto-discovery", "auto"):
             continue
         if text.endswith(".json") and what.startswith("--"):
@@ -192,10 +175,7 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield every device list of an engine that is not SGLang, with its setting.
-
-    Such an engine has one list for all ranks, and reads no per-rank map.
-    """
+    """Yield every device list of an engine that is not SGLang, with its setting."""
     consumer = process.consumer
     if consumer is None:
         return
@@ -218,16 +198,14 @@ def _device_map(text: str) -> dict[str, Any] | str | None:
     return parsed if isinstance(parsed, dict) else "not an object"
 
 
-def _wrong_with(name: str) -> str | None:
-    """Return the error in a device name as the end of a sentence; None if no error is known."""
-    if not name.strip():
-        return "is empty"
-    if "$" in name:
-        return None
-    if ":" in name:
-        return "has a port, which is NCCL's spelling"
-    if '"' in name or "'" in name:
-        return "has quotes in it"
-    if name != name.strip() or " " in name.strip():
-        return "has a blank in it, which Mooncake takes as part of the name"
-    return None
+def _wrong_with(name: str) -> str:
+    """Return the error in a device name as the end of a sentence; "" if no error is known."""
+    wrong = {
+        "is empty": not name.strip(),
+        "": "$" in name,
+        "has a port, which is NCCL's spelling": ":" in name,
+        "has quotes in it": '"' in name or "'" in name,
+        "has a blank in it, which Mooncake takes as part of the name": " " in name
+        or name != name.strip(),
+    }
+    return next((text for text, holds in wrong.items() if holds), "")

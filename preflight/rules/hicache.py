@@ -1,12 +1,9 @@
-"""Rules about SGLang's arguments: HiCache's flags, and words that the source leaves open.
-
-And about disaggregation: prefill, decode and encoder servers, their pools and threads.
-"""
+"""Rules about SGLang's arguments: HiCache, disaggregation, and words that are left open."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from checks.base.needs import running_with_last
 from checks.base.unknown import Unknown, known
@@ -58,24 +55,19 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.server("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for each argument error that stops the server.
-
-    The release that runs must be known, or every known release must refuse the argument.
-    """
+    """Yield a finding for each argument error that surely stops the server."""
     arguments = server.arguments
-    if arguments.error and (arguments.exact or _every_release_refuses(server)):
+    if arguments.error and (arguments.exact or _refused_by_all(arguments.words)):
         where = arguments.refused[0].origin if arguments.refused else None
         said = f"{_said_by(arguments)}{arguments.error}{_elsewhere(arguments)}"
         yield Seen(said, where, _correction(server))
     words = tuple(word for word in arguments.unrecognized if _is_known(word))
-    left_out = [word for word in words if word.text in LEFT_OUT]
-    if left_out:
-        text = f"{left_out[0].text}: an example leaves words out here"
-        edit = f"{at(left_out[0].origin)} write what the example leaves out, or remove "
-        yield Seen(
-            f"{text}, and every SGLang refuses it", left_out[0].origin, edit + left_out[0].text
-        )
-        return
+    for word in words:
+        if word.text in LEFT_OUT:
+            text = f"{word.text}: an example leaves words out here, and every SGLang refuses it"
+            edit = f"{at(word.origin)} write what the example leaves out, or remove {word.text}"
+            yield Seen(text, word.origin, edit)
+            return
     left_over = _left_over(words)
     # A misspelt flag is refused by every release, the assumed one or another.
     misspelt = tuple(each for each in left_over if each.misspelt)
@@ -86,10 +78,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("values-refused")
 def values_refused(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for each value that the parser takes and the server then refuses.
-
-    The release that runs must be known, or every known release must refuse the value.
-    """
+    """Yield a finding for each value that the parser takes and the server surely refuses."""
     arguments = server.arguments
     model = server.value("model_path")
     if isinstance(model, str) and not model.strip("/ "):
@@ -105,7 +94,7 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.exact:
         return
-    if arguments.error and not _every_release_refuses(server):
+    if arguments.error and not _refused_by_all(arguments.words):
         where = arguments.refused[0].origin if arguments.refused else None
         said = f"error: {arguments.error}{_elsewhere(arguments)}"
         edit = _correction(server) if _releases_of_refused(arguments) else ""
@@ -126,23 +115,18 @@ def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
         return
     if server.hicache or server.value("disaggregation_decode_enable_offload_kvcache") is True:
         return
+    settings = server.arguments.settings
+    names = [n for n in settings if n.startswith("hicache_") and server.arguments.given(n)]
     # A decode server reads them for the host pool in which it keeps retracted requests.
-    if server.mode == "decode":
-        return
-    given = [
-        name
-        for name in server.arguments.settings
-        if name.startswith("hicache_") and server.arguments.given(name)
-    ]
-    if given:
-        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+    if names and server.mode != "decode":
+        flags = ", ".join("--" + name.replace("_", "-") for name in names)
         yield Seen(f"{flags}: without --enable-hierarchical-cache nothing reads them")
 
 
 @RULES.server("hicache-size-per-rank")
 def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
-    size, ranks = server.value("hicache_size"), _ranks(server)
-    if server.hicache and isinstance(size, int) and size > 0 and ranks > 1:
+    size, ranks = _gigabytes(server), _ranks(server)
+    if server.hicache and size and ranks > 1:
         yield Seen(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
 
 
@@ -153,7 +137,7 @@ def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
         yield Seen(text, None, "write a positive --hicache-size, or leave it out")
-    if isinstance(ratio, float) and ratio <= 0 and not _positive(size):
+    if isinstance(ratio, float) and ratio <= 0 and not _gigabytes(server):
         what = "a pool of one page" if ratio == 0 else "OverflowError at start"
         yield Seen(f"--hicache-ratio {ratio:g}: {what}", None, "write a positive --hicache-ratio")
 
@@ -221,7 +205,7 @@ def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[S
 @RULES.server("max-total-tokens-bounds")
 def max_total_tokens_bounds(server: SglangServer) -> Iterator[Seen]:
     tokens = server.value("max_total_tokens")
-    if server.hicache and isinstance(tokens, int) and not _positive(server.value("hicache_size")):
+    if server.hicache and isinstance(tokens, int) and not _gigabytes(server):
         yield Seen(f"--max-total-tokens {tokens} is an upper bound of the host pool")
 
 
@@ -235,9 +219,8 @@ def sglang_hugepages_ignored(server: SglangServer) -> Iterator[Seen]:
 @RULES.server("sglang-hugepage-size-refused")
 def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Seen]:
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
-    if word is None or word.unresolved or server.store:
-        return
-    if word.text.strip().upper() not in ("2MB", "1GB", ""):
+    read = word is not None and not word.unresolved and not server.store
+    if word and read and word.text.strip().upper() not in ("2MB", "1GB", ""):
         yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text}", word.origin)
 
 
@@ -251,10 +234,7 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding if several engines with HiCache run at one time.
-
-    SGLang's check of host memory counts the ranks of one engine only.
-    """
+    """Yield a finding if engines run at one time: SGLang's check counts one."""
     servers = [process.server for process in processes if process.server and process.server.hicache]
     commands = [server.command for server in servers]
     for turn in dict.fromkeys(command.turn for command in commands):
@@ -302,8 +282,7 @@ def decode_offload_misplaced(server: SglangServer) -> Iterator[Seen]:
     extra = server.value("hicache_storage_backend_extra_config")
     if isinstance(extra, str) and extra.startswith("@"):
         text = f"decode offload reads the extra config as JSON alone: {extra!r} is refused"
-        edit = f"{place} write the JSON of {extra[1:]} itself"
-        yield Seen(text, None, edit)
+        yield Seen(text, None, f"{place} write the JSON of {extra[1:]} itself")
 
 
 @RULES.server("decode-host-pool")
@@ -382,17 +361,19 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each prefill server that is looked for at a wrong bootstrap port.
-
-    The port is the router's; if the router names none, the decode server's own.
-    """
+    """Yield a finding for each prefill server that is asked at a wrong bootstrap port."""
     decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _meant(processes):
         if target.mode != "prefill":
             continue
         told: set[object] = decoding if target.bootstrap is None else {target.bootstrap}
         bound = {_bootstrap(process) for process in meant if _mode(process) == "prefill"}
-        if not told or not bound or told & bound or not all(map(_is_int, told | bound)):
+        if (
+            not told
+            or not bound
+            or told & bound
+            or not all(isinstance(port, int) for port in told | bound)
+        ):
             continue
         who = f"the router says {target.bootstrap}"
         if target.bootstrap is None:
@@ -445,18 +426,13 @@ def _meant(
 def _mode(process: LaunchProcess) -> str:
     """Return the disaggregation mode: null, prefill or decode; "" if it is not known."""
     server = process.server
-    if server is None or isinstance(server.value("disaggregation_mode"), Unknown):
-        return ""
-    return server.mode
+    unread = server is None or isinstance(server.value("disaggregation_mode"), Unknown)
+    return "" if server is None or unread else server.mode
 
 
 def _bootstrap(process: LaunchProcess) -> object:
     server = process.server
     return server.value("disaggregation_bootstrap_port") if server is not None else None
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int)
 
 
 def _all_of(values: set[object]) -> str:
@@ -467,12 +443,9 @@ def _is_own(word: Word) -> bool:
     return all(name in OWN_ARGUMENTS for name in word.unresolved)
 
 
-def _open_words(
-    processes: tuple[LaunchProcess, ...],
-) -> Iterator[tuple[LaunchProcess, Word]]:
-    for process in processes:
-        if process.kind in _READ:
-            yield from ((process, word) for word in process.open_words)
+def _open_words(processes: tuple[LaunchProcess, ...]) -> Iterator[tuple[LaunchProcess, Word]]:
+    read = (process for process in processes if process.kind in _READ)
+    return ((process, word) for process in read for word in process.open_words)
 
 
 def _is_known(word: Word) -> bool:
@@ -482,10 +455,7 @@ def _is_known(word: Word) -> bool:
 
 
 class _Unrecognized(NamedTuple):
-    """A word that the parser left over: the flag, and the name that it most likely stands for.
-
-    releases: the spans of those that have the flag, as a reader writes them; "" for none.
-    """
+    """A word left over by the parser: its flag, the releases that have it, and the name meant."""
 
     word: Word
     flag: str
@@ -500,16 +470,14 @@ class _Unrecognized(NamedTuple):
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
     """Return each word that the parser left over with its flag; for a value the flag is ""."""
-    spelling, found = Spelling(), []
+    spelling, left_over = Spelling(), []
     for word in words:
         flag = word.text.partition("=")[0]
-        if not flag.startswith("-"):
-            found.append(_Unrecognized(word, ""))
-            continue
-        named = _spans(flag)
-        near = "" if named else spelling.nearest(flag, argument_flags()) or ""
-        found.append(_Unrecognized(word, flag, named, near))
-    return tuple(found)
+        flag = flag if flag.startswith("-") else ""
+        releases = _spans(flag) if flag else ""
+        near = "" if releases or not flag else spelling.nearest(flag, argument_flags()) or ""
+        left_over.append(_Unrecognized(word, flag, releases, near))
+    return tuple(left_over)
 
 
 def _said_by(arguments: ParsedArguments) -> str:
@@ -522,10 +490,7 @@ def _said_by(arguments: ParsedArguments) -> str:
 
 
 def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
-    """Return SGLang's message about left-over words, and the releases that have such flags.
-
-    For a flag that no release has, the text asks for the flag that was probably meant.
-    """
+    """Return SGLang's message about left-over words, and the releases that have such flags."""
     version, exact = arguments.version, arguments.exact
     together = " ".join(_as_shown(words))
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
@@ -542,10 +507,7 @@ def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) 
 
 
 def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
-    """Return the left-over words without secrets, and without values of unknown flags.
-
-    The value of an unknown flag may be a password, and the name of the flag does not tell.
-    """
+    """Return the left-over words without secrets, and without values of unknown flags."""
     return list(_as_shown(_left_over(words)))
 
 
@@ -577,10 +539,7 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
 
 
 def _releases_of_refused(arguments: ParsedArguments) -> str:
-    """Return the releases that have the refused flag as it is written.
-
-    "" if the judged release has the flag, or if no release has it.
-    """
+    """Return the other releases that have the refused flag; "" if none has."""
     flag = _refused_flag(arguments)
     here = any(flag in row["flags"] for row in argument_table(arguments.version).rows)
     return "" if here or not flag.startswith("--") else _spans(flag)
@@ -594,15 +553,6 @@ def _elsewhere(arguments: ParsedArguments) -> str:
     """Return the end of a message: the releases that take the refused flag; "" if none does."""
     named = _releases_of_refused(arguments)
     return f"; {_refused_flag(arguments)} is in {named}" if named else ""
-
-
-def _or_release(arguments: ParsedArguments) -> str:
-    """Return the end of an edit: or run one of the releases that take the refused flag."""
-    named = _releases_of_refused(arguments)
-    if not named:
-        return ""
-    run = f"run one of SGLang {named}"
-    return f", or {run if arguments.exact else f'give --sglang-version if it is one of {named}'}"
 
 
 def _spans(flag: str) -> str:
@@ -627,7 +577,13 @@ def _correction(server: SglangServer) -> str:
         names = " or ".join(row["flags"][0] for row in meant)
         if not 0 < len(meant) < 4:
             return ""
-        return replaced(first.origin, flag, names) + _or_release(arguments)
+        edit, releases = replaced(first.origin, flag, names), _releases_of_refused(arguments)
+        if not releases:
+            return edit
+        run = f"run one of SGLang {releases}"
+        if not arguments.exact:
+            run = f"give --sglang-version if it is one of {releases}"
+        return f"{edit}, or {run}"
     row = meant[0]
     given = first._replace(text=value) if equals else rest[0] if rest else None
     if given is None or given.unresolved:
@@ -639,27 +595,22 @@ def _correction(server: SglangServer) -> str:
     return whole if row["kind"] == "int" else ""
 
 
-def _every_release_refuses(server: SglangServer) -> bool:
-    """Return whether every known release refuses the arguments of ``server``.
-
-    Call this only if one release refuses them: all releases are tried.
-    """
-    return _refused_by_all(server.arguments.words)
-
-
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _refused_by_all(words: tuple[Word, ...]) -> bool:
+    """Return whether every known release refuses the arguments; all are tried."""
     return all(parse_sglang_arguments(words, version).error for version in known_releases())
+
+
+def _gigabytes(server: SglangServer) -> int:
+    """Return a positive --hicache-size, else 0."""
+    size = server.value("hicache_size")
+    return max(0, size) if isinstance(size, int) else 0
 
 
 def _ranks(server: SglangServer) -> int:
     """Return the number of ranks. Raises UnknownFactError if a variable decides a number."""
     sizes = (server.number("tp_size"), server.number("pp_size"), server.replicas)
     return prod(known(size) for size in sizes)
-
-
-def _positive(size: Any) -> bool:
-    return isinstance(size, int) and size > 0
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:

@@ -19,17 +19,8 @@ from preflight.rules import (
 )
 from preflight.rules.rules import Rule, RuleFinding, Severity, Versions
 
-RULE_SETS = (
-    hicache.RULES,
-    store.RULES,
-    devices.RULES,
-    variables.RULES,
-    offload.RULES,
-    tier_use.RULES,
-    programs.RULES,
-    memory.RULES,
-    consumers.RULES,
-)
+_TOPICS = (hicache, store, devices, variables, offload, tier_use, programs, memory, consumers)
+RULE_SETS = tuple(topic.RULES for topic in _TOPICS)
 RULES: dict[str, Rule] = {id_: rule for rules in RULE_SETS for id_, rule in rules.page.items()}
 _WORST_FIRST = tuple(Severity)  # in the order in which they are declared
 
@@ -39,11 +30,7 @@ def findings(
     servers: Sequence[tuple[SglangServer, Versions]] = (),
     mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
-    """Return the findings of all rules, the worst first.
-
-    servers: each with the versions that it runs on. mooncake: the release of the launch; without
-    it the rules about that are left out.
-    """
+    """Return the findings of all rules, the worst first; servers with their versions."""
     found = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
     for server, versions in servers:
         for rules in RULE_SETS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown, known
@@ -52,12 +53,8 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     geometry, size = known(versions.geometry), _size_gb(server) * 10**9
     copies = known(server.number("tp_size")) // max(1, known(server.attention_dp))
     if geometry.kind is AttentionKind.MLA and server.hicache and copies > 1:
-        paid = (
-            f": {format_bytes(copies * size)} for {format_bytes(size)} of KV cache"
-            if size > 0
-            else ""
-        )
-        yield Seen(f"{geometry.name}: {copies} ranks keep the same rows{paid}")
+        paid = f": {format_bytes(copies * size)} for {format_bytes(size)} of KV cache"
+        yield Seen(f"{geometry.name}: {copies} ranks keep the same rows{paid * (size > 0)}")
 
 
 @RULES.memory("offload-folder-shared")
@@ -130,30 +127,27 @@ def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[See
         yield Seen(f"tenant_id is {tenant!r} ({origin}), and Mooncake is older than 0.3.12")
 
 
-@RULES.memory("l2-halves-overlap")
-def l2_halves_overlap(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    if _overlap(server, versions) and not _overlap_doubt(versions):
-        yield Seen(_overlapping(versions))
+def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Yield a finding if K and V are refused, surely or perhaps; alone: by standalone storage."""
+    assumed = "" if alone else versions.mooncake_assumed
+    doubt = _doubt(versions, assumed or versions.mooncake_newer)
+    registers = _in_halves if alone else _overlap
+    if (
+        registers(server, versions)
+        and _is_standalone(server) is alone
+        and certain is not bool(doubt)
+    ):
+        text = (_refused if alone else _overlapping)(server, versions)
+        yield Seen(f"{doubt}: {text}" if doubt else text)
 
 
-@RULES.memory("l2-halves-may-overlap")
-def l2_halves_may_overlap(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    doubt = _overlap_doubt(versions)
-    if doubt and _overlap(server, versions):
-        yield Seen(f"{doubt}: {_overlapping(versions)}")
-
-
-@RULES.memory("standalone-breaks-mha")
-def standalone_breaks_mha(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    if _alone(server, versions) and not _doubt(versions, versions.mooncake_newer):
-        yield Seen(_refused(server, versions))
-
-
-@RULES.memory("standalone-may-break-mha")
-def standalone_may_break_mha(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    doubt = _doubt(versions, versions.mooncake_newer)
-    if doubt and _alone(server, versions):
-        yield Seen(f"{doubt}: {_refused(server, versions)}")
+for _id, _about in {
+    "l2-halves-overlap": (False, True),
+    "l2-halves-may-overlap": (False, False),
+    "standalone-breaks-mha": (True, True),
+    "standalone-may-break-mha": (True, False),
+}.items():
+    RULES.memory(_id)(partial(_halves, *_about))
 
 
 @RULES.memory("relaxed-ordering-off")
@@ -241,21 +235,13 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 
 def _overlap(server: SglangServer, versions: Versions) -> bool:
-    """Return whether L2 is on Mooncake's huge pages and K and V are, or may be, registered apart.
-
-    A Mooncake that is assumed may be the newest, which takes the whole pool for K.
-    """
+    """Return whether L2 is on Mooncake's huge pages and K and V may be registered apart."""
     return (
         _in_halves(server, versions)
-        and not _is_standalone(server)
         and (versions.mooncake.registers_whole_pool or versions.mooncake_assumed != "")
         and own_allocator(server, versions.sglang, versions.mooncake) is None
         and "MC_STORE_USE_HUGEPAGE" in server.environment
     )
-
-
-def _alone(server: SglangServer, versions: Versions) -> bool:
-    return _is_standalone(server) and _in_halves(server, versions)
 
 
 def _is_standalone(server: SglangServer) -> bool:
@@ -286,11 +272,7 @@ def _doubt(versions: Versions, mooncake: str) -> str:
     return versions.sglang_unsure or mooncake or model
 
 
-def _overlap_doubt(versions: Versions) -> str:
-    return _doubt(versions, versions.mooncake_assumed or versions.mooncake_newer)
-
-
-def _overlapping(versions: Versions) -> str:
+def _overlapping(server: SglangServer, versions: Versions) -> str:
     return (
         f"{_model(versions)}: K is registered with the whole pool, V is refused: {_REFUSES}-600 "
         "(Mooncake: Transfer Engine does not support overlapped memory region)"

@@ -36,10 +36,8 @@ def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[See
             text = f"{name}={word.text}: 1342177280 bytes are taken"
             yield Seen(f"{text}; up to 0.3.12 the digits at its beginning", word.origin)
         elif size <= 0:
-            yield Seen(
-                f"{name}={word.text}: the process ends at start with a segmentation fault",
-                word.origin,
-            )
+            text = f"{name}={word.text}: the process ends at start with a segmentation fault"
+            yield Seen(text, word.origin)
 
 
 @RULES.process("offload-without-switch")
@@ -110,11 +108,9 @@ def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each SSD offload folder whose path Mooncake refuses."""
     for offload in _offloads(processes):
-        wrong = None
+        wrong = "has '..' in it" if ".." in offload.folder.split("/") else ""
         if not offload.folder.startswith("/"):
             wrong = "is not an absolute path" if offload.folder else "is empty"
-        elif ".." in offload.folder.split("/"):
-            wrong = "has '..' in it"
         if wrong:
             text = f"{offload.process.name} offloads to {offload.folder!r}, which {wrong}"
             yield Seen(text, offload.process.command.origin)
@@ -164,10 +160,7 @@ def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator
 
 
 class _Offload(NamedTuple):
-    """One process that offloads: its folder, and how many ranks use it.
-
-    named: SGLang gives each rank a folder of its own below; otherwise all use the folder itself.
-    """
+    """One process that offloads; named: SGLang makes a folder for each rank below ``folder``."""
 
     process: LaunchProcess
     folder: str
@@ -198,10 +191,7 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
 
 
 def uses_offload(process: LaunchProcess) -> bool | None:
-    """Return whether a store client offloads.
-
-    None if that is unknown, or if the process is no client.
-    """
+    """Return whether a store client offloads; None if unknown, or if it is no client."""
     if process.server is not None:
         store = process.server.store
         value = None if store is None else store.value("enable_ssd_offload")

@@ -10,12 +10,7 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
-from preflight.processes.processes import (
-    GFLAGS_PROGRAMS,
-    LaunchProcess,
-    ProcessKind,
-    SglangServer,
-)
+from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, SglangServer
 from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
     TRUE,
@@ -73,10 +68,8 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
     spelling = Spelling()
     for key, where in process.store.unknown_keys if process.store else ():
         near = spelling.nearest(key, KEYS)
-        yield Seen(
-            f"{key!r}{where} is not a setting of the store service"
-            f"{f': did you mean {near}?' if near else ''}"
-        )
+        hint = f": did you mean {near}?" if near else ""
+        yield Seen(f"{key!r}{where} is not a setting of the store service{hint}")
 
 
 @RULES.launch("service-port-taken")
@@ -85,9 +78,8 @@ def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     first: dict[tuple[object, int], LaunchProcess] = {}
     listening = [(process, _http_port(process), place(process)) for process in processes]
     # A master or a metadata server comes up in no time; a service only after its setup.
-    for process, port, where in sorted(
-        listening, key=lambda entry: entry[0].kind is ProcessKind.STORE_SERVICE
-    ):
+    listening.sort(key=lambda entry: entry[0].kind is ProcessKind.STORE_SERVICE)
+    for process, port, where in listening:
         if port is None or where is None:
             continue
         other = first.setdefault((where, port), process)
@@ -152,9 +144,7 @@ def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
 
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
-    """Yield what a release of Mooncake, which is known, ends by and others take: flags that it does
-    not have ("unknown command line flag"), sizes that its store service does not read. Seen on
-    0.3.8.post1 to 0.3.11.post1."""
+    """Yield flags and sizes that this release ends by (0.3.8.post1 to 0.3.11.post1)."""
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         given = _flags(process)[1]
@@ -233,41 +223,32 @@ def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[See
 
 @RULES.process("ascend-host-memory")
 def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
-    size, origin = segment_of(process) if _speaks_ascend(process) else (None, None)
-    if size is not None and size > CERTAIN_BYTES:
+    """Yield a finding if a segment on an NPU is larger than was seen to work."""
+    store = process.server.store if process.server is not None else None
+    speaks = process.kind is ProcessKind.CLIENT and _value(process, "protocol") == "ascend"
+    size, origin = segment_of(process)
+    ascend = store.value("protocol") == "ascend" if store is not None else speaks
+    if ascend and size is not None and size > CERTAIN_BYTES:
         text = f"{process.kind.value}: {format_bytes(size)} a client, above 20 GiB an NPU"
         yield Seen(text, origin)
 
 
 def _http_port(process: LaunchProcess) -> int | None:
-    """Return the port that a store service or a metadata server listens on.
-
-    A metadata server is a master's or stands alone.
-    """
+    """Return the port that a store service or a metadata server (a master's too) listens on."""
     if process.kind is ProcessKind.STORE_SERVICE:
         port = process.store.port if process.store else None
         return port if isinstance(port, int) else None
-    if process.kind is ProcessKind.METADATA:
-        return _number(process, "port")
-    if process.kind is ProcessKind.MASTER:
-        on = is_on(process.arguments, "mooncake_master", "enable_http_metadata_server")
-        return _number(process, "http_metadata_server_port") if on else None
-    return None
-
-
-def _number(process: LaunchProcess, name: str) -> int | None:
+    name = "port" if process.kind is ProcessKind.METADATA else "http_metadata_server_port"
+    on = is_on(process.arguments, "mooncake_master", "enable_http_metadata_server")
+    if process.kind is not ProcessKind.METADATA and not (process.kind is ProcessKind.MASTER and on):
+        return None
     word = value_of(process.arguments, name)
-    if word is None:
-        return SERVICE_PORT
-    port = port_value(word.text, name)
+    port = SERVICE_PORT if word is None else port_value(word.text, name)
     return port if isinstance(port, int) else None
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
-    """Return the flags that the program of ``process`` knows, and the flags that are given.
-
-    Both are empty for a program that does not use gflags.
-    """
+    """Return the gflags that the program of ``process`` knows, and those that are given."""
     program = GFLAGS_PROGRAMS.get(process.kind)
     if program is None:
         return {}, []
@@ -386,20 +367,9 @@ def _of_rank(server: SglangServer) -> int | None:
     if size is None or server.store is None or server.store.value("standalone_storage") is True:
         return None
     tp, pp, groups = server.number("tp_size"), server.number("pp_size"), server.attention_dp
-    for value in (tp, pp, groups):
-        if isinstance(value, Unknown):
-            return None
-    assert isinstance(tp, int)
-    assert isinstance(pp, int)
-    assert isinstance(groups, int)
+    if isinstance(tp, Unknown) or isinstance(pp, Unknown) or isinstance(groups, Unknown):
+        return None
     # Releases differ in what divides it: certain only where they agree.
     parts = {max(1, tp // max(1, groups) * (pp if by_pp else 1)) for by_pp in (True, False)}
     sizes = {size // part for part in parts}
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def _speaks_ascend(process: LaunchProcess) -> bool:
-    if process.server is not None:
-        store = process.server.store
-        return store is not None and store.value("protocol") == "ascend"
-    return process.kind is ProcessKind.CLIENT and _value(process, "protocol") == "ascend"

@@ -11,7 +11,6 @@ from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.launches.source import Origin
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.programs.store_config import StoreConfig
 from preflight.sglang.model_geometry import ModelGeometry
 
 
@@ -49,10 +48,7 @@ class Rule(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """One place where a rule holds: the sentence for this case, and where it was written.
-
-    remedy: what to do in this case; "" if the remedy of the rule applies.
-    """
+    """A place where a rule holds, and a sentence; remedy: "" if the remedy of the rule applies."""
 
     rule: Rule
     text: str
@@ -83,12 +79,8 @@ class Versions(NamedTuple):
     mooncake_newer: str = ""
 
 
-ServerCheck = Callable[[SglangServer], Iterable[Seen]]
-StoreCheck = Callable[[SglangServer, StoreConfig], Iterable[Seen]]
-ProcessCheck = Callable[[LaunchProcess], Iterable[Seen]]
-ReleaseCheck = Callable[[tuple[LaunchProcess, ...], MooncakeRelease], Iterable[Seen]]
-MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
-LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
+Check = Callable[..., Iterable[Seen]]
+Adds = Callable[[Check], Check]
 
 
 def read_page(text: str) -> dict[str, Rule]:
@@ -122,53 +114,38 @@ class RuleSet:
         path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
-        self.launch_checks: list[tuple[Rule, LaunchCheck]] = []
-        self.release_checks: list[tuple[Rule, ReleaseCheck]] = []
-        self.memory_checks: list[tuple[Rule, MemoryCheck]] = []
+        self.checks: dict[str, list[tuple[Rule, Check]]] = {
+            "launch": [],
+            "released": [],
+            "memory": [],
+        }
 
-    def launch(self, id_: str) -> Callable[[LaunchCheck], LaunchCheck]:
-        def add(check: LaunchCheck) -> LaunchCheck:
-            self.launch_checks.append((self.page[id_], check))
+    def _adds(self, about: str, id_: str) -> Adds:
+        """Return a decorator: its function checks rule ``id_``."""
+
+        def add(check: Check) -> Check:
+            self.checks[about].append((self.page[id_], check))
             return check
 
         return add
 
-    def server(self, id_: str) -> Callable[[ServerCheck], ServerCheck]:
-        """Return a decorator: its function checks rule ``id_`` for each SGLang server."""
+    def launch(self, id_: str) -> Adds:
+        return self._adds("launch", id_)
 
-        def add(check: ServerCheck) -> ServerCheck:
-            """Register ``check`` for each SGLang server of a launch."""
+    def released(self, id_: str) -> Adds:
+        return self._adds("released", id_)
 
-            @self.launch(id_)
-            def of_servers(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-                for process in processes:
-                    if process.server is not None:
-                        yield from _placed(check(process.server), process.command.origin)
+    def memory(self, id_: str) -> Adds:
+        return self._adds("memory", id_)
 
-            return check
-
-        return add
-
-    def store(self, id_: str) -> Callable[[StoreCheck], StoreCheck]:
-        """Return a decorator: its function checks rule ``id_`` for each server with a store."""
-
-        def add(check: StoreCheck) -> StoreCheck:
-            @self.server(id_)
-            def of_store(server: SglangServer) -> Iterable[Seen]:
-                return check(server, server.store) if server.store else ()
-
-            return check
-
-        return add
-
-    def process(self, id_: str) -> Callable[[ProcessCheck], ProcessCheck]:
+    def process(self, id_: str) -> Adds:
         """Return a decorator: its function checks rule ``id_`` for each process of a launch."""
 
-        def add(check: ProcessCheck) -> ProcessCheck:
-            """Register ``check`` for each process of a launch."""
+        def add(check: Check) -> Check:
+            """Register ``check`` for each process."""
 
             @self.launch(id_)
-            def of_each(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+            def of_processes(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 for process in processes:
                     yield from _placed(check(process), process.command.origin)
 
@@ -176,16 +153,20 @@ class RuleSet:
 
         return add
 
-    def released(self, id_: str) -> Callable[[ReleaseCheck], ReleaseCheck]:
-        def add(check: ReleaseCheck) -> ReleaseCheck:
-            self.release_checks.append((self.page[id_], check))
+    def server(self, id_: str) -> Adds:
+        """Return a decorator: its function checks rule ``id_`` for each SGLang server."""
+
+        def add(check: Check) -> Check:
+            self.process(id_)(lambda process: check(process.server) if process.server else ())
             return check
 
         return add
 
-    def memory(self, id_: str) -> Callable[[MemoryCheck], MemoryCheck]:
-        def add(check: MemoryCheck) -> MemoryCheck:
-            self.memory_checks.append((self.page[id_], check))
+    def store(self, id_: str) -> Adds:
+        """Return a decorator: its function checks rule ``id_`` for each server with a store."""
+
+        def add(check: Check) -> Check:
+            self.server(id_)(lambda server: check(server, server.store) if server.store else ())
             return check
 
         return add
@@ -194,26 +175,20 @@ class RuleSet:
         self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None
     ) -> Iterator[RuleFinding]:
         """Yield what the rules about servers and launches find, rule by rule."""
-        for rule, check in self.launch_checks:
-            for seen in check(processes):
-                yield RuleFinding(rule, *seen)
-        if mooncake is not None:
-            for rule, of_release in self.release_checks:
-                for seen in of_release(processes, mooncake):
-                    yield RuleFinding(rule, *seen)
+        for about in ("launch",) if mooncake is None else ("launch", "released"):
+            for rule, check in self.checks[about]:
+                more = (mooncake,) if about == "released" else ()
+                yield from (RuleFinding(rule, *seen) for seen in check(processes, *more))
 
     def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[RuleFinding]:
         """Yield what the rules about memory find in one server."""
-        for rule, check in self.memory_checks:
+        for rule, check in self.checks["memory"]:
             for seen in _placed(check(server, versions), server.command.origin):
                 yield RuleFinding(rule, *seen)
 
 
 def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """Yield each of ``found``; one that names no place gets the place of the command.
-
-    The first fact that is not known ends the rule silently.
-    """
+    """Yield each finding with a place, the command's by default, until a fact is not known."""
     with suppress(UnknownFactError):
         for seen in found:
             yield seen._replace(origin=seen.origin or command)

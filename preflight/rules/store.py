@@ -43,10 +43,8 @@ def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Itera
         if variable in keys:
             key = keys[variable]
             setting = store.settings[key]
-            yield Seen(
-                f"{variable} ({where}) is not read: {source.value} counts, and there "
-                f"{key} is {setting.value!r} ({setting.origin})"
-            )
+            text = f"{variable} ({where}) is not read: {source.value} counts, and there {key} is "
+            yield Seen(f"{text}{setting.value!r} ({setting.origin})")
 
 
 @RULES.store("store-config-refused")
@@ -104,11 +102,8 @@ def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[S
 def segment_size_plain(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     """Yield a finding if global_segment_size is a boolean, a float, or between 0 and 1 MiB."""
     value, size = store.value(_SEGMENT), configured_segment(server)
-    if size is None:
-        return
     # A segment below a mebibyte is no store; somebody meant gigabytes.
-    odd = isinstance(value, bool | float) or 0 < size < 2**20
-    if size >= 0 and odd:
+    if size is not None and size >= 0 and (isinstance(value, bool | float) or 0 < size < 2**20):
         where = store.settings[_SEGMENT].origin
         yield Seen(f"{_SEGMENT} {value!r} ({where}) is {size} bytes to SGLang")
 
@@ -129,9 +124,8 @@ def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Seen
     spelling = Spelling()
     for key in store.unknown_keys:
         near = spelling.nearest(key, KEYS)
-        yield Seen(
-            f"{key!r} is not a setting of the store{f': did you mean {near}?' if near else ''}"
-        )
+        hint = f": did you mean {near}?" if near else ""
+        yield Seen(f"{key!r} is not a setting of the store{hint}")
 
 
 @RULES.store("environment-value-defaulted")
@@ -153,10 +147,8 @@ def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Seen]
     """Yield a finding if each of several data-parallel groups contributes a whole segment."""
     size, groups = configured_segment(server), known(server.attention_dp) * known(server.replicas)
     if size is not None and groups > 1 and size > 0:
-        yield Seen(
-            f"global_segment_size {format_bytes(size)} is contributed by each of {groups} "
-            f"data-parallel groups: {format_bytes(size * groups)} in all"
-        )
+        text = f"global_segment_size {format_bytes(size)} is contributed by each of {groups} "
+        yield Seen(f"{text}data-parallel groups: {format_bytes(size * groups)} in all")
 
 
 @RULES.store("local-hostname-localhost")
@@ -173,10 +165,14 @@ def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Itera
     names = ("client_server_address", "master_server_address", "standalone_storage")
     client, master, standalone = (known(store.value(name)) for name in names)
     if client and not store.error and not master and not standalone:
-        text = (
-            f"client_server_address is {client!r}, standalone_storage is off and no master is named"
-        )
-        yield Seen(text + _blamed(store))
+        text, tenant = f"client_server_address is {client!r}", store.value("tenant_id")
+        text += ", standalone_storage is off and no master is named"
+        # The wrong cause that SGLang reports for this error of setup.
+        if isinstance(tenant, str) and tenant.strip() not in ("", "default"):
+            text += "; SGLang then says that this Mooncake does not support tenant_id"
+        elif store.value("enable_ssd_offload") is True:
+            text += "; SGLang then says that this Mooncake is too old for SSD offload"
+        yield Seen(text)
 
 
 @RULES.process("master-without-port")
@@ -218,26 +214,18 @@ def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.process("endpoints-not-dialled")
 def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
-    for name, value in _addresses(process):
-        if isinstance(value, str) and (others := not_dialled(value)):
-            yield Seen(f"{name} {value}: {others} is not dialled")
-
-
-def _addresses(process: LaunchProcess) -> Iterator[tuple[str, object]]:
-    """Yield each address of a master or metadata server that a process has, with its setting."""
+    """Yield a finding for each master or metadata server that is named and not asked."""
+    names = ("master_server_address", "metadata_server")
     store = process.server.store if process.server is not None else None
-    for name in ("master_server_address", "metadata_server") if store is not None else ():
-        assert store is not None
-        yield name, store.value(name)
-    for own in process.stores:
-        yield from (("master_server_address", own.master), ("metadata_server", own.metadata))
+    pairs = [] if store is None else [tuple(map(store.value, names))]
+    for pair in (*pairs, *((client.master, client.metadata) for client in process.stores)):
+        for name, value in zip(names, pair, strict=True):
+            if isinstance(value, str) and (others := not_dialled(value)):
+                yield Seen(f"{name} {value}: {others} is not dialled")
 
 
 def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) -> Iterator[Seen]:
-    """Yield a finding for each store client whose ``host:port`` an earlier client also has.
-
-    Both use one metadata server, of ``kinds``. A name without a port gets a free port.
-    """
+    """Yield a finding for each client with the ``host:port`` of another in one metadata server."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(own.hostname, own.metadata) for own in process.stores]
@@ -271,25 +259,17 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding if no process of the launch contributes a segment to the store."""
     servers = [process.server for process in processes if process.server]
     stores = [server for server in servers if server.store is not None]
-    owners = {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE} & {
-        process.kind for process in processes
-    }
-    if not stores or owners:
+    kinds = {process.kind for process in processes}
+    if not stores or kinds & {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE}:
         return
     if all(configured_segment(server) == 0 for server in stores):
-        yield Seen(
-            "global_segment_size is 0 in every server, and no store service or mooncake_client "
-            "is in this source: one must run elsewhere",
-            stores[0].command.origin,
-        )
+        text = "global_segment_size is 0 in every server, and no store service or mooncake_client "
+        yield Seen(f"{text}is in this source: one must run elsewhere", stores[0].command.origin)
 
 
 @RULES.launch("keys-collide")
 def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each server whose keys equal another server's, but whose pages differ.
-
-    The pages differ if the tensor parallelism or the KV type does.
-    """
+    """Yield a finding for servers with equal keys and another parallelism or KV type."""
     seen: dict[tuple[object, ...], SglangServer] = {}
     for process in processes:
         server = process.server
@@ -305,11 +285,9 @@ def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         layout = [(s.value("tp_size"), s.value("kv_cache_dtype")) for s in (first, server)]
         known = not any(isinstance(value, Unknown) for pair in layout for value in pair)
         if known and layout[0] != layout[1]:
-            yield Seen(
-                f"{first.command.origin} and {server.command.origin} share the master {master} and "
-                f"the name {name!r}, with (tp, KV type) {layout[0]} and {layout[1]}",
-                server.command.origin,
-            )
+            both = f"{first.command.origin} and {server.command.origin} share the master {master}"
+            text = f"{both} and the name {name!r}, with (tp, KV type) {layout[0]} and {layout[1]}"
+            yield Seen(text, server.command.origin)
 
 
 @RULES.launch("model-name-shared")
@@ -328,13 +306,3 @@ def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         if first.value("model_path") != paths:
             text = f"{first.value('model_path')} and {paths} are both served as {name!r}"
             yield Seen(text, server.command.origin)
-
-
-def _blamed(store: StoreConfig) -> str:
-    """Return the wrong cause that SGLang reports for this error of setup; "" if it reports none."""
-    tenant = store.value("tenant_id")
-    if isinstance(tenant, str) and tenant.strip() not in ("", "default"):
-        return "; SGLang then says that this Mooncake does not support tenant_id"
-    if store.value("enable_ssd_offload") is True:
-        return "; SGLang then says that this Mooncake is too old for SSD offload"
-    return ""

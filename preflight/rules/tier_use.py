@@ -1,8 +1,4 @@
-"""Rules about launches that start, and then do not use a tier that was asked for.
-
-Each condition was read in SGLang's or Mooncake's released source, or measured on the real library;
-the page beside this module names where.
-"""
+"""Rules about launches that start, and then do not use a tier that was asked for."""
 
 from __future__ import annotations
 
@@ -25,15 +21,11 @@ from preflight.sglang.pool_request import Hardware, SizedServer, pool_request
 RULES = RuleSet("tier_use")
 # storage_backend.h: how much a bucket takes; file_storage.h: how often one is written.
 BUCKET_KEYS, BUCKET_BYTES, HEARTBEAT_SECONDS = 500, 256 << 20, 10
-_KEYS, _HEARTBEAT = (
-    "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
-    "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
-)
-_BACKEND, _LIMIT, QUOTA = (
-    "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
-    "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
-    "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE",
-)
+_KEYS = "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT"
+_HEARTBEAT = "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS"
+_BACKEND = "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR"
+_LIMIT = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
+QUOTA = "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE"
 NO_QUOTA = 0, ""
 # A bucket that fills at fewer objects a second is one that nearly any service fills.
 _FEW_KEYS_A_SECOND = 5.0
@@ -48,10 +40,7 @@ _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "glob
 def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
-    """Yield a finding for each process that loses half or more of a slow stream to SSD.
-
-    The stream is slow if it does not fill a bucket within a heartbeat.
-    """
+    """Yield a finding for each process that loses half of a slow stream to SSD."""
     for process in processes:
         bucket = lossy_bucket(process, mooncake)
         if bucket is None:
@@ -61,13 +50,11 @@ def ssd_bucket_lost(
         page = process.server.value("page_size") if process.server is not None else None
         if isinstance(page, int):
             tokens = keys * page // 2 // seconds  # an object for K and one for V of each page
-            rate += (
-                f" (with two objects a page of {page} tokens: some {tokens} new tokens a second)"
-            )
-        yield Seen(
-            f"{process.name}: of what comes at less than {rate} at most half reaches SSD: a bucket "
-            f"takes {keys} objects or {BUCKET_BYTES >> 20} MiB, a heartbeat {seconds} s"
-        )
+            pages = f"with two objects a page of {page} tokens"
+            rate += f" ({pages}: some {tokens} new tokens a second)"
+        text = f"{process.name}: of what comes at less than {rate} at most half reaches SSD"
+        limits = f"{keys} objects or {BUCKET_BYTES >> 20} MiB, a heartbeat {seconds} s"
+        yield Seen(f"{text}: a bucket takes {limits}")
 
 
 @RULES.released("ssd-limit-passed")
@@ -83,10 +70,7 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return the SSD quota of a process in bytes, and its place; NO_QUOTA if none is set.
-
-    None if the size limit itself binds: up to 0.3.11.post1, and for a backend without buckets.
-    """
+    """Return a process's SSD quota (bytes) and its place; None if the size limit itself binds."""
     environment = process.command.environment
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
@@ -104,11 +88,7 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
-    """Return the objects of a bucket and the seconds of a heartbeat.
-
-    None if the rest of a bucket is not lost, if that is unknown, or if nearly any service fills
-    a bucket.
-    """
+    """Return the objects of a bucket and the seconds of a heartbeat; None if nothing is lost."""
     environment = process.command.environment
     keys, seconds = (
         default
@@ -137,10 +117,7 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
-    """Yield a finding if the segment is smaller than L2, with write_through and a local master.
-
-    A master on another host is not judged: other hosts may add segments.
-    """
+    """Yield a finding if the segment is smaller than L2, with write_through, a local master."""
     size, segment = server.value("hicache_size"), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
@@ -151,9 +128,8 @@ def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     # The rank of latent attention keeps what the others keep: one of them counts.
     if segment and segment < size * 10**9:
         origin = store.settings["global_segment_size"].origin
-        yield Seen(
-            f"L3 has a segment of {segment / 1e9:.1f} GB ({origin}) behind {size} GB of L2 a rank"
-        )
+        segment_text = f"L3 has a segment of {segment / 1e9:.1f} GB ({origin})"
+        yield Seen(f"{segment_text} behind {size} GB of L2 a rank")
 
 
 @RULES.memory("write-back-stores-nothing")
@@ -187,15 +163,13 @@ def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each soft pin lifetime of a master, if all clients are SGLang."""
     clients = [process for process in processes if store_clients(process)]
-    if not any(process.server for process in clients):
-        return
-    if any(process.consumer for process in processes):
+    others = any(process.consumer for process in processes)
+    if others or not any(process.server for process in clients):
         return
     for process in processes:
-        if process.kind is ProcessKind.MASTER:
-            word = value_of(process.arguments, "default_kv_soft_pin_ttl")
-            if word is not None:
-                yield Seen(f"--default_kv_soft_pin_ttl={word.text}", word.origin)
+        word = value_of(process.arguments, "default_kv_soft_pin_ttl")
+        if process.kind is ProcessKind.MASTER and word is not None:
+            yield Seen(f"--default_kv_soft_pin_ttl={word.text}", word.origin)
 
 
 @RULES.launch("ssd-evicts-nothing")
@@ -210,30 +184,21 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             continue
         for owner in _owners(processes):
             if uses_offload(owner) is False:
-                yield Seen(
-                    f"{owner.name} gives a segment and does not offload; "
-                    f"{master.name} has --offload_on_evict",
-                    owner.command.origin,
-                )
+                text = f"{owner.name} gives a segment and does not offload; {master.name} has "
+                yield Seen(f"{text}--offload_on_evict", owner.command.origin)
 
 
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each process that offloads without a segment.
-
-    The processes that own a segment must all be without offload.
-    """
+    """Yield a finding for each process that offloads without a segment beside an owner."""
     owners = list(_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return
     for process in processes:
         server = process.server
         if server is not None and uses_offload(process) and configured_segment(server) == 0:
-            yield Seen(
-                f"{process.name} offloads and has no segment; {owners[0].name} has one and does "
-                "not offload",
-                process.command.origin,
-            )
+            text = f"{process.name} offloads and has no segment; {owners[0].name} has one and does "
+            yield Seen(f"{text}not offload", process.command.origin)
 
 
 @RULES.memory("decode-offload-hashes-differ")
@@ -259,11 +224,9 @@ def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
     servers = [process.server for process in processes if process.server is not None]
     decoding = [server for server in servers if _offloads_decode(server)]
     for server in servers if decoding else ():
-        policy, backend = (
-            server.value(name) for name in ("hicache_write_policy", "hicache_storage_backend")
-        )
         if server.mode != "prefill":
             continue
+        policy, backend = map(server.value, ("hicache_write_policy", "hicache_storage_backend"))
         if not server.hicache or backend is None:
             yield Seen("the prefill server has no storage backend", server.command.origin)
         elif isinstance(policy, str) and policy != "write_through":
@@ -275,13 +238,13 @@ def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Ite
     """Yield a finding if store settings are given that standalone storage ignores."""
     if known(store.value("standalone_storage")) is not True:
         return
-    given = [
+    ignored = [
         f"{key} ({setting.origin})"
         for key, setting in store.settings.items()
         if key in _OF_STANDALONE_CLIENT and setting.written_as and setting.value
     ]
-    if given:
-        yield Seen(f"standalone storage, and {', '.join(given)}")
+    if ignored:
+        yield Seen(f"standalone storage, and {', '.join(ignored)}")
 
 
 @RULES.server("l2-ratio-ignored")
@@ -335,10 +298,8 @@ def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[
     if _stores(server) and of_ratio and certain:
         share = versions.sglang.prefetch_budget(device=1000, host=int(1000 * ratio)) / 1000
         if 0 < share < 0.25:
-            yield Seen(
-                f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens at a "
-                "time"
-            )
+            text = f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens"
+            yield Seen(f"{text} at a time")
 
 
 @RULES.memory("prefetch-within-l2")
@@ -352,10 +313,8 @@ def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[See
     request = pool_request(SizedServer(server, known(server_ranks(server)), hardware, release))
     pools = host_pools(known(request)) if known(request).size_gb else None
     if isinstance(pools, HostPools) and context >= pools.pools[0].tokens // 2:
-        yield Seen(
-            f"--context-length {context}: two prompts of that length do not fit into L2's "
-            f"{pools.pools[0].tokens:,} tokens"
-        )
+        text = f"--context-length {context}: two prompts of that length do not fit into L2's "
+        yield Seen(f"{text}{pools.pools[0].tokens:,} tokens")
 
 
 @RULES.memory("adapter-keys-change")

@@ -11,7 +11,6 @@ from checks.base.units import GIB
 from checks.releases.sglang import parse_version
 from mooncake_preflight import MODE
 from preflight.base.program import data_file
-from preflight.launches.source import Word
 from preflight.launches.variables import matching
 from preflight.processes.mooncake_users import (
     device_names,
@@ -64,10 +63,7 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each variable of Mooncake or SGLang that no program reads.
-
-    A variable that only older releases of SGLang read counts too.
-    """
+    """Yield a finding for each variable that no program, or only an older SGLang, reads."""
     known: Mapping[str, str] = {}
     told: set[str] = set()
     spelling = Spelling(0.8)
@@ -80,24 +76,18 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             if process.consumer is not None and not name.startswith("MC_"):
                 continue  # vLLM, LMCache and others have settings of Mooncake's store of their own
             known = known or {**known_variables(), MODE: ""}
-            says = ""
+            version = process.server.arguments.version if process.server else ""
+            exact, says = bool(process.server and process.server.arguments.exact), ""
             if name not in known:
                 prefix = name.partition("_")[0]
                 near = spelling.nearest(name, (one for one in known if one.startswith(prefix)))
                 hint = f": did you mean {near}?" if near else ""
                 says = f"{name}: neither Mooncake nor SGLang reads it{hint}"
-            elif known[name] and _is_newer(process.server, known[name]):
+            elif known[name] and exact and parse_version(version) > parse_version(known[name]):
                 says = f"{name}: SGLang {known[name]} is the last that reads it"
             if says:
                 told.add(name)
                 yield Seen(says, word.origin)
-
-
-def _is_newer(server: SglangServer | None, release: str) -> bool:
-    """Tell whether a server is known to be of a later release."""
-    if server is None or not server.arguments.exact:
-        return False
-    return parse_version(server.arguments.version) > parse_version(release)
 
 
 @RULES.process("proxy-in-the-way")
@@ -106,7 +96,8 @@ def proxy_in_the_way(process: LaunchProcess) -> Iterator[Seen]:
     environment = process.command.environment
     found = [name for name in _PROXIES if name in environment and environment[name].text]
     peers = _peers(process) if found else ()
-    skipped = _text(environment, "no_proxy") or _text(environment, "NO_PROXY")
+    named = (environment[name].text for name in ("no_proxy", "NO_PROXY") if name in environment)
+    skipped = next(filter(None, named), "")
     reached = None if peers is None else [host for host in peers if not _skips(skipped, host)]
     if reached == [] or _skips(skipped, "*"):
         return
@@ -122,27 +113,35 @@ def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
             yield Seen(f"{name}={word.text}: counts as on", word.origin)
 
 
+def _misread(row: Number, text: str, read: NumberRead) -> str | None:
+    """Say that Mooncake reads only the digits at the beginning of a number."""
+    if row.reader not in _LEADING or not read.cut or read.value is None:
+        return None
+    beyond = "" if row.takes(read.value) else f", not {row.range}: {becomes(row, read.value)}"
+    return f"{row.name}={text}: Mooncake reads {read.value}{beyond}"
+
+
+def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
+    """Say that a number is out of range, so that Mooncake uses another value or does not start."""
+    if read.value is None or row.takes(read.value) or (read.cut and not row.refused):
+        return None
+    value = f"{read.value}, " if row.refused else ""
+    return f"{row.name}={text}: {value}not {row.range}: {row.refused or becomes(row, read.value)}"
+
+
 @RULES.launch("number-misread")
 def number_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each number of which Mooncake reads only the digits at the beginning."""
-
-    def said(row: Number, text: str, read: NumberRead) -> str | None:
-        if row.reader not in _LEADING or not read.cut or read.value is None:
-            return None
-        beyond = "" if row.takes(read.value) else f", not {row.range}: {becomes(row, read.value)}"
-        return f"{row.name}={text}: Mooncake reads {read.value}{beyond}"
-
-    yield from _numbers(processes, said)
+    return _numbers(processes, _misread)
 
 
 @RULES.launch("number-defaulted")
 def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each number that Mooncake cannot read, so that it uses the default."""
 
-    def said(row: Number, text: str, read: NumberRead) -> str | None:
+    def unread(row: Number, text: str, read: NumberRead) -> str | None:
         return None if read.value is not None else f"{row.name}={text}: {row.default} is used"
 
-    yield from _numbers(processes, said)
+    yield from _numbers(processes, unread)
     for _, name, word in settings_of(processes, tuple(row.name for row in RATIOS), offloads):
         row = next(row for row in RATIOS if row.name == name)
         if word.text and read_ratio(word.text) is None:
@@ -152,50 +151,37 @@ def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("number-out-of-range")
 def number_out_of_range(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each number that is out of range, so that Mooncake uses another value."""
-
-    def said(row: Number, text: str, read: NumberRead) -> str | None:
-        if read.cut or read.value is None or row.refused or row.takes(read.value):
-            return None
-        return f"{row.name}={text}: not {row.range}: {becomes(row, read.value)}"
-
-    yield from _numbers(processes, said)
+    return _numbers(
+        processes, lambda row, *read: None if row.refused else _out_of_range(row, *read)
+    )
 
 
 @RULES.launch("number-refused")
 def number_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each number with which Mooncake starts no store client."""
-
-    def said(row: Number, text: str, read: NumberRead) -> str | None:
-        if not row.refused or read.value is None or row.takes(read.value):
-            return None
-        return f"{row.name}={text}: {read.value}, not {row.range}: {row.refused}"
-
-    yield from _numbers(processes, said)
+    return _numbers(
+        processes, lambda row, *read: _out_of_range(row, *read) if row.refused else None
+    )
 
 
 @RULES.launch("port-range-reset")
 def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each port range for which Mooncake uses its default range instead."""
     for ports in PORT_RANGES:
-        told = set()
+        told, (least, most) = set(), ports.default
         for process, _, word in settings_of(processes, (ports.least, ports.most)):
-            environment = process.command.environment
-            ends: list[int] = []
-            for name, default in zip((ports.least, ports.most), ports.default, strict=True):
-                given = environment.get(name)
-                if given is not None and given.unresolved:
-                    break
-                read = None if given is None else read_number(ports.reader, given.text).value
-                ends.append(default if read is None else read)
-            if len(ends) == 2 and not usable_ports(*ends) and tuple(ends) not in told:
+            written = [process.command.environment.get(name) for name in (ports.least, ports.most)]
+            if any(each is not None and each.unresolved for each in written):
+                continue
+            read = [None if w is None else read_number(ports.reader, w.text).value for w in written]
+            ends = [
+                default if n is None else n for n, default in zip(read, ports.default, strict=True)
+            ]
+            if not usable_ports(*ends) and tuple(ends) not in told:
                 told.add(tuple(ends))
-                least, most = ports.default
-                yield Seen(
-                    f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is not a range "
-                    f"that Mooncake takes: {least} to {most} is used",
-                    word.origin,
+                text = (
+                    f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is not a range that "
                 )
+                yield Seen(f"{text}Mooncake takes: {least} to {most} is used", word.origin)
 
 
 @RULES.launch("region-size-hangs")
@@ -279,18 +265,11 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @lru_cache(maxsize=1)
 def known_variables() -> Mapping[str, str]:
-    """Return every name that a release of Mooncake or SGLang reads from the environment.
-
-    Each with the last release of SGLang that reads it; "" if the newest or Mooncake reads it.
-    """
+    """Return every name that a release reads, with the last SGLang that does; "" for the newest."""
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
         lines = (line.strip() for line in file if not line.startswith("#"))
         return dict(line.partition(" ")[::2] for line in lines)
-
-
-def _text(environment: Mapping[str, Word], name: str) -> str:
-    return environment[name].text if name in environment else ""
 
 
 def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
@@ -326,21 +305,16 @@ def _hosts(address: str) -> Iterator[str]:
 
 def _skips(no_proxy: str, host: str) -> bool:
     """Return whether a client asks ``host`` itself: named in full, by its domain, or by a star."""
-    for entry in no_proxy.split(","):
-        name = entry.strip().partition(":")[0].lstrip(".")
-        if name == "*" or (name and (host == name or host.endswith(f".{name}"))):
-            return True
-    return False
+    entries = (entry.strip().partition(":")[0].lstrip(".") for entry in no_proxy.split(","))
+    return any(
+        name == "*" or (name and (host == name or host.endswith(f".{name}"))) for name in entries
+    )
 
 
 def _numbers(
-    processes: tuple[LaunchProcess, ...],
-    said: Callable[[Number, str, NumberRead], str | None],
+    processes: tuple[LaunchProcess, ...], said: Callable[[Number, str, NumberRead], str | None]
 ) -> Iterator[Seen]:
-    """Yield a finding for every number variable about which ``said`` returns a text.
-
-    An empty value counts only if Mooncake takes it for a number.
-    """
+    """Yield a finding for every number variable about which ``said`` returns a text."""
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
     for process, name, word in (*everywhere, *offloading):
@@ -358,7 +332,7 @@ def _numbers(
 
 def _discovers(process: LaunchProcess) -> bool:
     """Return whether a store client looks for RDMA devices by itself."""
-    setting: Word | None = process.command.environment.get("MC_MS_AUTO_DISC")
-    if setting is not None and setting.text.strip() in ("0", "1"):
-        return setting.text.strip() == "1"
+    setting = process.command.environment.get("MC_MS_AUTO_DISC")
+    if setting is not None and (text := setting.text.strip()) in ("0", "1"):
+        return text == "1"
     return uses_mooncake(process) and device_names(process) in ("", "auto-discovery")

@@ -1,4 +1,1 @@
-"""What to set: the plan, every dialect, apply and undo.
-
-Apply and undo alone change the machine, and only as the plan says.
-"""
+"""What to set: the plan, every dialect, apply and undo. Apply and undo alone change the machine."""

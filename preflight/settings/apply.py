@@ -76,12 +76,10 @@ def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
     """Yield the steps that grow the pools, node by node, the largest pages first."""
     order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
     for target in order:
-        path = target.file
-        now = root.integer(path)
-        if isinstance(now, Unknown):
-            yield ApplyStep("value", path, None, str(target.pages), target.name, True)
-        elif now < target.pages:
-            yield ApplyStep("value", path, str(now), str(target.pages), target.name, True)
+        now = root.integer(target.file)
+        if isinstance(now, Unknown) or now < target.pages:
+            before = None if isinstance(now, Unknown) else str(now)
+            yield ApplyStep("value", target.file, before, str(target.pages), target.name, True)
 
 
 def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
@@ -134,11 +132,10 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
 def _with_rows(text: str, writer: Writer) -> str:
     """Return limits.d text with the rows of an earlier plan added."""
     content = writer.content(LIMITS_FILE)
-    if content is None or not is_ours(content[0]):
-        return text
-    kept_rows = {tuple(line.split()[:3]) for line in text.splitlines()}
-    rows = [line for line in content[0].splitlines() if line and not line.startswith("#")]
-    return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in kept_rows)])
+    earlier = content[0].splitlines() if content is not None and is_ours(content[0]) else []
+    kept = {tuple(line.split()[:3]) for line in text.splitlines()}
+    rows = (row for row in earlier if row and not row.startswith("#"))
+    return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in kept)])
 
 
 def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
@@ -149,9 +146,7 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
         if not setting.change or setting.name in (NR_HUGEPAGES, *ORDERS):
             continue
         path = _path(setting)
-        if path is not None and (path in done or path in pools):
-            continue
-        if path is not None and path.endswith(_NR):
+        if path is not None and (path in done or path in pools or path.endswith(_NR)):
             continue
         if path is None or setting.kind not in (Kind.SYSCTL, Kind.SYSFS):
             yield setting, _how(plan, setting, done)
@@ -285,11 +280,9 @@ def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
         if got <= before:
             break
     if got < wanted:
-        raise StepError(
-            f"{step.name}: the kernel gave {got} of {wanted} pages, after compacting memory "
-            f"{tries} times: memory is in use or in pieces; reserve them at boot (plan --format "
-            "cmdline, sysfs or sysctl, then a reboot)"
-        )
+        tried = f"the kernel gave {got} of {wanted} pages, after compacting memory {tries} times"
+        boot = "reserve them at boot (plan --format cmdline, sysfs or sysctl, then a reboot)"
+        raise StepError(f"{step.name}: {tried}: memory is in use or in pieces; {boot}")
     return str(got), tries
 
 
@@ -318,10 +311,8 @@ def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
         if isinstance(current, Unknown):
             continue
         current = " ".join(current.split())
-        lines.append(
-            f"{entry.path}: an earlier apply stopped here; it was {entry.before}, should "
-            f"have become {entry.wanted}, and is {current}"
-        )
+        text = f"an earlier apply stopped here; it was {entry.before}, should have become"
+        lines.append(f"{entry.path}: {text} {entry.wanted}, and is {current}")
         mine = boot_id(root) == entry.boot and current != entry.before
         journal.replace(entry, entry._replace(got=current) if mine else None)
     return lines

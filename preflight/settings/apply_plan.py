@@ -23,9 +23,9 @@ NAME = "mooncake-preflight apply"
 
 
 class Consent(NamedTuple):
-    """dry_run: show the changes, and make none. yes: do not ask.
+    """dry_run: make no change.
 
-    as_json: standard output is for one object alone, and what is said goes to standard error.
+    yes: do not ask. as_json: standard output is for one object alone.
     """
 
     dry_run: bool = False
@@ -71,19 +71,16 @@ def apply_plan(
     if unknown:
         return _refused([gap.reason for gap in unknown], exit_codes.UNKNOWN, account)
     if persist and plan.context.container:
-        raise UsageError(
-            f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
-            "its host: run apply there, or see plan --format"
-        )
+        where = f"this is a container ({plan.context.container}), and drop-ins belong on its host"
+        raise UsageError(f"--persist: {where}: run apply there, or see plan --format")
     try:
         steps = steps_of(plan, machine.root, machine.writer, persist, force)
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}: nothing was changed") from None
     if steps.refused:
-        raise UsageError(
-            f"--persist: {', '.join(steps.refused)} was not written by mooncake-preflight: move it "
-            "away, or replace it with --force (apply --undo puts it back)"
-        )
+        text = f"{', '.join(steps.refused)} was not written by mooncake-preflight: move it away"
+        edit = "or replace it with --force (apply --undo puts it back)"
+        raise UsageError(f"--persist: {text}, {edit}")
     account.changes.extend(steps.steps)
     account.left.extend(steps.left)
     _show(steps, plan, persist, consent)
@@ -91,11 +88,10 @@ def apply_plan(
         say("nothing to change", err=consent.as_json)
         return 0
     grows = any(step.pool for step in steps.steps)
-    if plan.impossible and grows:
-        return _refused(plan.impossible, exit_codes.FAIL, account)
     # Pages that nobody counted the rest of the host against press it out: the others wait too.
-    if plan.undecided and grows:
-        return _refused(plan.undecided, exit_codes.UNKNOWN, account)
+    if grows and (reasons := plan.impossible or plan.undecided):
+        code = exit_codes.FAIL if plan.impossible else exit_codes.UNKNOWN
+        return _refused(reasons, code, account)
     lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
     if lost:
         return _refused((f"{', '.join(lost)} cannot be read",), exit_codes.UNKNOWN, account)
@@ -211,9 +207,8 @@ def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
         say(f"until the next boot: {names}; --persist makes it last", err=consent.as_json)
 
 
-def _count(changes: Iterable[object]) -> str:
-    number = len(list(changes))
-    return f"{number} change" if number == 1 else f"{number} changes"
+def _count(changes: Sequence[object]) -> str:
+    return f"{len(changes)} change{'s' * (len(changes) != 1)}"
 
 
 def _not_permitted(

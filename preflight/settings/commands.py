@@ -1,10 +1,4 @@
-"""What mends a finding, as lines to copy on the host where it was made.
-
-A setting is one object; this is its rendering for a shell, in the place where ``check`` ran: the
-bare machine, a Docker or Podman container, a Kubernetes pod. What belongs to a container that the
-launch itself describes is said in that description's words. A line that starts with ``#`` is for
-the reader: it cannot be run where he is, or need not be for this launch.
-"""
+"""What mends a finding, as lines of shell for a host, container or pod; # lines are for people."""
 
 from __future__ import annotations
 
@@ -83,7 +77,6 @@ def is_ours(content: str) -> bool:
 
 
 _ENGINES = ("docker", "podman")
-CONTAINERS = (*_ENGINES, "kubernetes")
 # Where a description has a container's variables, and how.
 _VARIABLE_OF = {
     "compose": ("the service's environment", "{}: {}"),
@@ -149,9 +142,8 @@ def _of_the_container(setting: Setting, context: Context) -> str:
     """Return the kind of container that a setting belongs to, "" for none."""
     if setting.kind is Kind.ENVIRONMENT:  # within a container its shell sets them too
         return setting.described_by
-    if setting.kind not in _OF_A_CONTAINER or setting.unit:
-        return ""
-    return setting.described_by or context.container
+    inside = setting.kind in _OF_A_CONTAINER and not setting.unit
+    return (setting.described_by or context.container) if inside else ""
 
 
 def _as_root(setting: Setting, context: Context) -> bool:
@@ -239,11 +231,9 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
             return [comment(f"in the pod: resources.limits.{field}: {amount}")]
         return [comment("the node's administrator has to change it: a pod cannot"), by_hand]
     if context.container in _ENGINES:
-        options = {
-            "memory.max": (f"--memory={value}", "--memory-swap=-1"),
-            "memory.limit_in_bytes": (f"--memory={value}", "--memory-swap=-1"),
-            "cpuset.mems": (f"--cpuset-mems={value}",),
-        }.get(file)
+        options = [f"--cpuset-mems={value}"] if file == "cpuset.mems" else []
+        if file in _MEMORY_FILES[:2]:
+            options = [f"--memory={value}", "--memory-swap=-1"]
         if options and value not in _NO_LIMIT:
             line = shell.line(options)
             return [comment(f"on the host: {context.engine} update {line} CONTAINER")]
@@ -267,18 +257,15 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
     if lines := _in_container(context, service, ("--ulimit", f"{name}={number}")):
         return lines
     if context.container == "kubernetes":
-        return [
-            comment("Kubernetes has no field for it: on the node, then start the pod anew:"),
-            *map(comment, _unit_limit(name, value, CONTAINERD, "sudo ")),
-        ]
+        text = "Kubernetes has no field for it: on the node, then start the pod anew:"
+        return [*map(comment, (text, *_unit_limit(name, value, CONTAINERD, "sudo ")))]
     words = ("prlimit", "--pid", Fill.SHELL_PID, f"--{name}={value}:{value}")
     lines = [shell.line(words, context.sudo)]
     if context.systemd:
         lines.append(comment(f"to keep it, in a unit: {limit_line(name, value)}"))
     # Two lines: one would be wider than a terminal, and what goes into the file is copied whole.
-    lines.append(comment(f"to keep it, for logins, in {LIMITS_FILE}:"))
-    lines.append(comment(f"  * - {name} {value}"))
-    return lines
+    logins = f"to keep it, for logins, in {LIMITS_FILE}:", f"  * - {name} {value}"
+    return [*lines, *map(comment, logins)]
 
 
 def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
@@ -365,12 +352,9 @@ def _capability(setting: Setting, context: Context) -> Lines:
     if lines := _in_container(context, service, (f"--cap-add={name}",), pod):
         return lines
     low = name.lower()
-    return [
-        comment(
-            "start the launch with: sudo setpriv --reuid=$(id -u) --regid=$(id -g) --init-groups "
-            f"{shell.line((f'--inh-caps=+{low}', f'--ambient-caps=+{low}'))} ..."
-        )
-    ]
+    ids = "sudo setpriv --reuid=$(id -u) --regid=$(id -g) --init-groups"
+    caps = shell.line((f"--inh-caps=+{low}", f"--ambient-caps=+{low}"))
+    return [comment(f"start the launch with: {ids} {caps} ...")]
 
 
 def _security(setting: Setting, context: Context) -> Lines:
@@ -388,10 +372,7 @@ def _start(context: Context, *words: str) -> Lines:
 
 
 def _in_container(context: Context, service: str, options: tuple[str, ...], pod: str = "") -> Lines:
-    """Return a setting as the description of its container has it; nothing without one.
-
-    service: in a Compose file. options: of docker run. pod: a sentence for Kubernetes.
-    """
+    """Return a setting as its Compose service, engine options or pod has it; () without one."""
     if context.container == "compose":
         return [comment(f"in the service: {service}")]
     if context.container in _ENGINES:
@@ -412,26 +393,12 @@ def _module(setting: Setting, context: Context) -> Lines:
     return lines
 
 
-def _package(setting: Setting, context: Context) -> Lines:
-    if not context.packages:
-        return [comment(f"install the package {setting.name}")]
-    return [shell.line((context.packages, "install", "-y", setting.name), context.sudo)]
-
-
-def _kernel_argument(setting: Setting, context: Context) -> Lines:
-    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
-    return [comment(f"on the kernel command line of the host, then reboot: {word}")]
-
-
-def _of_container(setting: Setting, context: Context) -> Lines:
-    wanted = f"{setting.kind.value}: {setting.wanted}"
-    return [comment(f"for the container, see plan --format docker, compose or k8s: {wanted}")]
-
-
 def _on_the_host(context: Context) -> Lines:
     return [comment("on the host, outside of this container:")] if context.container else []
 
 
+_OF_PLAN = "for the container, see plan --format docker, compose or k8s"
+_AT_BOOT = "on the kernel command line of the host, then reboot: "
 _BY_ROOT = frozenset((Kind.SYSCTL, Kind.BOOT_SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT))
 _BY_ROOT |= {Kind.SHM_SIZE, Kind.DEVICE, Kind.MODULE, Kind.KERNEL_ARGUMENT, Kind.PACKAGE}
 _OF_THE_LAUNCH = (Kind.ENVIRONMENT, Kind.FLAG, Kind.ULIMIT)
@@ -450,10 +417,15 @@ _RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
     Kind.CAPABILITY: _capability,
     Kind.SECURITY: _security,
     Kind.MODULE: _module,
-    Kind.KERNEL_ARGUMENT: _kernel_argument,
-    Kind.PACKAGE: _package,
+    Kind.KERNEL_ARGUMENT: lambda s, _: [comment(_AT_BOOT + f"{s.name}={s.wanted}".rstrip("="))],
+    Kind.PACKAGE: lambda s, place: [
+        shell.line((place.packages, "install", "-y", s.name), place.sudo)
+        if place.packages
+        else comment(f"install the package {s.name}")
+    ],
     Kind.COMMAND: lambda s, place: [shell.line(s.words, place.sudo if s.as_root else "")],
-    **dict.fromkeys(
-        (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES), _of_container
-    ),
+    **{
+        each: lambda s, _: [comment(f"{_OF_PLAN}: {s.kind.value}: {s.wanted}")]
+        for each in (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES)
+    },
 }

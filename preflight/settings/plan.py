@@ -1,7 +1,4 @@
-"""One plan: needs, facts and findings become settings; every dialect renders this object.
-
-``plan`` is pure. ``plan_of`` reads the launch and the host first.
-"""
+"""One plan: needs, facts and findings become settings, which every dialect renders."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from checks.run.facts import Facts
 from checks.run.runner import every_check
 from preflight.base.shell import visible, wanted_text
 from preflight.judging.refusal import refusal_of, refused_sizes
-from preflight.render.plain_data import plain
+from preflight.render.plain_data import fields, plain
 from preflight.settings.commands import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, context_of, is_ours
 from preflight.settings.records import (
     TOPICS,
@@ -84,11 +81,7 @@ def plan(
     kept: Mapping[str, str] | None = None,
     unread: Iterable[Gap] = (),
 ) -> Plan:
-    """Return all settings for ``needs`` on the host of ``facts``.
-
-    kept: settings of our own drop-in as it stands, which are never dropped or lowered. unread:
-    what of the launch could not be read.
-    """
+    """Return all settings for ``needs`` on the host of ``facts``; ``kept`` is never lowered."""
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
@@ -105,7 +98,9 @@ def plan(
     variables, conflicts, left_out = environment(needs)
     mended = {_key(wish.setting) for wish in wanted}
     wanted += [wish for wish in variables if _key(wish.setting) not in mended]
-    wanted += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
+    already = Reason("", f"{SYSCTL_FILE} sets it already")
+    kept_values = (Setting(Kind.SYSCTL, *item) for item in (kept or {}).items())
+    wanted += [Wish(s, False, already) for s in kept_values if s.name != NR_HUGEPAGES]
     failed = (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL)
     short = next(failed, None)
     if short is not None and any(wish.setting.kind is Kind.SHM_SIZE for wish in wanted):
@@ -164,18 +159,11 @@ def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     return wishes
 
 
-def _kept(name: str, value: str) -> Wish:
-    reason = Reason("", f"{SYSCTL_FILE} sets it already")
-    return Wish(Setting(Kind.SYSCTL, name, value), False, reason)
-
-
 def _key(setting: Setting) -> tuple[Kind, str, str]:
     return setting.kind, setting.name, setting.unit
 
 
-def _merge(
-    wishes: Iterable[Wish],
-) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
+def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
     """Return one wish for each setting, with every reason; and the conflicts that were decided."""
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
@@ -186,16 +174,12 @@ def _merge(
         first = merged.setdefault(key, wish)
         if first is wish:
             continue
-        first_setting, other = first.setting, wish.setting
-        wanted, decided = safer(
-            first_setting.kind, first_setting.name, first_setting.wanted, other.wanted
-        )
+        mine, other = first.setting, wish.setting
+        wanted, decided = safer(mine.kind, mine.name, mine.wanted, other.wanted)
         if not decided:
-            conflicts.append(
-                f"{first_setting.label}: {first.reason.check} wants {first_setting.wanted!r} and "
-                f"{wish.reason.check} wants {other.wanted!r}: the plan has the first"
-            )
-        setting = first_setting._replace(wanted=wanted, now=first_setting.now or other.now)
+            both = f"{first.reason.check} wants {mine.wanted!r} and {wish.reason.check} wants "
+            conflicts.append(f"{mine.label}: {both}{other.wanted!r}: the plan has the first")
+        setting = mine._replace(wanted=wanted, now=mine.now or other.now)
         merged[key] = first._replace(setting=setting, change=first.change or wish.change)
     return [(wish, tuple(reasons[key])) for key, wish in merged.items()], conflicts
 
@@ -206,19 +190,12 @@ def safer(kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
         return first, True
     if name.endswith(_LISTS):
         parts = dict.fromkeys(part for text in (first, second) for part in text.split(",") if part)
-        return ",".join(sorted(parts, key=_first_number)), True
+        numbers = {part: _amount(part.partition("-")[0]) or 0 for part in parts}
+        return ",".join(sorted(parts, key=lambda part: (numbers[part], part))), True
     a, b = _amount(first), _amount(second)
-    measured = kind in _MEASURED or name in _LESS
-    if a is None or b is None or not measured:
+    if a is None or b is None or not (kind in _MEASURED or name in _LESS):
         return first, False
-    if name in _LESS:
-        return (first if a <= b else second), True
-    return (first if a >= b else second), True
-
-
-def _first_number(part: str) -> tuple[int, str]:
-    number = part.partition("-")[0]
-    return (int(number) if number.isascii() and number.isdecimal() else 0, part)
+    return (first if a == b or (a < b) is (name in _LESS) else second), True
 
 
 def _amount(text: str) -> float | None:
@@ -313,11 +290,8 @@ class _Lasting:
         pool = self._hugetlb.hugetlb.pool(size)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
-        elsewhere = any(
-            target.pages > shares.get(target.node, target.pages)
-            for target in mine
-            if target.node is not None
-        )
+        bound = [(target.pages, target.node) for target in mine if target.node is not None]
+        elsewhere = any(pages > shares.get(on_node, pages) for pages, on_node in bound)
         if later is not None and later[0] >= wanted and not elsewhere:
             return True, later[1]
         message = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
@@ -326,13 +300,12 @@ class _Lasting:
         return False, f"until the next boot ({message}); --format sysctl, sysfs or cmdline"
 
 
+_NEXT_START = "it counts from the next login or start on"
+_NEXT_START = "it counts from the next login or start on"
 _LASTING: dict[Kind, tuple[bool, str]] = {
     Kind.SYSFS: (False, "until the next boot; a unit has to write it again"),
     Kind.CGROUP: (False, "until the cgroup is made again"),
-    Kind.ULIMIT: (
-        True,
-        "with --format limits or systemd: it counts from the next login or start on",
-    ),
+    Kind.ULIMIT: (True, f"with --format limits or systemd: {_NEXT_START}"),
     Kind.SHM_SIZE: (False, "until the next boot; a line of /etc/fstab makes it last"),
     Kind.MODULE: (False, "until the next boot; a file of /etc/modules-load.d makes it last"),
     Kind.KERNEL_ARGUMENT: (True, "in force from the next boot on"),
@@ -347,11 +320,8 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     if container is None:
         return Workload()
     inside = {process.id.command for process in needs.processes if process.container == container}
-    indices = [
-        process.gpu
-        for process in of_container(needs, container).processes
-        if process.gpu is not None
-    ]
+    members = of_container(needs, container).processes
+    indices = [process.gpu for process in members if process.gpu is not None]
     gpus, has_gpus = container.gpus, False
     if isinstance(gpus, GivenGpus):
         count = len(gpus.names) if gpus.names else gpus.number
@@ -360,9 +330,11 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     has = (container.capabilities, has_gpus, has_rdma)
     for process in sizing.inputs.processes:
         place = process.command.place
-        if process.number in inside and place is not None and place.kind == "pod":
+        if process.number not in inside or place is None:
+            continue
+        if place.kind == "pod":
             return Workload(place.name[0].partition("/")[0], place.container, *has)
-        if process.number in inside and place is not None and place.kind == "service":
+        if place.kind == "service":
             return Workload("", place.name[0], *has)
     return Workload()
 
@@ -391,13 +363,11 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "changes": sum(setting.change for setting in plan.settings),
         "settings": [
             {
-                "scope": setting.scope.value,
-                "kind": setting.kind.value,
+                **fields(setting, "scope", "kind"),
                 "name": setting.setting.label,
                 "now": setting.now,
                 "wanted": wanted_text(setting.setting),
-                "change": setting.change,
-                "reasons": [{"check": why.check, "text": why.text} for why in setting.reasons],
+                **fields(setting, "change", "reasons"),
                 "survives_reboot": setting.lasts,
                 "how": setting.how,
             }
@@ -405,10 +375,6 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         ],
         "pools": [target.as_object() for target in plan.pools],
         "default_page_size_bytes": plain(plan.default_page_bytes),
-        "unknowns": [{"topic": gap.topic, "reason": gap.reason} for gap in plan.gaps],
-        "conflicts": list(plan.conflicts),
-        "left_out": list(plan.left_out),
-        "impossible": list(plan.impossible),
-        "undecided": list(plan.undecided),
-        "unread": list(plan.unread),
+        "unknowns": plain(plan.gaps),
+        **fields(plan, "conflicts", "left_out", "impossible", "undecided", "unread"),
     }

@@ -1,9 +1,4 @@
-"""What was changed on this host, saved before each change is made, and putting it back.
-
-A change that a crash broke off is in the journal without its result, so that it can be found and
-put back. Nothing is forgotten until it is put back or gone; only what still has our value is
-touched.
-"""
+"""What was changed on this host, saved before each change; undo puts back what has our value."""
 
 from __future__ import annotations
 

@@ -56,12 +56,9 @@ def pools(
         if isinstance(pool, Unknown):
             gaps.append(Gap("pages", f"{format_page_size(size)} pages: {pool.reason}"))
         else:
+            here = f"below {NODES}: this host has no such node, or hides it"
             gaps += [
-                Gap(
-                    "pages",
-                    f"{format_page_size(size)} pages: no pool of node {spot.node} below {NODES}: "
-                    "this host has no such node, or hides it",
-                )
+                Gap("pages", f"{format_page_size(size)} pages: no pool of node {spot.node} {here}")
                 for spot, target in targets.items()
                 if spot.page_size_bytes == size and target.now_pages is None
             ]
@@ -74,8 +71,7 @@ def pools(
         text = f"the launch takes {pages}" + (f" ({terms})" if terms and terms != pages else "")
         if target.held_pages:
             text += f", others hold {target.held_pages}"
-        reason = Reason("", text)
-        wishes.append(Wish(setting, change, reason))
+        wishes.append(Wish(setting, change, Reason("", text)))
     pool_targets = tuple(
         PoolTarget(spot.page_size_bytes, spot.node, target.pages, target.now_pages)
         for spot, target in targets.items()
@@ -137,26 +133,14 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
     limits = facts.topic("limits")
     now = ""
     if container is not None:
-        memlock_bytes = container.memlock_bytes
-        now = (
-            ""
-            if memlock_bytes is None
-            else "unlimited"
-            if memlock_bytes == -1
-            else str(memlock_bytes)
-        )
+        now = {None: "", -1: "unlimited"}.get(container.memlock_bytes, str(container.memlock_bytes))
     elif not isinstance(limits, Unknown) and not isinstance(limits.memlock, Unknown):
         soft = limits.memlock.soft
         now = "unlimited" if soft is None else str(soft)
     system = facts.topic("system")
-    locking = [
-        process
-        for process in needs.processes
-        if process.rdma is not None or process.uses_uring is True
-    ]
-    if isinstance(limits, Unknown) or isinstance(system, Unknown):
-        grants = []
-    else:
+    locking = [p for p in needs.processes if p.rdma is not None or p.uses_uring is True]
+    grants = []
+    if not isinstance(limits, Unknown) and not isinstance(system, Unknown):
         grants = [grant(system, limits, process) for process in locking]
     none = Limit(None, None)
     if grants and all(granted.by_launch and granted.limit == none for granted in grants):
@@ -217,9 +201,8 @@ def _devices(
     if nics and isinstance(rdma.connection_manager, DeviceNode):
         path = f"{DEVICE_NODES}/rdma_cm"
         reason = Reason("", "libraries that connect by address open it")
-        yield Wish(
-            Setting(Kind.DEVICE, path, path, path if path in passed_on else ""), False, reason
-        )
+        now = path if path in passed_on else ""
+        yield Wish(Setting(Kind.DEVICE, path, path, now), False, reason)
 
 
 def _shared_memory(
@@ -265,11 +248,9 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
                 short = container is not None and container.runtime == "kubernetes"
                 short = short and (now or 0) < pages * size
                 reason = Reason("hugetlb.cgroup-limit", page_terms(needs, Spot(size, None)))
-                asked_text = "" if now is None else str(now)
                 name = f"{size // GIB}Gi" if size >= GIB else f"{size // MIB}Mi"
-                yield Wish(
-                    Setting(Kind.HUGEPAGES, name, str(pages * size), asked_text), short, reason
-                )
+                amounts = str(pages * size), "" if now is None else str(now)
+                yield Wish(Setting(Kind.HUGEPAGES, name, *amounts), short, reason)
     known = regular_bytes(needs)
     if isinstance(known, Unknown):
         yield Gap("memory", known.reason)
@@ -285,11 +266,8 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
     if gate_bytes > known:
         wants = "that SGLang's own check wants free, whatever backs the pools"
         what = f"{format_bytes(gate_bytes)} {wants}"
-    text = (
-        f"{what}, and "
-        f"an allowance of {format_bytes(RESERVE_BYTES)} for each of {max(1, ranks)} processes"
-    )
-    reason = Reason("memory.cgroup", text)
+    allowance = f"{format_bytes(RESERVE_BYTES)} for each of {max(1, ranks)} processes"
+    reason = Reason("memory.cgroup", f"{what}, and an allowance of {allowance}")
     short = now is not None and now < least
     yield Wish(Setting(Kind.MEMORY, "memory", str(wanted), str(now or "")), short, reason)
 
@@ -300,10 +278,7 @@ def is_read(name: str) -> bool:
 
 
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
-    """Return the variables of the main container that Mooncake, NCCL and the like read.
-
-    With their conflicts, and the names that are left out as secrets.
-    """
+    """Return the main container's variables, their conflicts, and the names of secrets."""
     values: dict[str, dict[str, ProcessNeeds]] = {}
     needs_inside = None if needs is None else of_container(needs, main_container(needs))
     processes = () if needs_inside is None else needs_inside.processes
@@ -316,20 +291,17 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
     elsewhere = [process for process in everything if process not in processes]
     if processes and elsewhere:
         others = fold_alike([process.name for process in elsewhere], 2)
-        conflicts.append(
-            f"what a container is given is that of {processes[0].name}; {others}: in containers of "
-            "their own, and not in it"
-        )
+        text = f"what a container is given is that of {processes[0].name}; {others}"
+        conflicts.append(f"{text}: in containers of their own, and not in it")
     for name, owners in sorted(values.items()):
         if is_secret(name) or any(public(value) != value for value in owners):
             secrets.append(name)
             continue
         value, process = next(iter(owners.items()))
         for other, owner in list(owners.items())[1:]:
-            conflicts.append(
-                f"{name}: {process.name} has {value!r} and {owner.name} has {other!r}: the first "
-                "is taken, so start them with an environment of their own"
-            )
+            text = f"{name}: {process.name} has {value!r} and {owner.name} has {other!r}"
+            taken = "the first is taken, so start them with an environment of their own"
+            conflicts.append(f"{text}: {taken}")
         reason = Reason("", f"the launch sets it for {process.name}")
         wishes.append(Wish(Setting(Kind.ENVIRONMENT, name, value, value), False, reason))
     return wishes, conflicts, secrets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 # A crash leaves at most this beside a file; the next write of it, apply and undo take it away.
 PART = ".mooncake-part"
@@ -43,7 +44,9 @@ class Writer:
                 file.write(content.encode(*_ENCODING))
                 file.flush()
                 os.fsync(file.fileno())
-                _own_as(place, file.fileno())
+                with suppress(FileNotFoundError, PermissionError):  # the owner stays
+                    before = os.lstat(place)
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
                 os.fchmod(file.fileno(), mode)
             os.replace(part, place)
         except BaseException:
@@ -96,15 +99,6 @@ class Writer:
         while not os.path.isdir(folder) and folder not in ("/", ""):
             folder = os.path.dirname(folder)
         return os.access(folder, os.W_OK | os.X_OK)
-
-
-def _own_as(place: str, handle: int) -> None:
-    """Give a file the owner of the file that it replaces."""
-    from contextlib import suppress
-
-    with suppress(FileNotFoundError, PermissionError):
-        before = os.lstat(place)
-        os.fchown(handle, before.st_uid, before.st_gid)
 
 
 def _sync(folder: str) -> None:

@@ -19,6 +19,8 @@ from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
+
 TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp 8"
 CACHE = " --enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend mooncake"
@@ -52,6 +54,10 @@ VLLM = (
 HOT, NO_SEGMENT = "MC_STORE_LOCAL_HOT_CACHE_SIZE=1000000000 ", "MOONCAKE_GLOBAL_SEGMENT_SIZE=0 "
 HTTP = META.format("http://10.0.0.1:8080/metadata")
 WHOLE = " --hicache-storage-prefetch-policy wait_complete"
+BY_ETCD = TCP.replace("127.0.0.1:50051", "etcd://a:2379")
+SEGMENTS = "PYTORCH_ALLOC_CONF=expandable_segments:True "
+MEM_POOL = "SGLANG_MOONCAKE_CUSTOM_MEM_POOL="
+STANDALONE = "MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052 "
 WARN = Status.WARN
 
 
@@ -138,21 +144,9 @@ def said(found: list[Finding]) -> dict[int, Status]:
         ("MC_IB_PORT=10 " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", 23, None),
         ("MC_IB_PORT=0 " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 23, None),
         # A client whose master is found through etcd pings it too.
-        (
-            TCP.replace("127.0.0.1:50051", "etcd://a:2379") + MHA + CACHE,
-            "0.3.12",
-            "0.5.23",
-            17,
-            Status.WARN,
-        ),
+        (BY_ETCD + MHA + CACHE, "0.3.12", "0.5.23", 17, WARN),
         (TCP + MHA + CACHE, "0.3.12", "0.5.23", 17, None),
-        (
-            "mooncake_client --master_server_address=etcd://a:2379",
-            "0.3.12",
-            "0.5.23",
-            17,
-            Status.WARN,
-        ),
+        ("mooncake_client --master_server_address=etcd://a:2379", "0.3.12", "0.5.23", 17, WARN),
         # Wherever the address is written, and whichever flag names etcd.
         (MHA + CACHE + EXTRA.format('"etcd://a:2379"'), "0.3.12", "0.5.23", 17, WARN),
         (MHA + CACHE + EXTRA.format('"a:50051"'), "0.3.12", "0.5.23", 17, None),
@@ -183,34 +177,12 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (EFA + MHA + PREFILL + NIXL, "0.3.12", "0.5.18", 26, None),
         (VLLM.format("efa"), "0.3.12", "0.5.18", 26, WARN),
         (VLLM.format("rdma"), "0.3.12", "0.5.18", 26, None),
-        (
-            "PYTORCH_ALLOC_CONF=expandable_segments:True " + EFA + MHA + PREFILL,
-            "0.3.13",
-            "0.5.18",
-            58,
-            WARN,
-        ),
-        (
-            "SGLANG_MOONCAKE_CUSTOM_MEM_POOL=true " + EFA + MHA + PREFILL,
-            "0.3.13",
-            "0.5.18",
-            58,
-            WARN,
-        ),
-        ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL=0 " + EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, None),
+        (SEGMENTS + EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, WARN),
+        (MEM_POOL + "true " + EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, WARN),
+        (MEM_POOL + "0 " + EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, None),
         (EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, None),
         # 30, 31: standalone storage.
-        (
-            "MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052 "
-            + TCP
-            + DSA
-            + CACHE
-            + EAGLE,
-            "0.3.13",
-            "0.5.14",
-            30,
-            Status.FAIL,
-        ),
+        (STANDALONE + TCP + DSA + CACHE + EAGLE, "0.3.13", "0.5.14", 30, Status.FAIL),
         (TCP + DSA + CACHE + EAGLE, "0.3.13", "0.5.14", 30, None),
         # 33: two flags that each have their place, and not together.
         (TCP + MHA + DECODE + RADIX + OFFLOAD, "0.3.13", "0.5.23", 33, Status.WARN),
@@ -276,6 +248,8 @@ LMCACHE = (
     "pip install lmcache==0.3.5\n{}MOONCAKE_CONFIG_PATH=/x.json vllm serve m --kv-transfer-config "
     '\'{{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}\''
 )
+IN_DOCKER = "docker run {} -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img " + SERVICE
+DEVICE = " --disaggregation-ib-device mlx5_0"
 SSD_CLIENT = "mooncake_client --enable_offload"
 LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
 
@@ -306,13 +280,7 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         # The engine between prefill and decode keeps to it with named devices too.
         (TCP + MHA + PREFILL, "0.3.12", "0.5.23", {7}, set()),
         (FORCED + TCP + MHA + PREFILL, "0.3.12", "0.5.23", set(), {7}),
-        (
-            FORCED + MHA + PREFILL + " --disaggregation-ib-device mlx5_0",
-            "0.3.12",
-            "0.5.23",
-            set(),
-            {7},
-        ),
+        (FORCED + MHA + PREFILL + DEVICE, "0.3.12", "0.5.23", set(), {7}),
         # EFA is no RDMA of Mooncake's.
         (EFA + MHA + PREFILL, "0.3.12", "0.5.18", {57}, {7, 65}),
         (EFA + MHA + PREFILL, "0.3.12", "0.5.12", {7, 65}, {57}),
@@ -328,23 +296,9 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         ("mooncake_master --client_ttl=60", "0.3.12", "0.5.23", set(), {20}),
         ("mooncake_master --client_ttl=10", "0.3.12", "0.5.23", {20}, set()),
         # 1: the containers of one pod have one address, and pods have one each.
+        (f"{IN_DOCKER.format('')}\n{IN_DOCKER.format('')}", "0.3.10.post2", "0.5.23", {53}, {1}),
         (
-            "docker run -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img "
-            + SERVICE
-            + "\n"
-            + "docker run -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img "
-            + SERVICE,
-            "0.3.10.post2",
-            "0.5.23",
-            {53},
-            {1},
-        ),
-        (
-            "docker run --net=host -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img "
-            + SERVICE
-            + " &\n"
-            + TCP
-            + SERVICE,
+            f"{IN_DOCKER.format('--net=host')} &\n{TCP}{SERVICE}",
             "0.3.10.post2",
             "0.5.23",
             {1},
@@ -542,14 +496,14 @@ def test_no_record_is_said_outside_its_range(path: Path, host: str, pair: tuple[
 # The command ------------------------------------------------------------------------------------
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+def answer(capsys: Out, *words: str) -> tuple[int, Any]:
     code = run(["explain", "--advisories", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
 def test_the_command_lists_all_and_those_of_a_launch(
-    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, host: str, capsys: Out
 ) -> None:
     schema = json.loads((ROOT / "preflight/schemas/advisories-v1.schema.json").read_text())
     code, every = answer(capsys, "--json")
@@ -576,9 +530,7 @@ def test_the_command_lists_all_and_those_of_a_launch(
     assert run(["explain", "--all"]) == 64
 
 
-def test_a_record_has_a_page_by_its_id_and_its_findings_id(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_record_has_a_page_by_its_id_and_its_findings_id(capsys: Out) -> None:
     assert run(["explain", "MP-2026-0006"]) == 0
     page = capsys.readouterr().out
     assert "affected: mooncake 0.3.10 to before 0.3.13" in page
@@ -597,9 +549,7 @@ def test_a_log_names_the_records_that_print_such_a_line(tmp_path: Path, capsys: 
     assert "advisory.mp-2026-0012" in found["mooncake.disk-descriptor"]
 
 
-def test_check_takes_a_records_id_for_a_waiver(
-    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_takes_a_records_id_for_a_waiver(tmp_path: Path, host: str, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
     only = ("--only", "advisory.*", "--only", "launch.advisories", "--root", host, "--json")

@@ -124,10 +124,7 @@ EDGES = """
 79 sglang                             0.5.11        0.5.12        0.5.23        -
 80 sglang                             -             0.5.2         0.5.23        -
 """
-ALWAYS = {
-    "mooncake": (19, 21, 22, 53, 54, 55, 56, 57, 58, 59, 65, 66, 67),
-    "sglang": (33, 64),
-}
+ALWAYS = {"mooncake": (19, 21, 22, 53, 54, 55, 56, 57, 58, 59, 65, 66, 67), "sglang": (33, 64)}
 
 
 def releases(product: str) -> list[str]:

@@ -16,10 +16,18 @@ class Example(NamedTuple):
     """A launch in which a rule holds, what it then says, and the launch in which it does not."""
 
     id: str
-    wrong: tuple[Line, ...]
     says: str
-    right: tuple[Line, ...]
+    wrong: tuple[Line, ...] = ()
+    right: tuple[Line, ...] = ()
     files: Mapping[str, str] = {}
+
+    def of(
+        self,
+        wrong: tuple[Line, ...],
+        right: tuple[Line, ...],
+        files: Mapping[str, str] | None = None,
+    ) -> Example:
+        return self._replace(wrong=wrong, right=right, files=files or {})
 
 
 def extra(json: str, line: str = STORE) -> str:

@@ -22,6 +22,10 @@ from tests.builders.hosts import Host
 from tests.paths import ROOT
 from tests.valid import valid
 
+Patch = pytest.MonkeyPatch
+
+Out = pytest.CaptureFixture[str]
+
 SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
 LAUNCH = (
     "MOONCAKE_MASTER=127.0.0.1:1 python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B "
@@ -39,7 +43,7 @@ def found(*statuses: Status) -> list[Finding]:
     ]
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def answer(capsys: Out, *arguments: str) -> dict[str, Any]:
     """The JSON object of a run in this process, valid by the schema."""
     code = run(["check", "--json", *arguments])
     parsed: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -48,7 +52,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return parsed
 
 
-def text(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def text(capsys: Out, *arguments: str) -> str:
     run(["check", *arguments])
     return capsys.readouterr().out
 
@@ -86,11 +90,7 @@ def process(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProces
     ],
 )
 def test_the_verdict_is_the_worst_and_nothing_judged_is_unknown(
-    statuses: list[Status],
-    verdict: str,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    statuses: list[Status], verdict: str, code: int, monkeypatch: Patch, capsys: Out
 ) -> None:
     installed(monkeypatch, found(*statuses))
     parsed = answer(capsys)
@@ -98,17 +98,13 @@ def test_the_verdict_is_the_worst_and_nothing_judged_is_unknown(
     assert text(capsys).startswith(verdict.upper())
 
 
-def test_rows_stand_worst_first(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_stand_worst_first(monkeypatch: Patch, capsys: Out) -> None:
     installed(monkeypatch, found(SKIP, PASS, WARN, UNKNOWN, FAIL))
     shown = [finding["status"] for finding in answer(capsys)["findings"]]
     assert shown == ["fail", "unknown", "warn", "pass", "skip"]
 
 
-def test_a_module_that_cannot_be_imported_does_not_vanish(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_cannot_be_imported_does_not_vanish(monkeypatch: Patch, capsys: Out) -> None:
     """As rapids doctor's plugins do, which then pass."""
     installed(monkeypatch, found(PASS))
     modules = ("checks_of_a_test", "checks.no_such_checks")
@@ -121,7 +117,7 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(
 
 
 def test_a_reader_that_hangs_is_unknown_in_time_and_the_others_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Out
 ) -> None:
     release = threading.Event()
 
@@ -139,7 +135,7 @@ def test_a_reader_that_hangs_is_unknown_in_time_and_the_others_answer(
 
 
 def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Out
 ) -> None:
     release = threading.Event()
 
@@ -160,9 +156,7 @@ def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
 # Selection -----------------------------------------------------------------------------------
 
 
-def test_only_and_skip_take_patterns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_and_skip_take_patterns(monkeypatch: Patch, capsys: Out) -> None:
     installed(monkeypatch, found(FAIL, WARN, PASS))
     assert answer(capsys, "--skip", "*.fail")["status"] == "warn"
     assert answer(capsys, "--only", "test.p*", "--only", "test.warn")["status"] == "warn"
@@ -199,10 +193,7 @@ def test_only_and_skip_take_patterns(
     ],
 )
 def test_usage_errors_exit_64_with_an_object(
-    arguments: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], says: str, monkeypatch: Patch, capsys: Out
 ) -> None:
     """A typing error is never a verdict."""
     installed(monkeypatch, found(FAIL))
@@ -216,7 +207,7 @@ def test_usage_errors_exit_64_with_an_object(
 
 
 def test_an_ignored_finding_stays_visible_and_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Out
 ) -> None:
     installed(monkeypatch, found(FAIL, PASS))
     arguments = ("--ignore", "test.fail=ticket 12, until May", "--ignore", "test.pass")
@@ -231,9 +222,7 @@ def test_an_ignored_finding_stays_visible_and_does_not_count(
     assert "waiver of test.pass: nothing is found that it would waive" in shown
 
 
-def test_ignoring_all_that_was_judged_is_no_pass(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ignoring_all_that_was_judged_is_no_pass(monkeypatch: Patch, capsys: Out) -> None:
     installed(monkeypatch, found(FAIL, SKIP))
     parsed = answer(capsys, "--ignore", "test.fail")
     assert parsed["exit_code"] == 3
@@ -248,7 +237,7 @@ def test_ignoring_all_that_was_judged_is_no_pass(
     [("text", 64), ("nagios", 3), ("npd", 3), ("slurm-prolog", 0), ("k8s", 64)],
 )
 def test_a_usage_error_under_each_protocol(
-    protocol: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    protocol: str, code: int, monkeypatch: Patch, capsys: Out
 ) -> None:
     """Slurm drains the node for anything but 0: a typing error must not drain a cluster."""
     installed(monkeypatch, found(PASS))
@@ -296,7 +285,7 @@ def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
 
 
 def test_junit_is_written_whole_beside_the_answer_and_on_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Out
 ) -> None:
     installed(monkeypatch, found(FAIL, UNKNOWN, WARN, PASS, SKIP))
     path = tmp_path / "out.xml"
@@ -319,7 +308,7 @@ def test_junit_is_written_whole_beside_the_answer_and_on_errors(
 
 
 def test_a_finding_says_what_was_seen_why_and_what_mends_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Out
 ) -> None:
     finding = Finding(
         "test.maps",
@@ -364,16 +353,14 @@ def test_a_finding_says_what_was_seen_why_and_what_mends_it(
 
 @pytest.mark.parametrize("protocol", ["nagios", "npd", "slurm-prolog"])
 def test_protocols_that_read_one_line_get_one(
-    protocol: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    protocol: str, monkeypatch: Patch, capsys: Out
 ) -> None:
     installed(monkeypatch, found(FAIL, WARN, PASS))
     assert len(text(capsys, "--format", protocol).splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_what_no_host_can_map_and_what_nothing_uses(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_no_host_can_map_and_what_nothing_uses(monkeypatch: Patch, capsys: Out) -> None:
     monkeypatch.delenv("MC_STORE_USE_HUGEPAGE", raising=False)
     words = ["env", "MC_MMAP_ARENA_POOL_SIZE=1gb", "mooncake_client", "--protocol=tcp"]
     words += ["--global_segment_size=1MB", "--metadata_server=P2PHANDSHAKE"]
@@ -462,7 +449,7 @@ def test_a_check_without_a_launch_loads_nothing_that_it_does_not_need(tmp_path: 
 # explain -------------------------------------------------------------------------------------
 
 
-def test_every_listed_id_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_listed_id_can_be_explained(capsys: Out) -> None:
     assert run(["explain", "--json"]) == 0
     ids = [row["check"] for row in json.loads(capsys.readouterr().out)["answer"]["checks"]]
     assert len(ids) == len(set(ids)) > 60
@@ -471,7 +458,7 @@ def test_every_listed_id_can_be_explained(capsys: pytest.CaptureFixture[str]) ->
         assert capsys.readouterr().out.startswith(f"{id_}\n\n")
 
 
-def test_explaining_what_there_is_not_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explaining_what_there_is_not_names_the_nearest(capsys: Out) -> None:
     assert run(["explain", "memlock.limits"]) == 64
     assert "did you mean memlock.limit?" in capsys.readouterr().err
 
@@ -484,7 +471,7 @@ def test_shell_completion(shell: str) -> None:
     assert "_MOONCAKE_PREFLIGHT_COMPLETE" in done.stdout
 
 
-def test_no_subcommand_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_subcommand_shows_the_help_and_is_an_error(capsys: Out) -> None:
     assert run([]) == 64
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -498,7 +485,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_the_step_of_sglangs_gate_speaks_of_pages_only_where_pages_help(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Out
 ) -> None:
     place = tmp_path / "run.sh"
     place.write_text(
@@ -513,9 +500,7 @@ def test_the_step_of_sglangs_gate_speaks_of_pages_only_where_pages_help(
     assert "huge pages" not in steps[0]
 
 
-def test_v_prints_what_a_note_about_the_launch_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_v_prints_what_a_note_about_the_launch_says(tmp_path: Path, capsys: Out) -> None:
     launch = tmp_path / "launch.sh"
     launch.write_text(
         "mooncake_master --enable_offload=true &\nMOONCAKE_MASTER=127.0.0.1:50051 python3 -m "

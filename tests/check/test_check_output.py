@@ -270,9 +270,7 @@ def test_the_verdict_is_of_the_worst_that_follows() -> None:
 
 @pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=6))
-def test_the_page_has_a_line_for_every_status_that_wants_something(
-    findings: list[Finding],
-) -> None:
+def test_the_page_has_a_line_for_every_status_that_wants_something(findings: list[Finding]) -> None:
     lines = report_text(reported(findings), plain, 200, 0).splitlines()
     for status in (FAIL, UNKNOWN, WARN):
         wanting = any(finding.status is status for finding in findings)

@@ -71,8 +71,7 @@ SITUATIONS = {
     "few-open-files": Situation(lambda: replace(FITTED, nofile=("1024", "4096")), usual=True),
     "container-without-anything": Situation(limited_container),
     "docker": Situation(
-        lambda: replace(LOGIN, uid=0, container="docker", shm_bytes=64 * MIB),
-        usual=True,
+        lambda: replace(LOGIN, uid=0, container="docker", shm_bytes=64 * MIB), usual=True
     ),
     "pod": Situation(
         lambda: replace(
@@ -84,9 +83,7 @@ SITUATIONS = {
     "cloud-instance": Situation(erdma_host),
     "no-launch": Situation(gpu_host, "", usual=True),
     "variable-not-set": Situation(
-        lambda: FITTED,
-        LAUNCH.replace("--hicache-size 30", "--hicache-size $L2"),
-        usual=True,
+        lambda: FITTED, LAUNCH.replace("--hicache-size 30", "--hicache-size $L2"), usual=True
     ),
     "neither-hicache-nor-mooncake": Situation(
         gpu_host,
@@ -95,9 +92,7 @@ SITUATIONS = {
         usual=True,
     ),
     "waived": Situation(
-        lambda: LOGIN,
-        options=("--ignore", "memlock.limit=ticket 12, until May"),
-        usual=True,
+        lambda: LOGIN, options=("--ignore", "memlock.limit=ticket 12, until May"), usual=True
     ),
 }
 

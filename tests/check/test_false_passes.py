@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from preflight.cli.main import run
-from tests.builders.synthetic import (
-    GIB,
-    PATIENCE_SECONDS,
-    SyntheticHost,
-    build_host,
-    tree_of,
-)
+from tests.builders.synthetic import GIB, PATIENCE_SECONDS, SyntheticHost, build_host, tree_of
 from tests.checks.test_synthetic import FITTED, LAUNCH
 
 

@@ -10,6 +10,8 @@ import pytest
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 
+Patch = pytest.MonkeyPatch
+
 Capture = pytest.CaptureFixture[str]
 LIMITED = """\
 services:
@@ -43,7 +45,7 @@ def said(capsys: Capture, *words: str) -> str:
 
 @pytest.mark.parametrize("profile", ["gpu", ""])
 def test_the_sentence_of_check_names_a_service_that_its_profile_leaves_out(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, profile: str
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, profile: str
 ) -> None:
     monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
     path = tmp_path / "compose.yaml"
@@ -70,7 +72,7 @@ SERVED = f"{SERVICES}    shm_size: 8g\n".replace("mooncake_master --port 50051",
     ],
 )
 def test_each_verb_names_a_service_that_is_not_started(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
     path = tmp_path / "compose.yaml"
@@ -85,7 +87,7 @@ def test_each_verb_names_a_service_that_is_not_started(
 
 
 def test_sizing_names_a_service_that_is_not_started_below_its_verdict(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
     path = tmp_path / "compose.yaml"

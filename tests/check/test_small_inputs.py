@@ -10,6 +10,8 @@ import pytest
 
 from preflight.cli.main import run
 
+Out = pytest.CaptureFixture[str]
+
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2"
 HICACHE = f"{SERVER} --page-size 64 --enable-hierarchical-cache"
 STORE = f"{HICACHE} --hicache-size 20 --hicache-storage-backend mooncake"
@@ -184,14 +186,14 @@ CASES = {
 }
 
 
-def judged(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Any, list[dict[str, Any]]]:
+def judged(path: Path, capsys: Out) -> tuple[Any, list[dict[str, Any]]]:
     run(["check", "--json", "--root", "demo:h800", str(path)])
     answer = json.loads(capsys.readouterr().out)
     return answer, [one for one in answer["findings"] if one["status"] != "pass"]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_small_launch(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_launch(case: Case, tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(case.launch)
     answer, findings = judged(path, capsys)
@@ -206,9 +208,7 @@ def test_a_small_launch(case: Case, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert not any(part in text for _, _, text in said), part
 
 
-def test_what_awk_decides_is_shown_both_ways(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_awk_decides_is_shown_both_ways(tmp_path: Path, capsys: Out) -> None:
     """awk is not run here, whatever the environment holds: neither size passes as the value."""
     path, given = tmp_path / "launch.sh", tmp_path / "given.env"
     path.write_text(CASES["flags-that-are-not-decided"].launch)
@@ -235,9 +235,7 @@ spec:
 """
 
 
-def test_what_kubernetes_gives_is_not_unset(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_kubernetes_gives_is_not_unset(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("COMMAND", f"exec {SERVICE} --port=8099"))
     _, findings = judged(path, capsys)
@@ -251,7 +249,7 @@ def test_what_kubernetes_gives_is_not_unset(
 
 
 def test_the_model_of_a_job_of_srt_slurm_is_the_one_that_it_mounts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Out
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
@@ -266,9 +264,7 @@ def test_the_model_of_a_job_of_srt_slurm_is_the_one_that_it_mounts(
 
 
 @pytest.mark.parametrize("nested", ["$(", "$(echo ", '"$(echo ', "${A:-", "( :; ", "{ "])
-def test_what_is_nested_by_thousands_is_named(
-    nested: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_nested_by_thousands_is_named(nested: str, tmp_path: Path, capsys: Out) -> None:
     closing = {"$": ")", '"': ')"', "(": ")", "{": "; }"}[nested[0]]
     closing = "}" if nested.startswith("${") else closing
     path = tmp_path / "launch.sh"

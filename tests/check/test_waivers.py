@@ -15,6 +15,8 @@ from preflight.fleet.remote.check import check_words
 from preflight.inputs.launch_words import Chosen, Waiver
 from tests.builders.synthetic import build_host, plain_host
 
+Out = pytest.CaptureFixture[str]
+
 DEMO = ("--root", "demo:h800", "--timeout", "600")
 HOLDS = '[[waiver]]\ncheck = "memlock.limit"\nreason = "lifted by the unit"\nuntil = 2999-12-31\n'
 OVER = '[[waiver]]\ncheck = "hugetlb.shortage"\nreason = "at the next boot"\nuntil = 2020-01-31\n'
@@ -37,7 +39,7 @@ def test_a_file_of_waivers_is_read(waivers: str) -> None:
 
 
 def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs_it(
-    waivers: str, capsys: pytest.CaptureFixture[str]
+    waivers: str, capsys: Out
 ) -> None:
     assert run(["check", *DEMO, "--waivers", waivers, "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
@@ -53,7 +55,7 @@ def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs
 
 
 def test_a_waiver_that_is_over_is_not_said_of_a_check_that_is_not_made(
-    waivers: str, capsys: pytest.CaptureFixture[str]
+    waivers: str, capsys: Out
 ) -> None:
     words = ["check", *DEMO, "--waivers", waivers, "--only", "memlock.*", "--json"]
     assert run(words) == 0
@@ -80,7 +82,7 @@ def test_a_waiver_that_is_over_is_not_said_of_a_check_that_is_not_made(
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_by_name(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, said: str, tmp_path: Path, capsys: Out
 ) -> None:
     path = tmp_path / "waivers.toml"
     path.write_text(text)
@@ -90,7 +92,7 @@ def test_a_file_that_cannot_be_meant_is_refused_by_name(
     assert "waivers.toml" in err
 
 
-def test_a_check_is_waived_once(waivers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_is_waived_once(waivers: str, capsys: Out) -> None:
     """Of two reasons neither wins in silence."""
     again = ("--ignore", "memlock.limit=known")
     assert run(["check", *DEMO, *again, "--ignore", "memlock.limit=by whom?"]) == 64
@@ -100,7 +102,7 @@ def test_a_check_is_waived_once(waivers: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_waiver_here_stands_for_one_of_the_file_that_has_expired(
-    waivers: str, capsys: pytest.CaptureFixture[str]
+    waivers: str, capsys: Out
 ) -> None:
     """And a reason may have an equals sign."""
     more = ("--ignore", "hugetlb.shortage=nr=0 until the boot")
@@ -111,15 +113,13 @@ def test_a_waiver_here_stands_for_one_of_the_file_that_has_expired(
     assert one["ignored"] == "nr=0 until the boot"
 
 
-def test_a_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_refused(capsys: Out) -> None:
     assert run(["check", "--waivers", "/nowhere.toml"]) == 64
     assert "--waivers /nowhere.toml: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_fit_leaves_out_what_is_ignored_and_shows_it(
-    waivers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_leaves_out_what_is_ignored_and_shows_it(waivers: str, capsys: Out) -> None:
     """Lifted memlock is what makes the launch start at all on this host."""
     words = ["fit", "--goal", "l2", *DEMO]  # the quickest
     assert run(words) == 1
@@ -132,7 +132,7 @@ def test_fit_leaves_out_what_is_ignored_and_shows_it(
     assert "launch.waiver, hugetlb.shortage: a waiver until 2020-01-31" in said
 
 
-def test_a_node_makes_the_checks_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_makes_the_checks_that_are_asked_for(capsys: Out) -> None:
     words = ["check", "--json", *DEMO, "--only", "memlock.*", "--skip", "memlock.inert*"]
     assert run([*words, "--ignore", "memlock.limit=known"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -145,7 +145,7 @@ def test_a_node_makes_the_checks_that_are_asked_for(capsys: pytest.CaptureFixtur
 
 
 def test_what_is_chosen_goes_to_the_nodes_and_what_is_over_is_said_here(
-    waivers: str, capsys: pytest.CaptureFixture[str]
+    waivers: str, capsys: Out
 ) -> None:
     chosen = Chosen(("memlock.*", "hugetlb.*", "pci.*"), ("memlock.inert*",), (), waivers)
     words = check_words(chosen, 10, False)
@@ -160,23 +160,21 @@ def test_what_is_chosen_goes_to_the_nodes_and_what_is_over_is_said_here(
     assert "hugetlb.shortage: over since 2020-01-31" in capsys.readouterr().err
 
 
-def test_the_gate_refuses_a_check_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_refuses_a_check_that_there_is_not(capsys: Out) -> None:
     """Before anything is started: a typing error must not widen what passes."""
     server = ["--", "python3", "-m", "sglang.launch_server"]
     assert run(["exec", "--skip", "memlock.limt", *server]) == 64
     assert "did you mean memlock.limit" in capsys.readouterr().err
 
 
-def test_known_problems_alone_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_problems_alone_are_judged(capsys: Out) -> None:
     """That none of them holds is a pass, not nothing."""
     assert run(["check", *DEMO, "--only", "advisory.*", "-v"]) == 0
     assert "launch.advisories" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_where_nothing_fits_the_next_step_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_fits_the_next_step_is_named(tmp_path: Path, capsys: Out) -> None:
     """A cgroup of the host, which somebody else has set, stops what no setting of ours mends."""
     limited = replace(plain_host(), cgroup={"hugetlb.2MB.rsvd.max": "0"})
     client = [

@@ -16,6 +16,8 @@ from tests.builders.launch_text import understood
 from tests.paths import ROOT
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
+
 SCHEMA = json.loads((ROOT / "preflight/schemas/launch-v1.schema.json").read_text())
 SERVER = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --api-key hush "
@@ -32,7 +34,7 @@ done
 
 
 @pytest.fixture
-def read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def read(tmp_path: Path, capsys: Out) -> Callable[..., tuple[int, str]]:
     def reads(text: str, *words: str, name: str = "launch.sh") -> tuple[int, str]:
         path = tmp_path / name
         path.write_text(text)
@@ -129,11 +131,7 @@ def test_what_is_not_read_is_named_and_the_exit_code_says_so(read: Callable[...,
     found = answer(read(text, "--json"))
     assert found["exit_code"] == 3
     said = [(each["what"], each["origin"].rpartition(":")[2]) for each in found["unread"]]
-    assert said == [
-        ("vllm serve Qwen/Qwen3-8B", "5"),
-        ("source-not-read", "3"),
-        ("condition", "4"),
-    ]
+    assert said == [("vllm serve Qwen/Qwen3-8B", "5"), ("source-not-read", "3"), ("condition", "4")]
     client = found["processes"][1]
     assert client["program"] == "mooncake_client"
     assert "how many times it runs is not known" in client["count"]["unknown"]
@@ -153,7 +151,7 @@ def test_pods_and_services_are_groups(read: Callable[..., Any]) -> None:
     assert found["processes"][0]["image"] == "lmsysorg/sglang:v0.5.9"
 
 
-def test_without_a_launch_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_launch_it_asks_for_one(capsys: Out) -> None:
     assert run(["read", "--json"]) == 64
     valid(json.loads(capsys.readouterr().out), SCHEMA)
 
@@ -217,7 +215,7 @@ def test_a_key_that_is_left_open_is_told_as_such(read: Callable[..., Any]) -> No
 
 
 def test_a_file_named_by_the_folder_of_the_script_is_that_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
 ) -> None:
     """$(dirname "$0") is the folder as the script was called."""
     monkeypatch.chdir(tmp_path)

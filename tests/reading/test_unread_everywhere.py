@@ -9,6 +9,8 @@ import pytest
 
 from preflight.cli.main import run
 
+Out = pytest.CaptureFixture[str]
+
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-hierarchical-cache "
 LAUNCH = f"lmcache_server 0.0.0.0 1 &\n{SERVER}--hicache-size 20\n"
 LINE = "not read, and in no number here: lmcache_server 0.0.0.0 1 ("
@@ -17,7 +19,7 @@ LINE = "not read, and in no number here: lmcache_server 0.0.0.0 1 ("
 @pytest.mark.slow
 @pytest.mark.parametrize(("verb", "code"), [("fit", 3), ("capacity", 0), ("plan", 0)])
 def test_each_verb_names_it_once_and_in_its_json(
-    verb: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, code: int, tmp_path: Path, capsys: Out
 ) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(LAUNCH)
@@ -31,9 +33,7 @@ def test_each_verb_names_it_once_and_in_its_json(
     assert json.loads(capsys.readouterr().out)["answer"]["unread"] == []
 
 
-def test_an_artefact_of_plan_says_it_beside_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_artefact_of_plan_says_it_beside_itself(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(LAUNCH)
     run(["plan", "--format", "sysctl", "--root", "demo:h800", str(path)])
@@ -43,9 +43,7 @@ def test_an_artefact_of_plan_says_it_beside_itself(
 
 
 @pytest.mark.slow
-def test_fit_changes_the_group_that_it_is_asked_about(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_changes_the_group_that_it_is_asked_about(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"{SERVER}--hicache-size 20\n{SERVER}--hicache-size 30 --page-size 64\n")
     words = ["fit", "--root", "demo:h800", "--host-group", "2", str(path)]
@@ -60,7 +58,7 @@ def test_fit_changes_the_group_that_it_is_asked_about(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kubernetes-entrypoint.yaml", "kubernetes-init.yaml"])
 def test_what_a_pod_gets_is_unknown_from_outside_and_has_a_next_step(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: Out
 ) -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / name
     assert run(["check", "--json", "--root", "demo:h800", str(path)]) == 3

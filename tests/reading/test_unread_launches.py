@@ -13,10 +13,12 @@ from preflight.processes.processes import understand
 from preflight.processes.unread import unread
 from tests.reading.unread_launches import HICACHE, LAUNCHES, SERVER, UnreadLaunch
 
+Out = pytest.CaptureFixture[str]
+
 pytestmark = pytest.mark.slow
 
 
-def judged(launch: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def judged(launch: Path, capsys: Out) -> tuple[int, list[str]]:
     """Return check's exit code, and what it says is not read."""
     only = ("--only", "launch.not-read", "--only", "gpu.count")  # one that passes
     code = run(["check", "--json", *only, "--root", "demo:h800", str(launch)])
@@ -30,7 +32,7 @@ def judged(launch: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=[each.name for each in LAUNCHES])
 def test_what_is_not_read_is_named_and_does_not_pass(
-    launch: UnreadLaunch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launch: UnreadLaunch, tmp_path: Path, capsys: Out
 ) -> None:
     (tmp_path / launch.file).write_text(launch.text)
     code, said = judged(tmp_path / launch.file, capsys)
@@ -40,10 +42,7 @@ def test_what_is_not_read_is_named_and_does_not_pass(
 
 @pytest.mark.parametrize(
     ("server", "loader"),
-    [
-        (SERVER, "--enable-lmcache"),
-        ("vllm serve Qwen/Qwen3-8B", "a kv_connector LMCache.."),
-    ],
+    [(SERVER, "--enable-lmcache"), ("vllm serve Qwen/Qwen3-8B", "a kv_connector LMCache..")],
 )
 def test_what_would_load_a_cache_is_named_with_the_variables_to_remove(
     server: str, loader: str
@@ -104,9 +103,7 @@ BESIDE = (
 
 
 @pytest.mark.parametrize("line", BESIDE)
-def test_what_holds_little_is_not_named(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_holds_little_is_not_named(line: str, tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"{SERVER} {HICACHE} &\n{line}\n")
     assert judged(path, capsys) == (0, [])
@@ -127,7 +124,7 @@ def test_what_holds_little_is_not_named(
     ],
 )
 def test_a_program_counts_where_it_runs_beside_a_server(
-    text: str, named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, named: bool, tmp_path: Path, capsys: Out
 ) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(text.replace("SERVER", SERVER))
@@ -135,9 +132,7 @@ def test_a_program_counts_where_it_runs_beside_a_server(
     assert (any("kvd" in each for each in said), code == 0) == (named, not named), said
 
 
-def test_a_tunnel_is_told_from_a_program_on_the_other_host(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tunnel_is_told_from_a_program_on_the_other_host(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"{SERVER} &\nssh -f -L 1:a:2 other kvd --port 2\n")
     code, said = judged(path, capsys)
@@ -168,7 +163,7 @@ def test_a_tunnel_is_told_from_a_program_on_the_other_host(
     ids=["python", "script", "run", "compose", "pod"],
 )
 def test_a_program_that_the_reader_says_it_has_not_read_is_named_once(
-    file: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, text: str, tmp_path: Path, capsys: Out
 ) -> None:
     (tmp_path / file).write_text(text)
     code, said = judged(tmp_path / file, capsys)
@@ -177,9 +172,7 @@ def test_a_program_that_the_reader_says_it_has_not_read_is_named_once(
     assert "not read" in said[0] or "does not show" in said[0]
 
 
-def test_a_program_on_the_line_of_a_script_is_named_beside_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_on_the_line_of_a_script_is_named_beside_it(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"{SERVER} &\npython3 load.py & kvd --port 2 &\n")
     _, said = judged(path, capsys)
@@ -195,7 +188,7 @@ def test_a_program_on_the_line_of_a_script_is_named_beside_it(
     ],
 )
 def test_a_cache_is_asked_about_where_a_variable_of_its_memory_is_set(
-    setting: str, named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setting: str, named: bool, tmp_path: Path, capsys: Out
 ) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"{setting} {SERVER}\n")

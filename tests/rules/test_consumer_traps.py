@@ -73,12 +73,15 @@ REPLACED = "--kv-offloading-size takes its place"
 
 class Trap(NamedTuple):
     trap: str
-    launch: tuple[str, ...]
     id: str
     says: str
-    right: tuple[str, ...]
+    launch: str | tuple[str, ...] = ""
+    right: str | tuple[str, ...] = ""
     file: Mapping[str, Any] = P2P
-    right_file: Mapping[str, Any] | None = None
+    right_file: Mapping[str, Any] = P2P
+
+    def of(self, launch: str | tuple[str, ...], right: str | tuple[str, ...]) -> Trap:
+        return self._replace(launch=launch, right=right)
 
 
 def of_file(
@@ -89,167 +92,105 @@ def of_file(
     id_: str = "consumer-refused",
     line: str = STORE,
     right: Any = None,
-    base: Mapping[str, Any] = P2P,
 ) -> Trap:
     """A trap of one key of the store's file; right: what mends it, None for leaving it out."""
-    fixed = dict(base) if right is None else {**base, key: right}
-    return Trap(trap, (line,), id_, says, (line,), {**base, key: value}, fixed)
+    fixed = P2P if right is None else {**P2P, key: right}
+    return Trap(trap, id_, says, line, line, {**P2P, key: value}, fixed)
 
 
 BY_ASSUMED = "consumer-refused-by-assumed"
 REFUSED, MISREAD, IGNORED = "consumer-refused", "consumer-misread", "consumer-ignored"
 READ_APART = "store-file-read-differently"
+# Of one key of the store's file, by the id that says the trap: the key, its value, what is said,
+# and the value that mends it, None for leaving it out.
+FILE_TRAPS: dict[str, tuple[tuple[str, str, Any, str, Any], ...]] = {
+    IGNORED: (
+        ("local_hostname of the file is never read", "local_hostname", "a", "no such key", None),
+    ),
+    BY_ASSUMED: (
+        ("4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", "4GB"),
+        ("null as a size", "global_segment_size", None, "TypeError", 1 << 30),
+        ("no segment, embedded", "global_segment_size", 0, "embedded mode requires", 1 << 30),
+        (
+            "a segment of a standalone store",
+            "mode",
+            "standalone-store",
+            "standalone-store mode requires",
+            None,
+        ),
+        ("no local buffer", "local_buffer_size", 0, "local_buffer_size must be > 0", 1 << 30),
+    ),
+    REFUSED: (
+        ("a negative size", "global_segment_size", -5, "incompatible function arguments", 1 << 30),
+        ("a size of true is one byte", "global_segment_size", True, "is 1 bytes", 1 << 30),
+        ("a protocol that is none", "protocol", "rmda", "is not one that Mooncake has", "rdma"),
+        ("no metadata server", "metadata_server", "", "metadata_server is empty", "P2PHANDSHAKE"),
+    ),
+    MISREAD: (("the text false is true", "enable_offload", "false", "counts as true", False),),
+    "device-name-syntax": (
+        ("a device with NCCL's port", "device_name", "mlx5_0:1", "NCCL's spelling", "mlx5_0"),
+        (
+            "Mooncake takes a device that is named twice once",
+            "device_name",
+            "mlx5_0,mlx5_0:1",
+            "NCCL's spelling",
+            "mlx5_0,mlx5_0",
+        ),
+    ),
+}
 TRAPS = (
     # 1. vLLM
-    Trap(
-        "kv_role is left out",
-        (vllm("MooncakeConnector", role=None),),
-        REFUSED,
-        "Please specify kv_role",
-        (vllm("MooncakeConnector"),),
+    Trap("kv_role is left out", REFUSED, "Please specify kv_role").of(
+        vllm("MooncakeConnector", role=None), vllm("MooncakeConnector")
+    ),
+    Trap("a child's kv_role is left out", REFUSED, "Please specify kv_role").of(
+        vllm("MultiConnector", connectors=[NO_ROLE]), vllm("MultiConnector", connectors=[ROLE])
     ),
     Trap(
-        "a child's kv_role is left out",
-        (vllm("MultiConnector", connectors=[NO_ROLE]),),
-        REFUSED,
-        "Please specify kv_role",
-        (vllm("MultiConnector", connectors=[ROLE]),),
+        "a child has an engine_id", BY_ASSUMED, "multiple values for keyword argument 'engine_id'"
+    ).of(
+        vllm("MultiConnector", connectors=[{**ROLE, "engine_id": "e"}]),
+        vllm("MultiConnector", connectors=[ROLE]),
     ),
-    Trap(
-        "a child has an engine_id",
-        (vllm("MultiConnector", connectors=[{**ROLE, "engine_id": "e"}]),),
-        BY_ASSUMED,
-        "multiple values for keyword argument 'engine_id'",
-        (vllm("MultiConnector", connectors=[ROLE]),),
-    ),
-    Trap(
-        "no file of the store is named",
-        (vllm("MooncakeStoreConnector"),),
-        REFUSED,
-        "'MOONCAKE_CONFIG_PATH' is not set",
-        (STORE,),
+    Trap("no file of the store is named", REFUSED, "'MOONCAKE_CONFIG_PATH' is not set").of(
+        vllm("MooncakeStoreConnector"), STORE
     ),
     Trap(
         "the store's variables are never read",
-        (f"MOONCAKE_GLOBAL_SEGMENT_SIZE=8gb {STORE}",),
         IGNORED,
         "MooncakeStoreConnector reads mc.json alone",
-        (STORE,),
-    ),
-    of_file(
-        "local_hostname of the file is never read", "local_hostname", "a", "no such key", IGNORED
-    ),
-    of_file(
-        "4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", BY_ASSUMED, right="4GB"
-    ),
-    of_file(
-        "a negative size",
-        "global_segment_size",
-        -5,
-        "incompatible function arguments",
-        right=1 << 30,
-    ),
-    of_file("null as a size", "global_segment_size", None, "TypeError", BY_ASSUMED, right=1 << 30),
-    of_file("a size of true is one byte", "global_segment_size", True, "is 1 bytes", right=1 << 30),
-    of_file(
-        "no segment, embedded",
-        "global_segment_size",
-        0,
-        "embedded mode requires",
-        BY_ASSUMED,
-        right=1 << 30,
-    ),
-    of_file(
-        "a segment of a standalone store",
-        "mode",
-        "standalone-store",
-        "standalone-store mode requires",
-        BY_ASSUMED,
-    ),
-    of_file(
-        "no local buffer",
-        "local_buffer_size",
-        0,
-        "local_buffer_size must be > 0",
-        BY_ASSUMED,
-        right=1 << 30,
-    ),
-    of_file(
-        "a protocol that is none", "protocol", "rmda", "is not one that Mooncake has", right="rdma"
-    ),
-    of_file(
-        "no metadata server",
-        "metadata_server",
-        "",
-        "metadata_server is empty",
-        right="P2PHANDSHAKE",
-    ),
-    of_file(
-        "the text false is true", "enable_offload", "false", "counts as true", MISREAD, right=False
-    ),
-    of_file(
-        "a device with NCCL's port",
-        "device_name",
-        "mlx5_0:1",
-        "NCCL's spelling",
-        "device-name-syntax",
-        right="mlx5_0",
-    ),
-    of_file(
-        "Mooncake takes a device that is named twice once",
-        "device_name",
-        "mlx5_0,mlx5_0:1",
-        "NCCL's spelling",
-        "device-name-syntax",
-        right="mlx5_0,mlx5_0",
-    ),
+    ).of(f"MOONCAKE_GLOBAL_SEGMENT_SIZE=8gb {STORE}", STORE),
     Trap(
         "a device of a transfer engine has a port; one that is named twice is taken once",
-        (vllm("MooncakeConnector", device_name="a,a:1"),),
         "device-name-syntax",
         "NCCL's spelling",
-        (vllm("MooncakeConnector", device_name="a,a"),),
+    ).of(
+        vllm("MooncakeConnector", device_name="a,a:1"), vllm("MooncakeConnector", device_name="a,a")
     ),
-    Trap(
-        "--kv-offloading-size replaces the connector",
-        (f"{STORE} --kv-offloading-size 1",),
-        IGNORED,
-        REPLACED,
-        (STORE,),
+    Trap("--kv-offloading-size replaces the connector", IGNORED, REPLACED).of(
+        f"{STORE} --kv-offloading-size 1", STORE
     ),
-    Trap(
-        "LMCache decides the size",
-        (f"{POOL} --kv-offloading-size 1 --kv-offloading-backend lmcache",),
-        IGNORED,
-        "its LMCache server decides the size",
-        (POOL,),
+    Trap("LMCache decides the size", IGNORED, "its LMCache server decides the size").of(
+        f"{POOL} --kv-offloading-size 1 --kv-offloading-backend lmcache", POOL
     ),
-    Trap(
-        "a CPU pool without a size",
-        (vllm("OffloadingConnector"),),
-        BY_ASSUMED,
-        "cpu_bytes_to_use must be specified",
-        (POOL,),
+    Trap("a CPU pool without a size", BY_ASSUMED, "cpu_bytes_to_use must be specified").of(
+        vllm("OffloadingConnector"), POOL
     ),
     Trap(
         "two instances look up through one socket",
-        (f"{STORE} --port 1", f"{STORE} --port 2"),
         "lookup-socket-shared",
         "/tmp/lookup_rpc_port_0_host_<host>_dp_rank0",
+    ).of(
+        (f"{STORE} --port 1", f"{STORE} --port 2"),
         (f"{STORE} --port 1", FILE + vllm("MooncakeStoreConnector", "--port 2", lookup_rpc_port=1)),
     ),
     Trap(
         "a reset empties the store for all",
-        (f"VLLM_SERVER_DEV_MODE=1 {STORE}", SGLANG),
         "store-reset-shared",
         f"can empty the store of {MASTER}",
-        (STORE, SGLANG),
-    ),
-    Trap(
-        "a seed of its own in each process",
+    ).of((f"VLLM_SERVER_DEV_MODE=1 {STORE}", SGLANG), (STORE, SGLANG)),
+    Trap("a seed of its own in each process", "store.keys", "PYTHONHASHSEED is not set").of(
         tuple(f"{STORE} --port {port} --prefix-caching-hash-algo xxhash" for port in (1, 2)),
-        "store.keys",
-        "PYTHONHASHSEED is not set",
         tuple(
             f"PYTHONHASHSEED=0 {STORE} --port {port} --prefix-caching-hash-algo xxhash"
             for port in (1, 2)
@@ -258,124 +199,77 @@ TRAPS = (
     # 2. LMCache
     Trap(
         "the master's key is not Mooncake's",
-        (lmcache(master_server_address=MASTER),),
         MISREAD,
         "Mooncake reads mooncake_master_server_addr there",
-        (LM,),
-    ),
+    ).of(lmcache(master_server_address=MASTER), LM),
     Trap(
-        "the devices' key is not Mooncake's",
-        (lmcache(mooncake_master_server_addr=MASTER, device_name="mlx5_0"),),
-        MISREAD,
-        "Mooncake reads mooncake_rdma_devices there",
-        (lmcache(mooncake_master_server_addr=MASTER, mooncake_rdma_devices="mlx5_0"),),
+        "the devices' key is not Mooncake's", MISREAD, "Mooncake reads mooncake_rdma_devices there"
+    ).of(
+        lmcache(mooncake_master_server_addr=MASTER, device_name="mlx5_0"),
+        lmcache(mooncake_master_server_addr=MASTER, mooncake_rdma_devices="mlx5_0"),
     ),
     Trap(
         "a setup that fails is not looked at",
-        (lmcache(mooncake_master_server_addr=MASTER, global_segment_size="4GiB"),),
         MISREAD,
         "it says that setup completed, and stores nothing",
-        (LM,),
+    ).of(lmcache(mooncake_master_server_addr=MASTER, global_segment_size="4GiB"), LM),
+    Trap("no metadata server, unseen", MISREAD, "metadata_server is missing").of(
+        lmcache(mooncake_master_server_addr=MASTER, metadata_server=None), LM
     ),
     Trap(
-        "no metadata server, unseen",
-        (lmcache(mooncake_master_server_addr=MASTER, metadata_server=None),),
-        MISREAD,
-        "metadata_server is missing",
-        (LM,),
+        "the address of remote_url is not used", IGNORED, "LMCache takes the master from elsewhere"
+    ).of(LM, vllm("LMCacheConnectorV1")),
+    Trap("a remote_url without a scheme", MISREAD, "Invalid remote url").of(
+        vllm("LMCacheConnectorV1", **{"lmcache.remote_url": "a:1"}), vllm("LMCacheConnectorV1")
     ),
-    Trap(
-        "the address of remote_url is not used",
-        (LM,),
-        IGNORED,
-        "LMCache takes the master from elsewhere",
-        (vllm("LMCacheConnectorV1"),),
+    Trap("a size with a unit is none", MISREAD, "max_local_cpu_size").of(
+        f"LMCACHE_MAX_LOCAL_CPU_SIZE=20GB {LM}", f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LM}"
     ),
-    Trap(
-        "a remote_url without a scheme",
-        (vllm("LMCacheConnectorV1", **{"lmcache.remote_url": "a:1"}),),
-        MISREAD,
-        "Invalid remote url",
-        (vllm("LMCacheConnectorV1"),),
-    ),
-    Trap(
-        "a size with a unit is none",
-        (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20GB {LM}",),
-        MISREAD,
-        "max_local_cpu_size",
-        (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LM}",),
-    ),
-    Trap(
-        "huge pages with P2P",
-        (
-            "LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 LMCACHE_ENABLE_P2P=1 "
-            "LMCACHE_ENABLE_CONTROLLER=1 LMCACHE_CONTROLLER_PULL_URL=a "
-            "LMCACHE_CONTROLLER_REPLY_URL=a "
-            "LMCACHE_LMCACHE_WORKER_PORTS=1 LMCACHE_P2P_HOST=a LMCACHE_P2P_INIT_PORTS=1 "
-            f"LMCACHE_P2P_LOOKUP_PORTS=1 LMCACHE_TRANSFER_CHANNEL=nixl {LM}",
-        ),
-        BY_ASSUMED,
-        "Hugepages are not supported with P2P",
-        (f"LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 {LM}",),
+    Trap("huge pages with P2P", BY_ASSUMED, "Hugepages are not supported with P2P").of(
+        "LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 LMCACHE_ENABLE_P2P=1 "
+        "LMCACHE_ENABLE_CONTROLLER=1 LMCACHE_CONTROLLER_PULL_URL=a "
+        "LMCACHE_CONTROLLER_REPLY_URL=a "
+        "LMCACHE_LMCACHE_WORKER_PORTS=1 LMCACHE_P2P_HOST=a LMCACHE_P2P_INIT_PORTS=1 "
+        f"LMCACHE_P2P_LOOKUP_PORTS=1 LMCACHE_TRANSFER_CHANNEL=nixl {LM}",
+        f"LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 {LM}",
     ),
     Trap(
         "the lookup client's master is not read",
-        (vllm("LMCacheConnectorV1", **{"lmcache.external_lookup_client": "mooncakestore://h:1"}),),
         MISREAD,
         "Mooncake takes 127.0.0.1:50051 as its master",
-        (LM,),
+    ).of(
+        vllm("LMCacheConnectorV1", **{"lmcache.external_lookup_client": "mooncakestore://h:1"}), LM
     ),
-    Trap(
-        "builtin hashes have a random seed",
-        (engine(""), engine("")),
-        "store.keys",
-        "PYTHONHASHSEED is not set",
-        (engine("PYTHONHASHSEED=0"), engine("PYTHONHASHSEED=0")),
+    Trap("builtin hashes have a random seed", "store.keys", "PYTHONHASHSEED is not set").of(
+        (engine(""), engine("")), (engine("PYTHONHASHSEED=0"), engine("PYTHONHASHSEED=0"))
     ),
-    Trap(
-        "one engine_id is one socket",
+    Trap("one engine_id is one socket", "lookup-socket-shared", "engine_e_lmcache_rpc_port_0").of(
         tuple(ENGINE_ID.format(port) for port in (1, 2)),
-        "lookup-socket-shared",
-        "engine_e_lmcache_rpc_port_0",
         tuple(vllm("LMCacheConnectorV1", f"--port {port}") for port in (1, 2)),
     ),
-    Trap(
-        "the server wants a size",
-        (LMC_SERVER.format(""),),
-        BY_ASSUMED,
-        "requires --l1-size-gb",
-        (LMC_SERVER.format("--l1-size-gb 1"),),
+    Trap("the server wants a size", BY_ASSUMED, "requires --l1-size-gb").of(
+        LMC_SERVER.format(""), LMC_SERVER.format("--l1-size-gb 1")
     ),
     Trap(
-        "huge pages of the server in shared memory",
-        (LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages --shm-name x"),),
-        BY_ASSUMED,
-        "incompatible with shared memory",
-        (LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages"),),
+        "huge pages of the server in shared memory", BY_ASSUMED, "incompatible with shared memory"
+    ).of(
+        LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages --shm-name x"),
+        LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages"),
     ),
     # 3. Dynamo
-    Trap(
-        "--connector is refused",
-        (f"{DYNAMO.format('1.1.1')} --connector kvbm",),
-        REFUSED,
-        "--connector is no longer supported",
-        (f"DYN_KVBM_CPU_CACHE_GB=1 {DYNAMO.format('0.7.0')} --connector kvbm",),
+    Trap("--connector is refused", REFUSED, "--connector is no longer supported").of(
+        f"{DYNAMO.format('1.1.1')} --connector kvbm",
+        f"DYN_KVBM_CPU_CACHE_GB=1 {DYNAMO.format('0.7.0')} --connector kvbm",
     ),
-    Trap("KVBM without a tier", (kvbm("0"),), REFUSED, "At least one cache tier", (kvbm("1"),)),
-    Trap("KVBM's size is no number", (kvbm("1gb"),), MISREAD, "which takes 0", (kvbm("1"),)),
+    Trap("KVBM without a tier", REFUSED, "At least one cache tier").of(kvbm("0"), kvbm("1")),
+    Trap("KVBM's size is no number", MISREAD, "which takes 0").of(kvbm("1gb"), kvbm("1")),
     Trap(
-        "KVBM's host tier is smaller than the GPU's",
-        (kvbm("1", "-tp 2 --kv-cache-memory-bytes 2g"),),
-        IGNORED,
-        "less than the KV cache on the GPU",
-        (kvbm("5", "-tp 2 --kv-cache-memory-bytes 2g"),),
+        "KVBM's host tier is smaller than the GPU's", IGNORED, "less than the KV cache on the GPU"
+    ).of(
+        kvbm("1", "-tp 2 --kv-cache-memory-bytes 2g"), kvbm("5", "-tp 2 --kv-cache-memory-bytes 2g")
     ),
-    Trap(
-        "KVBM's disk is smaller than its host tier",
-        ("DYN_KVBM_DISK_CACHE_GB=1 " + kvbm("2"),),
-        IGNORED,
-        "is less than DYN_KVBM_CPU",
-        ("DYN_KVBM_DISK_CACHE_GB=3 " + kvbm("2"),),
+    Trap("KVBM's disk is smaller than its host tier", IGNORED, "is less than DYN_KVBM_CPU").of(
+        "DYN_KVBM_DISK_CACHE_GB=1 " + kvbm("2"), "DYN_KVBM_DISK_CACHE_GB=3 " + kvbm("2")
     ),
     # 6. Between them
     of_file(
@@ -389,50 +283,43 @@ TRAPS = (
     ),
     Trap(
         "clients of one master on different metadata servers",
-        (STORE, SERVICE.format("http://10.0.0.1:8080/metadata")),
         "metadata-mixed",
         "has 'P2PHANDSHAKE'",
+    ).of(
+        (STORE, SERVICE.format("http://10.0.0.1:8080/metadata")),
         (STORE, SERVICE.format("P2PHANDSHAKE")),
     ),
     Trap(
         "engines of one store never hit each other",
-        (SGLANG, STORE),
         "store.keys",
         "name their keys in different ways",
-        (SGLANG,),
-    ),
-    Trap(
-        "two models with one name share keys",
+    ).of((SGLANG, STORE), SGLANG),
+    Trap("two models with one name share keys", "store.keys", "a/m against b/m").of(
         tuple(
             f"{STORE} --port {port}".replace("serve m", f"serve {name}/m")
             for port, name in ((1, "a"), (2, "b"))
         ),
-        "store.keys",
-        "a/m against b/m",
         tuple(f"{STORE} --port {port}" for port in (1, 2)),
     ),
-    Trap(
-        "an image of another release",
-        ("docker run --entrypoint vllm vllm/vllm-openai:v0.11.0 serve m",),
-        "consumer-release",
-        "read as vLLM 0.33.0",
-        ("docker run --entrypoint vllm vllm/vllm-openai:v0.33.0 serve m",),
+    Trap("an image of another release", "consumer-release", "read as vLLM 0.33.0").of(
+        "docker run --entrypoint vllm vllm/vllm-openai:v0.11.0 serve m",
+        "docker run --entrypoint vllm vllm/vllm-openai:v0.33.0 serve m",
     ),
-    Trap(
-        "pip installs another release",
-        ("pip install lmcache==0.3.9", LM),
-        "consumer-release",
-        "read as LMCache 0.5.6",
-        (LM,),
+    Trap("pip installs another release", "consumer-release", "read as LMCache 0.5.6").of(
+        ("pip install lmcache==0.3.9", LM), LM
     ),
+    *(of_file(*row[:4], id_, right=row[4]) for id_, rows in FILE_TRAPS.items() for row in rows),
 )
 
 
-def said(folder: Path, launch: tuple[str, ...], file: Mapping[str, Any], id_: str) -> list[str]:
+def said(
+    folder: Path, launch: str | tuple[str, ...], file: Mapping[str, Any], id_: str
+) -> list[str]:
     """What that rule or check says of the launch."""
     folder.mkdir()
     (folder / "mc.json").write_text(json.dumps(file))
-    sizing = sized(folder, " &\n".join(launch) + "\n")
+    lines = (launch,) if isinstance(launch, str) else launch
+    sizing = sized(folder, " &\n".join(lines) + "\n")
     found = [(one.rule.id, one.text) for one in sizing.inputs.findings]
     found += [(one.check, one.text) for one in key_findings(sizing)]
     return [text for name, text in found if name == id_]
@@ -442,6 +329,5 @@ def said(folder: Path, launch: tuple[str, ...], file: Mapping[str, Any], id_: st
 def test_each_trap_is_said_and_nothing_where_it_is_not(trap: Trap, tmp_path: Path) -> None:
     texts = said(tmp_path / "wrong", trap.launch, trap.file, trap.id)
     assert any(trap.says in text for text in texts), texts
-    file = trap.file if trap.right_file is None else trap.right_file
-    texts = said(tmp_path / "right", trap.right, file, trap.id)
+    texts = said(tmp_path / "right", trap.right, trap.right_file, trap.id)
     assert not any(trap.says in text for text in texts), texts

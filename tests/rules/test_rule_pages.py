@@ -108,14 +108,14 @@ def holds(rule: Rule, launch: Launch, text: str) -> bool:
     line = shlex.join(words) if own else f"{launch.command} {shlex.join(words)}"
     processes = understood(*launch.beside, (line, environment))
     for rules in RULE_SETS:
-        for one, check in rules.launch_checks:
+        for one, check in rules.checks["launch"]:
             if one is rule:
                 return any(True for _ in check(processes))
-        for one, of_release in rules.release_checks:
+        for one, of_release in rules.checks["released"]:
             if one is rule:
                 releases = [mooncake_release(version) for _, version in RELEASES]
                 return any(True for release in releases for _ in of_release(processes, release))
-        for one, of_server in rules.memory_checks:
+        for one, of_server in rules.checks["memory"]:
             if one is rule:
                 servers = [process.server for process in processes if process.server]
                 return any(True for each in servers for run in runs(each) for _ in of_server(*run))

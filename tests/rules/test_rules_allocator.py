@@ -18,16 +18,11 @@ def server(size: str, **more: str) -> Line:
 
 
 EXAMPLES = [
-    Example(
-        SIZE,
-        (CACHELIB, server("17179869192")),
-        "a client mounts 2147483649 bytes",
-        (CACHELIB, server("16gb")),
+    Example(SIZE, "a client mounts 2147483649 bytes").of(
+        (CACHELIB, server("17179869192")), (CACHELIB, server("16gb"))
     ),
-    Example(
-        SIZE,
+    Example(SIZE, "a client mounts 2149580800 bytes (2.00 GiB)").of(
         (CACHELIB, server("17179869192", MC_STORE_USE_HUGEPAGE="1")),
-        "a client mounts 2149580800 bytes (2.00 GiB)",
         (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="1GB")),
     ),
 ]

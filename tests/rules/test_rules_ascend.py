@@ -17,8 +17,8 @@ def server(size: str, protocol: str = "ascend") -> Line:
 
 
 EXAMPLES = [
-    Example(ID, (server("256gb"),), "32.00 GiB a client", (server("160gb"),)),
-    Example(ID, (server("256gb"),), "32.00 GiB a client", (server("256gb", "rdma"),)),
+    Example(ID, "32.00 GiB a client", (server("256gb"),), (server("160gb"),)),
+    Example(ID, "32.00 GiB a client", (server("256gb"),), (server("256gb", "rdma"),)),
 ]
 
 

@@ -51,26 +51,19 @@ EXAMPLES = (
     *(
         Example(
             "consumer-refused-by-assumed",
-            (lmcache_of(image),),
             f"controller_pull_url is required when enable_controller=True (LMCache 0.5.6 is {why})",
-            (LMCACHE, lmcache_of("lmcache/vllm-openai:v0.5.6")),
-        )
+        ).of((lmcache_of(image),), (LMCACHE, lmcache_of("lmcache/vllm-openai:v0.5.6")))
         for image, why in (
             ("lmcache/vllm-openai:latest", "assumed, as nothing names its release"),
             ("lmcache/vllm-openai@sha256:ab", "assumed, as nothing names its release"),
             ("lmcache/vllm-openai:v0.4.2", "assumed, and its image has 0.4.2"),
         )
     ),
-    Example(
-        "consumer-refused",
-        (lmcache_of("lmcache/vllm-openai:v0.5.6"),),
-        "controller_pull_url is required when enable_controller=True",
-        (lmcache_of("lmcache/vllm-openai:latest"),),
+    Example("consumer-refused", "controller_pull_url is required when enable_controller=True").of(
+        (lmcache_of("lmcache/vllm-openai:v0.5.6"),), (lmcache_of("lmcache/vllm-openai:latest"),)
     ),
-    Example(
-        "lookup-socket-shared",
+    Example("lookup-socket-shared", "_dp_rank1 of vLLM server (launch.sh:1)").of(
         ((f"{STORE} --data-parallel-rank 1", FILE), (f"{STORE} --data-parallel-rank 1", FILE)),
-        "_dp_rank1 of vLLM server (launch.sh:1)",
         ((f"{STORE} --data-parallel-rank 0", FILE), (f"{STORE} --data-parallel-rank 1", FILE)),
         store(),
     ),

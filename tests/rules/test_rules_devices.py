@@ -11,45 +11,36 @@ from tests.builders.rule_examples import GOOD, Example, Line, env, name_of, prov
 EXAMPLES = [
     Example(
         "device-name-syntax",
-        (env(MOONCAKE_DEVICE="mlx5_0, mlx5_1"),),
         "device_name: ' mlx5_1' has a blank",
+        (env(MOONCAKE_DEVICE="mlx5_0, mlx5_1"),),
         # SGLang strips its own list before Mooncake sees it.
         (f"{SERVER} --disaggregation-ib-device 'mlx5_0, mlx5_1,'",),
     ),
     Example(
         "two-transfer-engines",
-        (GOOD,),
         "the store has no device",
+        (GOOD,),
         (
-            (
-                f"{STORE} --mooncake-ib-device mlx5_0",
-                {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"},
-            ),
+            (f"{STORE} --mooncake-ib-device mlx5_0", {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"}),
             # A rank whose segment lies in a mooncake_client has no engine for it.
             env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_CLIENT="10.0.0.1:50052"),
         ),
     ),
-    Example(
-        "tcp-takes-rdma",
+    Example("tcp-takes-rdma", "protocol is tcp (MOONCAKE_PROTOCOL)").of(
         ((f"{SERVER} --disaggregation-mode decode", {"MOONCAKE_PROTOCOL": "tcp"}),),
-        "protocol is tcp (MOONCAKE_PROTOCOL)",
         (env(MOONCAKE_PROTOCOL="tcp", SGLANG_HICACHE_MOONCAKE_REUSE_TE="0"),),
     ),
-    Example(
-        "local-buffer-ignored",
+    Example("local-buffer-ignored", "MOONCAKE_LOCAL_BUFFER_SIZE=1gb has no effect on SGLang").of(
         (env(MOONCAKE_LOCAL_BUFFER_SIZE="1gb"),),
-        "MOONCAKE_LOCAL_BUFFER_SIZE=1gb has no effect on SGLang",
         (("python -m mooncake.mooncake_store_service", {"MOONCAKE_LOCAL_BUFFER_SIZE": "1gb"}),),
     ),
-    Example(
-        "proxy-in-the-way",
+    Example("proxy-in-the-way", "m.cold, 127.0.0.1 is not in it").of(
         (
             (
                 "mooncake_client --master_server_address=m.cold:1",
                 {"https_proxy": "p", "no_proxy": "d"},
             ),
         ),
-        "m.cold, 127.0.0.1 is not in it",
         (
             (
                 "mooncake_client --master_server_address=m.corp:1 --metadata_server=http://[::1]/x",
@@ -62,10 +53,8 @@ EXAMPLES = [
             ),
         ),
     ),
-    Example(
-        "proxy-in-the-way",
+    Example("proxy-in-the-way", "SGLang server starts with http_proxy, no_proxy is 'a'").of(
         ((f"{SERVER} --disaggregation-mode prefill", {"http_proxy": "p:1", "no_proxy": "a"}),),
-        "SGLang server starts with http_proxy, no_proxy is 'a'",
         ((f"{SERVER} --disaggregation-mode prefill", {"http_proxy": "p:1", "no_proxy": "*"}),),
     ),
 ]

@@ -6,13 +6,7 @@ import pytest
 import write_mooncake_flags as table
 
 from preflight.launches.source import Origin, Word
-from preflight.programs.mooncake_flags import (
-    Flag,
-    as_double,
-    flags_of,
-    is_on,
-    value_of,
-)
+from preflight.programs.mooncake_flags import Flag, as_double, flags_of, is_on, value_of
 from preflight.rules.launch_rules import findings
 from preflight.rules.programs import refused_by_release
 from tests.builders.launch_text import understood
@@ -22,75 +16,55 @@ from tests.tables import each_row
 REFUSED, UNKNOWN = "mooncake-flags-refused", "mooncake-flag-unknown"
 EXAMPLES = [
     Example(
-        REFUSED,
+        REFUSED, "--rcp_port: no release from 0.3.4 to 0.3.14 has it: did you mean --rpc_port?"
+    ).of(
         ("mooncake_master --rcp_port=50051",),
-        "--rcp_port: no release from 0.3.4 to 0.3.14 has it: did you mean --rpc_port?",
         ("mooncake_master --rpc-port=50051 -metrics_port 9003 --logtostderr",),
     ),
-    Example(
-        UNKNOWN,
+    Example(UNKNOWN, "--local_buffer: no release").of(
         ("mooncake_client --local_buffer=1GB",),
-        "--local_buffer: no release",
         ("mooncake_client --local_buffer_size=1GB --enable_offload",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "ERROR: illegal value 'http' specified for int32 flag 'rpc_port'").of(
         ("mooncake_master --rpc_port=http",),
-        "ERROR: illegal value 'http' specified for int32 flag 'rpc_port'",
         ("mooncake_master --rpc_port=$PORT --metrics_port 0x2330",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "specified for uint64 flag").of(
         ("mooncake_master --put_start_release_timeout_sec=-1",),
-        "specified for uint64 flag",
         ("mooncake_master --put_start_release_timeout_sec=31",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "--eviction_ratio=2: it must be between 0.0 and 1.0").of(
         ("mooncake_master --eviction_ratio=2",),
-        "--eviction_ratio=2: it must be between 0.0 and 1.0",
         ("mooncake_master --eviction_ratio=0x1p-1 --offload_cap_ratio=.5",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "--default_kv_lease_ttl=1.5s: a whole number").of(
         ("mooncake_master --default_kv_lease_ttl=1.5s",),
-        "--default_kv_lease_ttl=1.5s: a whole number",
         ("mooncake_master --default_kv_lease_ttl=5s",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "--offloading_queue_limit=0: 1 to 100000000").of(
         ("mooncake_master --offloading_queue_limit=0",),
-        "--offloading_queue_limit=0: 1 to 100000000",
         ("mooncake_master --offloading_queue_limit=100000000",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "--memory_allocator=buddy: must be cachelib or offset").of(
         ("mooncake_master --memory_allocator=buddy",),
-        "--memory_allocator=buddy: must be cachelib or offset",
         ("mooncake_master --memory_allocator=offset",),
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "Unsupported config file format").of(
         ("mooncake_master --config_path=/etc/master.conf",),
-        "Unsupported config file format",
         ("mooncake_master --config_path=/etc/master.yaml --enable_ha",),
     ),
-    Example(
-        REFUSED,
-        ("mooncake_master --enable_ha",),
-        "--enable_ha without --etcd_endpoints",
-        ("mooncake_master --enable_ha --etcd_endpoints=$ETCD",),
+    Example(REFUSED, "--enable_ha without --etcd_endpoints").of(
+        ("mooncake_master --enable_ha",), ("mooncake_master --enable_ha --etcd_endpoints=$ETCD",)
     ),
-    Example(
-        REFUSED,
+    Example(REFUSED, "enable_oplog requires enable_ha=true").of(
         ("mooncake_master --enable_oplog",),
-        "enable_oplog requires enable_ha=true",
         ("mooncake_master --enable_oplog --enable_ha --etcd_endpoints=a:1",),
     ),
     Example(
         REFUSED,
-        ("mooncake_master --put_start_release_timeout_sec=30",),
         "put_start_release_timeout_sec (30 s) must be larger than put_start_discard_timeout_sec",
+    ).of(
+        ("mooncake_master --put_start_release_timeout_sec=30",),
         ("mooncake_master --put_start_release_timeout_sec=30 --put_start_discard_timeout_sec=9",),
     ),
 ]

@@ -14,33 +14,22 @@ RADIX = "hicache-with-radix-disabled"
 
 EXAMPLES = [
     Example(
-        "arguments-refused",
-        (f"{SERVER} ...",),
-        "...: an example leaves words out here, and every SGLang refuses it",
-        (SERVER,),
+        "arguments-refused", "...: an example leaves words out here, and every SGLang refuses it"
+    ).of((f"{SERVER} ...",), (SERVER,)),
+    Example("hicache-size-unset", "--hicache-size -1: taken as not set").of(
+        (f"{HICACHE} --hicache-size=-1",), (f"{HICACHE} --hicache-size 0 --hicache-ratio 2",)
+    ),
+    Example("decode-host-pool", "keeps a retraction pool in host memory").of(
+        (f"{SERVER} --disaggregation-mode decode",), (f"{SERVER} --disaggregation-mode prefill",)
     ),
     Example(
-        "hicache-size-unset",
-        (f"{HICACHE} --hicache-size=-1",),
-        "--hicache-size -1: taken as not set",
-        (f"{HICACHE} --hicache-size 0 --hicache-ratio 2",),
-    ),
-    Example(
-        "decode-host-pool",
-        (f"{SERVER} --disaggregation-mode decode",),
-        "keeps a retraction pool in host memory",
+        "pd-registration-silent", "--disaggregation-mode prefill with the transfer backend mooncake"
+    ).of(
         (f"{SERVER} --disaggregation-mode prefill",),
-    ),
-    Example(
-        "pd-registration-silent",
-        (f"{SERVER} --disaggregation-mode prefill",),
-        "--disaggregation-mode prefill with the transfer backend mooncake",
         (f"{SERVER} --disaggregation-mode prefill --disaggregation-transfer-backend nixl",),
     ),
-    Example(
-        "attach-at-runtime",
+    Example("attach-at-runtime", "the host pool is not Mooncake's").of(
         ((f"{HICACHE} --admin-api-key k", {"MOONCAKE_STANDALONE_STORAGE": "1"}),),
-        "the host pool is not Mooncake's",
         ((HICACHE, {"MOONCAKE_STANDALONE_STORAGE": "1"}),),
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
@@ -18,11 +18,14 @@ from tests.tables import each_row
 
 class MemoryExample(NamedTuple):
     id: str
-    wrong: Line
     says: str
-    right: Line
+    wrong: Line = ""
+    right: Line = ""
     sglang: tuple[str, str] = ("0.5.23", "0.5.23")
     mooncake: tuple[str, str] = ("0.3.14", "0.3.14")
+
+    def of(self, wrong: Line, right: Line, **more: Any) -> MemoryExample:
+        return self._replace(wrong=wrong, right=right, **more)
 
 
 UNEQUAL = geometry_from_config(
@@ -52,92 +55,61 @@ def _with_store(model: str, **more: str) -> Line:
 HALVES = _with_store(MHA, MC_STORE_USE_HUGEPAGE="1")
 ALONE = _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1")
 EXAMPLES = [
-    MemoryExample("indexer-on-top", V32, "index keys of 61 layers come on top", R1),
-    MemoryExample("draft-on-top", f"{R1} --speculative-algorithm EAGLE", "EAGLE", R1),
-    MemoryExample(
-        "offload-folder-shared",
-        OFFLOAD,
-        "8 ranks offload to /data",
-        OFFLOAD,
-        sglang=("0.5.20", "0.5.23"),
+    MemoryExample("indexer-on-top", "index keys of 61 layers come on top", V32, R1),
+    MemoryExample("draft-on-top", "EAGLE", f"{R1} --speculative-algorithm EAGLE", R1),
+    MemoryExample("offload-folder-shared", "8 ranks offload to /data").of(
+        OFFLOAD, OFFLOAD, sglang=("0.5.20", "0.5.23")
     ),
+    MemoryExample("gate-blind-to-hugepages", "puts the L2 pool on huge pages", GOOD, env()),
     MemoryExample(
-        "gate-blind-to-hugepages",
-        GOOD,
-        "puts the L2 pool on huge pages",
-        env(),
-    ),
-    MemoryExample(
-        "mooncake-too-old",
-        GOOD,
-        "older than 0.3.8.post1",
-        GOOD,
-        mooncake=("0.3.8", "0.3.8.post1"),
+        "mooncake-too-old", "older than 0.3.8.post1", GOOD, GOOD, mooncake=("0.3.8", "0.3.8.post1")
     ),
     MemoryExample(
         "tenant-unsupported",
-        env(MOONCAKE_TENANT_ID="blue"),
         "tenant_id is 'blue' (MOONCAKE_TENANT_ID at launch.sh:1), and Mooncake is older",
+    ).of(
+        env(MOONCAKE_TENANT_ID="blue"),
         env(MOONCAKE_TENANT_ID=" default "),
         mooncake=("0.3.11.post1", "0.3.11.post1"),
     ),
-    MemoryExample(
-        "tenant-unsupported",
+    MemoryExample("tenant-unsupported", "older than 0.3.12").of(
         env(MOONCAKE_TENANT_ID="blue"),
-        "older than 0.3.12",
         env(MOONCAKE_TENANT_ID="blue"),
         mooncake=("0.3.11", "0.3.12"),
     ),
     MemoryExample(
         "l2-halves-overlap",
-        HALVES,
         "Qwen3-8B: K is registered with the whole pool, V is refused: RuntimeError: Failed to "
         "register buffer to Mooncake Store, error code: -600",
-        HALVES,
-        mooncake=("0.3.14", "0.3.13.post1"),
-    ),
+    ).of(HALVES, HALVES, mooncake=("0.3.14", "0.3.13.post1")),
     MemoryExample(
-        "l2-halves-overlap",
-        HALVES,
-        "Transfer Engine does not support overlapped memory region",
-        HALVES,
-        sglang=("0.5.21", "0.5.20"),
-    ),
-    MemoryExample("l2-halves-overlap", HALVES, "Qwen3-8B", _with_store(MHA)),
-    MemoryExample(
-        "l2-halves-overlap",
+        "l2-halves-overlap", "Transfer Engine does not support overlapped memory region"
+    ).of(HALVES, HALVES, sglang=("0.5.21", "0.5.20")),
+    MemoryExample("l2-halves-overlap", "Qwen3-8B", HALVES, _with_store(MHA)),
+    MemoryExample("l2-halves-overlap", "Qwen3-8B").of(
         _with_store(MHA, MC_STORE_USE_HUGEPAGE="0"),
-        "Qwen3-8B",
         _with_store("deepseek-ai/DeepSeek-R1", MC_STORE_USE_HUGEPAGE="1"),
     ),
     MemoryExample(
         "l2-halves-overlap",
-        HALVES,
         "Qwen3-8B",
+        HALVES,
         _with_store("unequal", MC_STORE_USE_HUGEPAGE="1"),  # a tensor each for K and V
     ),
-    MemoryExample(
-        "l2-halves-overlap",
-        HALVES,
-        "Qwen3-8B",
-        _with_store(MHA, MC_STORE_USE_HUGEPAGE="1", MOONCAKE_STANDALONE_STORAGE="1"),
+    MemoryExample("l2-halves-overlap", "Qwen3-8B").of(
+        HALVES, _with_store(MHA, MC_STORE_USE_HUGEPAGE="1", MOONCAKE_STANDALONE_STORAGE="1")
     ),
     MemoryExample(
         "standalone-breaks-mha",
-        ALONE,
         "Qwen3-8B, standalone_storage is on (MOONCAKE_STANDALONE_STORAGE at launch.sh:1): K is "
         "refused: RuntimeError: Failed to register buffer to Mooncake Store, error code: -1",
-        ALONE,
-        sglang=("0.5.21", "0.5.20"),
-    ),
-    MemoryExample(
-        "standalone-breaks-mha",
+    ).of(ALONE, ALONE, sglang=("0.5.21", "0.5.20")),
+    MemoryExample("standalone-breaks-mha", "Invalid buffer address or size for registration").of(
         _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1", MC_STORE_USE_HUGEPAGE="1"),
-        "Invalid buffer address or size for registration",
         _with_store("deepseek-ai/DeepSeek-R1", MOONCAKE_STANDALONE_STORAGE="1"),
         mooncake=("0.3.8.post1", "0.3.8.post1"),
     ),
-    MemoryExample("standalone-breaks-mha", ALONE, "Qwen3-8B", _with_store(MHA)),
+    MemoryExample("standalone-breaks-mha", "Qwen3-8B", ALONE, _with_store(MHA)),
 ]
 
 
@@ -152,101 +124,61 @@ def _stored(size: int, **more: str) -> Line:
 
 RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
 EXAMPLES += [
-    MemoryExample(
-        "pin-result-ignored",
-        f"{BIG} 100",
-        "whose result nobody reads",
-        f"{BIG} 100",
-        sglang=("0.5.12.post1", "0.5.13"),
+    MemoryExample("pin-result-ignored", "whose result nobody reads").of(
+        f"{BIG} 100", f"{BIG} 100", sglang=("0.5.12.post1", "0.5.13")
     ),
-    MemoryExample(
-        "pin-result-ignored",
-        f"{BIG} 100",
-        "whose result nobody reads",
-        f"{BIG} 100",
-        sglang=("0.5.4.post2", "0.5.4.post1"),
+    MemoryExample("pin-result-ignored", "whose result nobody reads").of(
+        f"{BIG} 100", f"{BIG} 100", sglang=("0.5.4.post2", "0.5.4.post1")
     ),
     # 549 GB are 511.3 GiB, 550 GB 512.2.
+    MemoryExample("pinned-in-one-call", "--hicache-size 550: 512.23 GiB in one call").of(
+        f"{BIG} 550", f"{BIG} 549", sglang=("0.5.18", "0.5.18")
+    ),
     MemoryExample(
-        "pinned-in-one-call",
-        f"{BIG} 550",
-        "--hicache-size 550: 512.23 GiB in one call",
-        f"{BIG} 549",
-        sglang=("0.5.18", "0.5.18"),
+        "pinned-in-one-call", "in one call", f"{BIG} 550", f"{BIG} 550", sglang=("0.5.18", "0.5.19")
+    ),
+    MemoryExample("pinned-in-one-call", "in one call").of(
+        f"{BIG} 600 --hicache-mem-layout layer_first", f"{BIG} 600 --hicache-mem-layout page_first"
+    ),
+    MemoryExample("pinned-in-one-call", "512.00 GiB in one call").of(
+        (f"{BIG} 600", {CHUNK: "512"}), (f"{BIG} 600", {CHUNK: "511"})
     ),
     MemoryExample(
         "pinned-in-one-call",
-        f"{BIG} 550",
-        "in one call",
-        f"{BIG} 550",
-        sglang=("0.5.18", "0.5.19"),
-    ),
-    MemoryExample(
-        "pinned-in-one-call",
-        f"{BIG} 600 --hicache-mem-layout layer_first",
-        "in one call",
-        f"{BIG} 600 --hicache-mem-layout page_first",
-    ),
-    MemoryExample(
-        "pinned-in-one-call",
-        (f"{BIG} 600", {CHUNK: "512"}),
-        "512.00 GiB in one call",
-        (f"{BIG} 600", {CHUNK: "511"}),
-    ),
-    MemoryExample(
-        "pinned-in-one-call",
-        (f"{BIG} 2000", {CHUNK: "1000"}),
         "1000.00 GiB in one call",
+        (f"{BIG} 2000", {CHUNK: "1000"}),
         (f"{BIG} 2000", {CHUNK: "many"}),  # the default is taken
     ),
-    MemoryExample(
-        "populate-takes-long",
-        _stored(310),
-        "--hicache-size 310: about 100 s",
-        _stored(310, MC_STORE_USE_HUGEPAGE="1"),
+    MemoryExample("populate-takes-long", "--hicache-size 310: about 100 s").of(
+        _stored(310), _stored(310, MC_STORE_USE_HUGEPAGE="1")
     ),
-    MemoryExample("populate-takes-long", _stored(200), "about 65 s", _stored(100)),
-    MemoryExample("populate-takes-long", _stored(200), "about 65 s", f"{BIG} 200"),
+    MemoryExample("populate-takes-long", "about 65 s", _stored(200), _stored(100)),
+    MemoryExample("populate-takes-long", "about 65 s", _stored(200), f"{BIG} 200"),
     MemoryExample(
-        "relaxed-ordering-off",
-        env(),
-        f"{RELAXED} is not set, and off before Mooncake 0.3.13",
-        env(),
-        mooncake=("0.3.12.post1", "0.3.13"),
+        "relaxed-ordering-off", f"{RELAXED} is not set, and off before Mooncake 0.3.13"
+    ).of(env(), env(), mooncake=("0.3.12.post1", "0.3.13")),
+    MemoryExample("relaxed-ordering-off", f"{RELAXED}='0' leaves it off").of(
+        env(MC_IB_PCI_RELAXED_ORDERING="0"), env(MC_IB_PCI_RELAXED_ORDERING="2")
     ),
     MemoryExample(
         "relaxed-ordering-off",
-        env(MC_IB_PCI_RELAXED_ORDERING="0"),
-        f"{RELAXED}='0' leaves it off",
-        env(MC_IB_PCI_RELAXED_ORDERING="2"),
-    ),
-    MemoryExample(
-        "relaxed-ordering-off",
-        env(MC_IB_PCI_RELAXED_ORDERING="true"),  # atoi makes 0 of it
-        "'true' leaves it off",
+        "'true' leaves it off",  # atoi makes 0 of it
+        env(MC_IB_PCI_RELAXED_ORDERING="true"),
         env(MC_IB_PCI_RELAXED_ORDERING="1"),
         mooncake=("0.3.13", "0.3.12"),
     ),
     MemoryExample(
         "relaxed-ordering-off",
-        env(MC_IB_PCI_RELAXED_ORDERING="7"),  # refused, so the default counts
-        "'7' leaves it off",
+        "'7' leaves it off",  # refused, so the default counts
+        env(MC_IB_PCI_RELAXED_ORDERING="7"),
         env(MC_IB_PCI_RELAXED_ORDERING="7"),
         mooncake=("0.3.12", "0.3.13"),
     ),
-    MemoryExample(
-        "relaxed-ordering-off",
-        env(),
-        "is not set",
-        env(MOONCAKE_PROTOCOL="tcp"),
-        mooncake=("0.3.12", "0.3.12"),
+    MemoryExample("relaxed-ordering-off", "is not set").of(
+        env(), env(MOONCAKE_PROTOCOL="tcp"), mooncake=("0.3.12", "0.3.12")
     ),
-    MemoryExample(
-        "relaxed-ordering-off",
-        env(),
-        "is not set",
-        env(MC_FORCE_TCP="1"),
-        mooncake=("0.3.12", "0.3.8"),
+    MemoryExample("relaxed-ordering-off", "is not set").of(
+        env(), env(MC_FORCE_TCP="1"), mooncake=("0.3.12", "0.3.8")
     ),
 ]
 

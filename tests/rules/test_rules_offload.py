@@ -16,55 +16,40 @@ OFFLOADS = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd"})
 ON = service(enable_ssd_offload=True, ssd_offload_path="/ssd")
 
 EXAMPLES = [
-    Example(
-        "offload-buffer-misread",
+    Example("offload-buffer-misread", "ends at start with a segmentation fault").of(
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "0"}),),
-        "ends at start with a segmentation fault",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": " +1048576 "}),),
     ),
-    Example(
-        "offload-without-switch",
+    Example("offload-without-switch", "mooncake_client does not offload").of(
         (("mooncake_client", {FOLDER: "/ssd"}),),
-        "mooncake_client does not offload",
         (("mooncake_client --enable_offload=true", {FOLDER: "/ssd"}),),
     ),
-    Example(
-        "offload-without-switch",
+    Example("offload-without-switch", "ssd_offload_path is /ssd, enable_ssd_offload is off").of(
         (f"{SERVICE} --config=off.json",),
-        "ssd_offload_path is /ssd, enable_ssd_offload is off",
         (f"{SERVICE} --config=on.json",),
         {"off.json": service(ssd_offload_path="/ssd"), "on.json": ON},
     ),
     Example(
-        "offload-one-sided",
+        "offload-one-sided", "Mooncake store service (launch.sh:2) offloads, the master does not"
+    ).of(
         ("mooncake_master", f"{SERVICE} --config=on.json"),
-        "Mooncake store service (launch.sh:2) offloads, the master does not",
         ("mooncake_master --config_path=master.yaml", f"{SERVICE} --config=on.json"),
         {"on.json": ON},
     ),
-    Example(
-        "offload-unused",
+    Example("offload-unused", "mooncake_master (launch.sh:1) offers offload, no client uses it").of(
         ("mooncake_master --enable_offload=true", GOOD),
-        "mooncake_master (launch.sh:1) offers offload, no client uses it",
         ("mooncake_master --enable_offload=true", env(MOONCAKE_ENABLE_SSD_OFFLOAD="$ON")),
     ),
-    Example(
-        "offload-path-refused",
+    Example("offload-path-refused", "which has '..' in it").of(
         (f"{SERVICE} --config=on.json -Dssd_offload_path=/a/../b",),
-        "which has '..' in it",
         (f"{SERVICE} --config=on.json -Dssd_offload_path=/b",),
         {"on.json": ON},
     ),
-    Example(
-        "offload-path-refused",
-        ((CLIENT, {FOLDER: ""}),),
-        "which is empty",
-        ((CLIENT, {FOLDER: "$DIR"}),),
+    Example("offload-path-refused", "which is empty").of(
+        ((CLIENT, {FOLDER: ""}),), ((CLIENT, {FOLDER: "$DIR"}),)
     ),
-    Example(
-        "offload-quota-unset",
+    Example("offload-quota-unset", "each may fill 90% of the disk").of(
         ((OFFLOADS[0], {**OFFLOADS[1], "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1TB"}),),
-        "each may fill 90% of the disk",
         (CLIENT,),
     ),
 ]

@@ -8,16 +8,13 @@ from tests.builders.launch_text import MASTER, SERVICE, service
 from tests.builders.rule_examples import Example, name_of, prove
 
 EXAMPLES = [
-    Example(
-        "store-service-refused",
-        (f"{SERVICE} --porf 1",),
-        "error: unrecognized arguments: --porf",
-        ((f"{SERVICE} --por 8081 --max-wait-time 5", MASTER),),
+    Example("store-service-refused", "error: unrecognized arguments: --porf").of(
+        (f"{SERVICE} --porf 1",), ((f"{SERVICE} --por 8081 --max-wait-time 5", MASTER),)
     ),
     Example(
-        "service-port-taken",
+        "service-port-taken", "Mooncake store service (launch.sh:1) listens on port 8080 too"
+    ).of(
         (f"{SERVICE} --config=a.json", f"{SERVICE} --config=a.json"),
-        "Mooncake store service (launch.sh:1) listens on port 8080 too",
         (
             "python -m mooncake.http_metadata_server --port 8082",
             "mooncake_master",

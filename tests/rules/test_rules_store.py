@@ -7,63 +7,39 @@ import pytest
 from preflight.launches.shell_script import read_script
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, STORE, understood
-from tests.builders.rule_examples import (
-    ADDRESS,
-    CONFIG,
-    GOOD,
-    Example,
-    Line,
-    env,
-    extra,
-    prove,
-)
+from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, env, extra, prove
 from tests.tables import each_row
 
 EXAMPLES = [
-    Example(
-        "store-config-refused",
-        (extra("{not json"),),
-        "Invalid hicache storage backend extra config JSON",
-        (extra("{" + ADDRESS + "}"),),
+    Example("store-config-refused", "Invalid hicache storage backend extra config JSON").of(
+        (extra("{not json"),), (extra("{" + ADDRESS + "}"),)
     ),
     Example(
         "store-config-refused",
-        ((STORE, {CONFIG: "store.json"}),),
         "Either master_server_address or client_server_address is required in config file",
+    ).of(
+        ((STORE, {CONFIG: "store.json"}),),
         ((STORE, {CONFIG: "good.json"}),),
         {"store.json": "{}", "good.json": '{"master_server_address": "a:1"}'},
     ),
     Example(
         "store-config-refused",
-        (env(MOONCAKE_LOCAL_HOSTNAME=""),),
         "local_hostname is empty (MOONCAKE_LOCAL_HOSTNAME at launch.sh:1): setup returns -600",
-        (env(LOCAL_HOSTNAME=""),),
+    ).of((env(MOONCAKE_LOCAL_HOSTNAME=""),), (env(LOCAL_HOSTNAME=""),)),
+    Example("store-config-refused", "unsupported_protocol: write rdma or tcp").of(
+        (env(MOONCAKE_PROTOCOL="nvlink"),), (env(MOONCAKE_PROTOCOL="efa"),)
+    ),
+    Example("segment-size-refused", "TypeError: setup(): incompatible function arguments").of(
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="-1"),), (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),)
     ),
     Example(
-        "store-config-refused",
-        (env(MOONCAKE_PROTOCOL="nvlink"),),
-        "unsupported_protocol: write rdma or tcp",
-        (env(MOONCAKE_PROTOCOL="efa"),),
-    ),
-    Example(
-        "segment-size-refused",
-        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="-1"),),
-        "TypeError: setup(): incompatible function arguments",
-        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
-    ),
-    Example(
-        "segment-times-dp",
-        ((f"{STORE} --dp-size 8 --enable-dp-attention", MASTER),),
-        "4.00 GiB is contributed by each of 8 data-parallel groups: 32.00 GiB",
-        (GOOD,),
-    ),
-    Example(
-        "master-without-port",
+        "segment-times-dp", "4.00 GiB is contributed by each of 8 data-parallel groups: 32.00 GiB"
+    ).of(((f"{STORE} --dp-size 8 --enable-dp-attention", MASTER),), (GOOD,)),
+    Example("master-without-port", "the master's address is '10.0.0.7'").of(
         (
             env(MOONCAKE_MASTER="10.0.0.7"),
             "mooncake_client --master_server_address=10.0.0.7 --protocol=tcp",
         ),
-        "the master's address is '10.0.0.7'",
         (
             env(MOONCAKE_MASTER="10.0.0.7:50051"),
             env(MOONCAKE_MASTER="etcd://10.0.0.7"),
@@ -73,14 +49,16 @@ EXAMPLES = [
     ),
     Example(
         "standalone-without-switch",
-        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052", "MOONCAKE_TENANT_ID": "a"}),),
         "SGLang then says that this Mooncake does not support tenant_id",
+    ).of(
+        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052", "MOONCAKE_TENANT_ID": "a"}),),
         ((STORE, {"MOONCAKE_CLIENT": "a:1", "MOONCAKE_MASTER": "a:2", "MOONCAKE_TENANT_ID": "a"}),),
     ),
     Example(
         "standalone-without-switch",
-        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052", "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),),
         "SGLang then says that this Mooncake is too old for SSD offload",
+    ).of(
+        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052", "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),),
         (env(MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
     ),
 ]

@@ -38,100 +38,66 @@ MAPPED = {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}
 THROUGH = f"{STORE} --hicache-write-policy write_through --hicache-size 40"
 
 EXAMPLES = [
-    Example(
-        "l3-repeats-l2",
+    Example("l3-repeats-l2", "a segment of 4.3 GB").of(
         ((THROUGH, {"MOONCAKE_MASTER": LOCAL}),),
-        "a segment of 4.3 GB",
         ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
     ),
-    Example(
-        "ssd-evicts-nothing",
+    Example("ssd-evicts-nothing", "gives a segment and does not offload").of(
         ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER)),
-        "gives a segment and does not offload",
         ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER | SSD)),
     ),
-    Example(
-        "ssd-beside-segment",
+    Example("ssd-beside-segment", "offloads and has no segment").of(
         ("mooncake_client", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
-        "offloads and has no segment",
         ("mooncake_client --enable_offload", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
     ),
-    Example(
-        "decode-offload-unread",
-        (PREFILL, (DECODE, MASTER)),
-        "no storage backend",
-        ((f"{PREFILL} {L3} write_through", MASTER), (DECODE, MASTER)),
+    Example("decode-offload-unread", "no storage backend").of(
+        (PREFILL, (DECODE, MASTER)), ((f"{PREFILL} {L3} write_through", MASTER), (DECODE, MASTER))
     ),
-    Example(
-        "decode-offload-unread",
+    Example("decode-offload-unread", "write_through_selective").of(
         ((f"{PREFILL} {L3} write_through_selective", MASTER), (DECODE, MASTER)),
-        "write_through_selective",
         ((f"{PREFILL} {L3} $POLICY", MASTER), (DECODE, MASTER)),
     ),
-    Example(
-        "standalone-settings-ignored",
+    Example("standalone-settings-ignored", "tenant_id").of(
         (env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_TENANT_ID="blue"),),
-        "tenant_id",
         (env(MOONCAKE_TENANT_ID="blue"),),
     ),
-    Example(
-        "l2-ratio-ignored",
+    Example("l2-ratio-ignored", "--hicache-ratio 2 beside --hicache-size 16").of(
         (f"{HICACHE} --hicache-ratio 2 --hicache-size 16",),
-        "--hicache-ratio 2 beside --hicache-size 16",
         (f"{HICACHE} --hicache-ratio 2 --hicache-size 0",),
     ),
-    Example(
-        "soft-pin-unused",
+    Example("soft-pin-unused", "--default_kv_soft_pin_ttl=1800000").of(
         ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
-        "--default_kv_soft_pin_ttl=1800000",
         ("mooncake_master", (STORE, MASTER)),
     ),
     Example(
         "soft-pin-unused",
-        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
         "",
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
         ("mooncake_master --default_kv_soft_pin_ttl=1800000",),  # its clients are not known
     ),
-    Example(
-        "ssd-promotes-slowly",
+    Example("ssd-promotes-slowly", "--promotion_max_per_heartbeat").of(
         ("mooncake_master --promotion_on_hit",),
-        "--promotion_max_per_heartbeat",
         ("mooncake_master --promotion_on_hit --promotion_max_per_heartbeat=9",),
     ),
-    Example(
-        "device-map-stages",
-        ((f"{STORE} --pp-size 2", MAPPED),),
-        "ranks 8 and up take the devices of 0 and up",
-        ((STORE, MAPPED),),
+    Example("device-map-stages", "ranks 8 and up take the devices of 0 and up").of(
+        ((f"{STORE} --pp-size 2", MAPPED),), ((STORE, MAPPED),)
     ),
-    Example(
-        "device-map-repeats",
-        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),),
-        'ranks 0, 1, 2, 3, 4, 5, 6, 7 all take "0"',
-        ((STORE, MAPPED),),
+    Example("device-map-repeats", 'ranks 0, 1, 2, 3, 4, 5, 6, 7 all take "0"').of(
+        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
     ),
-    Example(
-        "device-map-repeats",
-        ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),),
-        'ranks 0, 4 all take "0"',
-        ((STORE, MAPPED),),
+    Example("device-map-repeats", 'ranks 0, 4 all take "0"').of(
+        ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
     ),
-    Example(
-        "device-map-rank-missing",
+    Example("device-map-rank-missing", "for rank 1").of(
         ((f"{STORE} --tp 8 --dp 4 --enable-dp-attention", MAPPED),),
-        "for rank 1",
         ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),),
     ),
-    Example(
-        "lease-in-milliseconds",
+    Example("lease-in-milliseconds", "is 120 ms").of(
         ("mooncake_master --default_kv_lease_ttl 120",),
-        "is 120 ms",
         ("mooncake_master --default_kv_lease_ttl 10s",),
     ),
-    Example(
-        "prefetch-timeout-unread",
+    Example("prefetch-timeout-unread", "prefetch policy wait_complete").of(
         (extra('{"prefetch_timeout_base": 10}', STORE.replace(" timeout", " wait_complete")),),
-        "prefetch policy wait_complete",
         (extra('{"prefetch_timeout_base": 10}'),),
     ),
 ]

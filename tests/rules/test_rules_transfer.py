@@ -25,27 +25,18 @@ def prefill(line: str = PREFILL, **variables: str) -> Line:
 
 
 EXAMPLES = [
-    Example(
-        ID,
-        (prefill(pool="8", queues="16"),),
-        "8 threads, for 16 queues",
-        (prefill(pool="16", queues="16"),),
+    Example(ID, "8 threads, for 16 queues").of(
+        (prefill(pool="8", queues="16"),), (prefill(pool="16", queues="16"),)
     ),
-    Example(ID, (prefill(queues="13"),), "12 threads at most, as", (prefill(queues="12"),)),
-    Example(
-        ID,
-        (prefill(pool="1"),),
-        "1 thread, for 4 queues",
-        (prefill(f"{SERVER} --disaggregation-mode decode", pool="1"),),
+    Example(ID, "12 threads at most, as", (prefill(queues="13"),), (prefill(queues="12"),)),
+    Example(ID, "1 thread, for 4 queues").of(
+        (prefill(pool="1"),), (prefill(f"{SERVER} --disaggregation-mode decode", pool="1"),)
     ),
-    Example(ID, (prefill(pool="1"),), "1 thread", (prefill(pool="$N"),)),
+    Example(ID, "1 thread", (prefill(pool="1"),), (prefill(pool="$N"),)),
     # One of two decode servers fits, one is not known, and one half of a pair is not here.
     *(
-        Example(
-            "pd-backends-differ",
-            (PREFILL, f"{DECODE} --disaggregation-transfer-backend nixl"),
-            "over nixl",
-            right,
+        Example("pd-backends-differ", "over nixl").of(
+            (PREFILL, f"{DECODE} --disaggregation-transfer-backend nixl"), right
         )
         for right in (
             (PREFILL, DECODE, f"{DECODE} --disaggregation-transfer-backend nixl"),
@@ -55,9 +46,9 @@ EXAMPLES = [
     ),
     # Without one in the URL decode takes its own.
     Example(
-        "pd-bootstrap-differs",
+        "pd-bootstrap-differs", "is 9000; the router says none, and decode takes its own, 8998"
+    ).of(
         (f"{PREFILL} {AT} 9000", DECODE, f"{ROUTER} --prefill http://localhost:30000"),
-        "is 9000; the router says none, and decode takes its own, 8998",
         (
             f"{PREFILL} {AT} 9000",
             f"{DECODE} {AT} 9000",
@@ -66,24 +57,20 @@ EXAMPLES = [
     ),
     Example(
         "pd-bootstrap-differs",
-        (PREFILL, f"{ROUTER} --prefill http://10.0.0.1:30000 9000 --decode http://10.0.0.2:1"),
         "the router says 9000",
+        (PREFILL, f"{ROUTER} --prefill http://10.0.0.1:30000 9000 --decode http://10.0.0.2:1"),
         # The router knows two, and the launch shows one: which it is is not known.
         (
             PREFILL,
             f"{ROUTER} --prefill http://10.0.0.1:30000 9000 --prefill http://10.0.0.2:30000 8998",
         ),
     ),
-    Example(
-        "pd-bootstrap-differs",
+    Example("pd-bootstrap-differs", "the router says 9000").of(
         (PREFILL, f"{ROUTER} --prefill http://localhost:30000 9000"),
-        "the router says 9000",
         (f"{PREFILL} {AT} $PORT", f"{ROUTER} --prefill http://localhost:30000 9000"),
     ),
-    Example(
-        "pd-router-misdirected",
+    Example("pd-router-misdirected", "runs with --disaggregation-mode null").of(
         (SERVER, f"{ROUTER} --prefill http://localhost:30000"),
-        "runs with --disaggregation-mode null",
         (f"{SERVER} --disaggregation-mode $MODE", f"{ROUTER} --prefill http://localhost:30000"),
     ),
 ]

@@ -24,28 +24,17 @@ from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.apply import COMPACT, ApplyStep, carry_out, difference, steps_of
-from preflight.settings.apply_plan import (
-    Consent,
-    Machine,
-    apply_plan,
-    undo_changes,
-)
+from preflight.settings.apply_plan import Consent, Machine, apply_plan, undo_changes
 from preflight.settings.commands import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE, header
 from preflight.settings.plan import kept_settings, plan, plan_of
 from preflight.settings.records import Gap, Plan
-from preflight.settings.undo import (
-    BOOT_ID,
-    SCHEMA,
-    Entry,
-    Journal,
-    boot_id,
-    state_folder,
-    undo,
-)
+from preflight.settings.undo import BOOT_ID, SCHEMA, Entry, Journal, boot_id, state_folder, undo
 from preflight.settings.writer import PART, Writer
 from tests.builders.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
 from tests.builders.synthetic import GIB, MIB, build_host, gpu_host, plain_host
 from tests.checks.test_synthetic import NICS, script
+
+Out = pytest.CaptureFixture[str]
 
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 NODE = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
@@ -130,7 +119,7 @@ def steps(host: Path, found: Plan) -> tuple[ApplyStep, ...]:
 
 
 def test_what_is_applied_is_as_planned_and_a_second_time_changes_nothing(
-    host: Path, capsys: pytest.CaptureFixture[str]
+    host: Path, capsys: Out
 ) -> None:
     on = machine(host)
     assert applied(YES, planned(host), on) == 0
@@ -194,7 +183,7 @@ def test_whatever_the_kernel_gives_the_host_is_as_planned_or_as_before(
 
 
 def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(
-    host: Path, capsys: pytest.CaptureFixture[str]
+    host: Path, capsys: Out
 ) -> None:
     on = machine(host, pieces=15)
     was = values(host)
@@ -207,16 +196,14 @@ def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(
     assert entries(on) == []
 
 
-def test_compaction_that_helps_is_enough(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compaction_that_helps_is_enough(host: Path, capsys: Out) -> None:
     on = machine(host, pieces=12, more=4)
     assert applied(YES, planned(host), on) == 0
     assert values(host) == ["10", "20", "262144"]
     assert "after compacting memory 2 times" in capsys.readouterr().out
 
 
-def test_a_step_that_fails_takes_the_others_back(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_fails_takes_the_others_back(host: Path, capsys: Out) -> None:
     on = machine(host, fails=MAPS)
     was = values(host)
     assert applied(YES, planned(host), on) == exit_codes.FAIL
@@ -227,7 +214,7 @@ def test_a_step_that_fails_takes_the_others_back(
 
 
 def test_a_file_that_vanishes_after_the_plan_is_said_and_the_rest_taken_back(
-    host: Path, capsys: pytest.CaptureFixture[str]
+    host: Path, capsys: Out
 ) -> None:
     on, found = machine(host), planned(host)
     before_that = steps(host, found)
@@ -264,9 +251,7 @@ def test_nothing_is_lowered_and_what_others_set_meanwhile_stays(host: Path) -> N
     assert [entry["path"] for entry in entries(on)] == [NODE.format(1)]
 
 
-def test_pages_of_others_stay_theirs_when_it_is_undone(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_of_others_stay_theirs_when_it_is_undone(host: Path, capsys: Out) -> None:
     on = machine(host)
     applied(YES, planned(host), on)
     free = (host / NODE.format(1).lstrip("/")).parent / "free_hugepages"
@@ -280,9 +265,7 @@ def test_pages_of_others_stay_theirs_when_it_is_undone(
     assert values(host) == ["0", "0", "65530"]
 
 
-def test_undo_leaves_what_somebody_else_has_changed(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_undo_leaves_what_somebody_else_has_changed(host: Path, capsys: Out) -> None:
     on = machine(host)
     applied(YES, planned(host), on)
     (host / MAPS.lstrip("/")).write_text("500000")
@@ -303,9 +286,7 @@ def test_after_a_reboot_there_is_nothing_to_take_back(host: Path) -> None:
 # Asking ----------------------------------------------------------------------------------------
 
 
-def test_the_difference_is_shown_before_anything_is_done(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_difference_is_shown_before_anything_is_done(host: Path, capsys: Out) -> None:
     on = machine(host)
     was = values(host)
     assert applied(DRY, planned(host), on) == 0
@@ -375,7 +356,7 @@ HIDDEN = (
     ("hidden", "dry_run"), [*((hidden, False) for hidden in HIDDEN), (HIDDEN[0], True)]
 )
 def test_a_host_that_hides_what_decides_is_left_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], hidden: str, dry_run: bool
+    tmp_path: Path, capsys: Out, hidden: str, dry_run: bool
 ) -> None:
     """As behind a mount over a part of /proc or /sys: nothing is written, the place is named."""
     host, run = tmp_path / "host", tmp_path / "run.sh"
@@ -402,9 +383,7 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
     assert entries(on) == []
 
 
-def test_who_may_not_write_gets_the_commands(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_not_write_gets_the_commands(host: Path, capsys: Out) -> None:
     class Forbidden(Kernel):
         def may_write(self, kind: str, path: str) -> bool:
             return False
@@ -415,9 +394,7 @@ def test_who_may_not_write_gets_the_commands(
     assert on.writer.written == []  # type: ignore[attr-defined]
 
 
-def test_what_apply_does_not_do_is_listed_with_what_does(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_apply_does_not_do_is_listed_with_what_does(host: Path, capsys: Out) -> None:
     settings = (
         MEMLOCK,
         Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608", unit="docker.service"),
@@ -444,9 +421,7 @@ def test_what_apply_does_not_do_is_listed_with_what_does(
 # Drop-ins --------------------------------------------------------------------------------------
 
 
-def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(host: Path, capsys: Out) -> None:
     (host / "etc/systemd/system").mkdir(parents=True, exist_ok=True)
     other = Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2")
     (host / "proc/sys/vm/overcommit_memory").write_text("2")
@@ -466,7 +441,7 @@ def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(
     assert "nothing to change" in capsys.readouterr().out
 
 
-def test_what_wins_over_the_drop_in_is_said(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_wins_over_the_drop_in_is_said(host: Path, capsys: Out) -> None:
     """Its file is another's, which apply does not touch; check prints the line that mends it."""
     later = host / "etc/sysctl.d/99-other.conf"
     later.parent.mkdir(parents=True, exist_ok=True)
@@ -574,9 +549,7 @@ def test_a_link_that_enables_another_unit_is_left(host: Path) -> None:
     assert os.readlink(place) == "/etc/systemd/system/mine.service"
 
 
-def test_an_unwritable_folder_is_said_and_all_is_taken_back(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_folder_is_said_and_all_is_taken_back(host: Path, capsys: Out) -> None:
     """Root may write anywhere, so a file stands where the folder has to be."""
     shutil.rmtree(host / "etc/sysctl.d", ignore_errors=True)
     (host / "etc").mkdir(exist_ok=True)
@@ -606,7 +579,7 @@ def test_in_a_container_drop_ins_belong_to_its_host(tmp_path: Path) -> None:
     ],
 )
 def test_a_journal_that_is_not_ours_stops_everything_and_is_kept(
-    content: str, host: Path, capsys: pytest.CaptureFixture[str]
+    content: str, host: Path, capsys: Out
 ) -> None:
     on = machine(host)
     place = Path(on.state, "journal.json")
@@ -619,9 +592,7 @@ def test_a_journal_that_is_not_ours_stops_everything_and_is_kept(
     assert place.read_text() == content
 
 
-def test_where_the_journal_cannot_be_kept_nothing_is_changed(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_the_journal_cannot_be_kept_nothing_is_changed(host: Path, capsys: Out) -> None:
     Path(host.parent, "state").write_text("a file in place of the folder")
     assert applied(YES, planned(host), machine(host)) == exit_codes.NOT_PERMITTED
     assert values(host) == ["0", "0", "65530"]
@@ -630,7 +601,7 @@ def test_where_the_journal_cannot_be_kept_nothing_is_changed(
 
 @pytest.mark.parametrize("reached", ["0", "7", "20"])
 def test_what_a_crash_broke_off_is_named_and_can_be_undone(
-    reached: str, host: Path, capsys: pytest.CaptureFixture[str]
+    reached: str, host: Path, capsys: Out
 ) -> None:
     """The machine went away while the kernel was making pages."""
 
@@ -671,7 +642,7 @@ def _crash(found: tuple[ApplyStep, ...], journal: Journal, on: Machine) -> None:
         apply._carry_out(step, journal, on.writer, on.root, boot_id(on.root))
 
 
-def test_one_apply_at_a_time(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_apply_at_a_time(host: Path, capsys: Out) -> None:
     on = machine(host)
     with Journal(on.state):
         assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
@@ -679,9 +650,7 @@ def test_one_apply_at_a_time(host: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert values(host)[0] == "0"
 
 
-def test_with_an_empty_journal_there_is_nothing_to_undo(
-    host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_an_empty_journal_there_is_nothing_to_undo(host: Path, capsys: Out) -> None:
     assert undo_changes(machine(host), YES) == 0
     assert capsys.readouterr().out == "nothing to undo\n"
 

@@ -86,9 +86,7 @@ def _state(folder: Path) -> dict[str, tuple[str, int, int, int]]:
     return found
 
 
-def test_a_kill_at_any_step_leaves_nothing_that_undo_does_not_take_back(
-    host: Path,
-) -> None:
+def test_a_kill_at_any_step_leaves_nothing_that_undo_does_not_take_back(host: Path) -> None:
     """The host's own files have another owner and mode; undo is killed too, and run again."""
     for name, mode in ((SYSCTL_FILE, 0o600), (LIMITS_FILE, 0o640)):
         place = host / name.lstrip("/")

@@ -21,6 +21,8 @@ from tests.builders.synthetic import build_host, plain_host
 from tests.paths import ROOT
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
+
 SCHEMA = json.loads((ROOT / "preflight/schemas/plan-v1.schema.json").read_text())
 SCRIPT = """\
 export MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=tcp MC_STORE_USE_HUGEPAGE=1
@@ -69,7 +71,7 @@ def test_every_format_is_offered() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
-    name: str, run: Run, host: str, launch: str, capsys: pytest.CaptureFixture[str]
+    name: str, run: Run, host: str, launch: str, capsys: Out
 ) -> None:
     assert run("plan", "--root", host, "--format", name, launch) == 0
     out, err = capsys.readouterr()
@@ -78,7 +80,7 @@ def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
 
 
 def test_the_object_is_as_its_schema_says_on_both_ways_out(
-    host: str, launch: str, capsys: pytest.CaptureFixture[str]
+    host: str, launch: str, capsys: Out
 ) -> None:
     for words, code in (((), 0), (("--exit-code",), 1)):
         assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
@@ -103,7 +105,7 @@ def test_the_exit_code_tells_of_changes_where_it_is_asked_to(
 
 @pytest.mark.parametrize("name", ["sysctl", "sysfs", "cmdline", "k8s"])
 def test_what_needs_sizes_that_are_not_known_is_refused_whole(
-    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, run: Run, host: str, tmp_path: Path, capsys: Out
 ) -> None:
     unknown = script(tmp_path, "$SEGMENT")
     assert run("plan", "--root", host, "--format", name, unknown) == 3
@@ -114,7 +116,7 @@ def test_what_needs_sizes_that_are_not_known_is_refused_whole(
 
 @pytest.mark.parametrize("name", ["sysctl", "sysfs", "cmdline", "k8s"])
 def test_no_page_is_taken_for_sizes_that_the_program_refuses(
-    name: str, run: Run, host: str, launch: str, capsys: pytest.CaptureFixture[str]
+    name: str, run: Run, host: str, launch: str, capsys: Out
 ) -> None:
     """Without the size that was meant the default's counts, which is most of the memory."""
     place = Path(launch)
@@ -127,7 +129,7 @@ def test_no_page_is_taken_for_sizes_that_the_program_refuses(
 
 
 def test_more_mappings_than_are_wanted_stay(
-    run: Run, launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, launch: str, tmp_path: Path, capsys: Out
 ) -> None:
     files = {"/proc/sys/vm/max_map_count": "1048576"}
     (tmp_path / "host").mkdir()
@@ -138,7 +140,7 @@ def test_more_mappings_than_are_wanted_stay(
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
-    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, run: Run, host: str, tmp_path: Path, capsys: Out
 ) -> None:
     """As apply refuses them; what is about the container alone is whole."""
     too_much = script(tmp_path, str(1 << 50))
@@ -156,14 +158,14 @@ def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
 
 @pytest.mark.parametrize("name", ["text", "json"])
 def test_what_is_for_people_shows_the_gap_and_says_so_in_its_exit_code(
-    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, run: Run, host: str, tmp_path: Path, capsys: Out
 ) -> None:
     assert run("plan", "--root", host, "--format", name, script(tmp_path, "$SEGMENT")) == 3
     assert "SEGMENT is not set" in capsys.readouterr().out
 
 
 def test_a_variable_that_stands_in_one_that_nobody_sets_refuses_an_environment(
-    run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, host: str, tmp_path: Path, capsys: Out
 ) -> None:
     place = tmp_path / "run.sh"
     place.write_text("export MC_MTU=$NOBODY\n" + SCRIPT.format(segment=1 << 26))
@@ -187,23 +189,21 @@ def test_a_variable_that_stands_in_one_that_nobody_sets_refuses_an_environment(
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(
-    words: tuple[str, ...], said: str, run: Run, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], said: str, run: Run, capsys: Out
 ) -> None:
     assert run(*words) == 64
     out, err = capsys.readouterr()
     assert (out, said in err) == ("", True)
 
 
-def test_without_a_launch_the_host_alone_is_planned_for(
-    run: Run, host: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_launch_the_host_alone_is_planned_for(run: Run, host: str, capsys: Out) -> None:
     assert run("plan", "--root", host, "--format", "sysctl") == 0
     assert "vm.max_map_count = 262144" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_apply_shows_what_it_would_do_here_and_does_nothing(
-    run: Run, launch: str, capsys: pytest.CaptureFixture[str]
+    run: Run, launch: str, capsys: Out
 ) -> None:
     """On this machine, whatever it has."""
     files = [Path("/proc/sys/vm/max_map_count"), Path("/proc/sys/vm/nr_hugepages")]
@@ -223,13 +223,7 @@ def test_apply_shows_what_it_would_do_here_and_does_nothing(
     ],
 )
 def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
-    run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: str,
-    size: str,
-    check: str,
-    form: str,
+    run: Run, tmp_path: Path, capsys: Out, words: str, size: str, check: str, form: str
 ) -> None:
     """Neither now nor at the next boot; and check and sizing print no command for them either."""
     place = tmp_path / "run.sh"
@@ -249,7 +243,7 @@ def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
 
 
 def test_no_larger_shared_memory_for_pools_that_the_memory_cannot_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Out
 ) -> None:
     """vLLM's pool of 8,000 GiB lies in /dev/shm: neither a mount nor --shm-size makes it fit."""
     extra = '{"cpu_bytes_to_use": 8589934592000}'
@@ -291,18 +285,10 @@ OWN_NAMES = '"amd.com/gpu": "2", "rdma/rdma_shared_device_a": "1"'
 
 
 @pytest.mark.parametrize(
-    ("limits", "asked"),
-    [
-        ("", {"nvidia.com/gpu": "2", "rdma/hca": "1"}),
-        (OWN_NAMES, {}),
-    ],
+    ("limits", "asked"), [("", {"nvidia.com/gpu": "2", "rdma/hca": "1"}), (OWN_NAMES, {})]
 )
 def test_a_pod_that_has_a_resource_is_not_asked_to_have_it_under_another_name_too(
-    limits: str,
-    asked: dict[str, str],
-    run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    limits: str, asked: dict[str, str], run: Run, tmp_path: Path, capsys: Out
 ) -> None:
     """Kubernetes counts each name for itself: no node has both, and the pod stays Pending."""
     place = tmp_path / "pod.yaml"
@@ -314,7 +300,7 @@ def test_a_pod_that_has_a_resource_is_not_asked_to_have_it_under_another_name_to
 
 
 def test_a_patch_of_capabilities_keeps_those_that_the_pod_has(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, capsys: Out
 ) -> None:
     """A strategic merge replaces the whole list: without its own names the pod would lose them."""
     place = tmp_path / "pod.yaml"
@@ -338,15 +324,10 @@ services:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked"),
-    [("", True), ("gpus: all", False), ("runtime: nvidia", False)],
+    ("gpus", "asked"), [("", True), ("gpus: all", False), ("runtime: nvidia", False)]
 )
 def test_a_compose_service_that_has_gpus_is_not_given_them_twice(
-    gpus: str,
-    asked: bool,
-    run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    gpus: str, asked: bool, run: Run, tmp_path: Path, capsys: Out
 ) -> None:
     place = tmp_path / "compose.yaml"
     place.write_text(COMPOSE.format(gpus=gpus))

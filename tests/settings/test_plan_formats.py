@@ -429,11 +429,7 @@ def test_without_a_limit_to_set_there_is_no_drop_in(tmp_path: Path) -> None:
 
 # Containers ------------------------------------------------------------------------------------
 
-ENVIRONMENT = {
-    "MC_MTU": "1024",
-    "MC_STORE_USE_HUGEPAGE": "1",
-    "MOONCAKE_MASTER": "10.0.0.1:50051",
-}
+ENVIRONMENT = {"MC_MTU": "1024", "MC_STORE_USE_HUGEPAGE": "1", "MOONCAKE_MASTER": "10.0.0.1:50051"}
 DEVICES = ("/dev/infiniband/rdma_cm", *(f"/dev/infiniband/uverbs{n}" for n in range(8)))
 
 

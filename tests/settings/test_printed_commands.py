@@ -101,30 +101,18 @@ def named(value: str, folder: Path) -> list[tuple[Setting, list[list[str]]]]:
             Setting(Kind.SYSCTL, f"vm.{value}", value),
             [["sudo", "sysctl", "-w", f"vm.{value}={value}"]],
         ),
-        (
-            Setting(Kind.SYSFS, f"{folder}/{value}", value),
-            [["sudo", "tee", f"{folder}/{value}"]],
-        ),
+        (Setting(Kind.SYSFS, f"{folder}/{value}", value), [["sudo", "tee", f"{folder}/{value}"]]),
         (
             Setting(Kind.CGROUP, f"{folder}/{value}/memory.max", value),
             [["sudo", "tee", f"{folder}/{value}/memory.max"]],
         ),
-        (
-            Setting(Kind.DEVICE, value, value, "mode 0600"),
-            [["sudo", "chmod", "a+rw", value]],
-        ),
+        (Setting(Kind.DEVICE, value, value, "mode 0600"), [["sudo", "chmod", "a+rw", value]]),
         (
             Setting(Kind.SHM_SIZE, "/dev/shm", value),
             [["sudo", "mount", "-o", f"remount,size={value}", "/dev/shm"]],
         ),
-        (
-            Setting(Kind.PACKAGE, value, ""),
-            [["sudo", "apt-get", "install", "-y", value]],
-        ),
-        (
-            Setting(Kind.MODULE, value, ""),
-            [["sudo", "modprobe", value]],
-        ),
+        (Setting(Kind.PACKAGE, value, ""), [["sudo", "apt-get", "install", "-y", value]]),
+        (Setting(Kind.MODULE, value, ""), [["sudo", "modprobe", value]]),
         (
             Setting(Kind.ULIMIT, "memlock", "unlimited", unit=value),
             [

@@ -10,13 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Fill, Kind, Setting, command
-from preflight.settings.commands import CONTAINERS, Context, commands, takes
+from preflight.settings.commands import Context, commands, takes
 from tests.tables import each_row
 
 BARE = Context(root=True, systemd=False)
 USER = Context()
 DOCKER = Context("docker", root=True, systemd=False)
 POD = Context("kubernetes", root=True, systemd=False)
+MAPS = Setting(Kind.SYSCTL, "vm.max_map_count", "9")
+MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited")
+SHM = Setting(Kind.SHM_SIZE, "/dev/shm", "64")
+UVERBS = Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw")
+STARTED = "# start the container with: docker run "
+MEMORY = Setting(Kind.CGROUP, "/sys/fs/cgroup/memory.max", "1024")
 
 
 def bash(lines: tuple[str, ...], then: str) -> str:
@@ -31,7 +37,7 @@ def bash(lines: tuple[str, ...], then: str) -> str:
     [
         ("compose", "3", '# in the service\'s environment: MC_GID_INDEX: "3"'),
         ("kubernetes", "3", '# in the container\'s env: - {name: MC_GID_INDEX, value: "3"}'),
-        ("docker", "3", "# start the container with: docker run -e MC_GID_INDEX=3 ..."),
+        ("docker", "3", STARTED + "-e MC_GID_INDEX=3 ..."),
         ("podman", "3", "# start the container with: podman run -e MC_GID_INDEX=3 ..."),
         ("compose", "", "# take MC_GID_INDEX out of the service's environment"),
         ("docker", "", "# take MC_GID_INDEX out of the container's -e"),
@@ -53,82 +59,53 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
 @each_row(
     ("setting", "context", "first"),
     [
-        (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), BARE, "sysctl -w vm.max_map_count=9"),
-        (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), USER, "sudo sysctl -w vm.max_map_count=9"),
+        (MAPS, BARE, "sysctl -w vm.max_map_count=9"),
+        (MAPS, USER, "sudo sysctl -w vm.max_map_count=9"),
         (
             Setting(Kind.SYSCTL, "net.ipv4.ip_local_port_range", "40000 60999"),
             DOCKER,
-            "# start the container with: docker run "
-            "--sysctl 'net.ipv4.ip_local_port_range=40000 60999' ...",
+            STARTED + "--sysctl 'net.ipv4.ip_local_port_range=40000 60999' ...",
         ),
-        (
-            Setting(Kind.SYSCTL, "vm.max_map_count", "9"),
-            POD,
-            "# on the host, outside of this container:",
-        ),
+        (MAPS, POD, "# on the host, outside of this container:"),
         (Setting(Kind.SYSFS, "/sys/x", "3"), BARE, "echo 3 > /sys/x"),
         (Setting(Kind.SYSFS, "/sys/x", "3"), USER, "echo 3 | sudo tee /sys/x"),
-        (
-            Setting(Kind.CGROUP, "/sys/fs/cgroup/memory.max", "1024"),
-            DOCKER,
-            "# on the host: docker update --memory=1024 --memory-swap=-1 CONTAINER",
-        ),
-        (
-            Setting(Kind.CGROUP, "/sys/fs/cgroup/memory.max", "max"),
-            DOCKER,
-            "# start the container without --memory",
-        ),
+        (MEMORY, DOCKER, "# on the host: docker update --memory=1024 --memory-swap=-1 CONTAINER"),
+        (MEMORY._replace(wanted="max"), DOCKER, "# start the container without --memory"),
         (
             Setting(Kind.CGROUP, "/sys/fs/cgroup/hugetlb.2MB.max", "1024"),
             POD,
             "# in the pod: resources.limits.hugepages-2Mi: 1024",
         ),
-        (
-            Setting(Kind.ULIMIT, "memlock", "unlimited"),
-            BARE,
-            "prlimit --pid $$ --memlock=unlimited:unlimited",
-        ),
-        (
-            Setting(Kind.ULIMIT, "memlock", "unlimited"),
-            DOCKER,
-            "# start the container with: docker run --ulimit memlock=-1 ...",
-        ),
+        (MEMLOCK, BARE, "prlimit --pid $$ --memlock=unlimited:unlimited"),
+        (MEMLOCK, DOCKER, STARTED + "--ulimit memlock=-1 ..."),
         (
             Setting(Kind.ULIMIT, "as", "unlimited"),
             DOCKER,
             "# no container engine knows --ulimit as: raise it in the unit of the daemon",
         ),
-        (Setting(Kind.SHM_SIZE, "/dev/shm", "64"), USER, "sudo mount -o remount,size=64 /dev/shm"),
-        (
-            Setting(Kind.SHM_SIZE, "/dev/shm", "64"),
-            DOCKER,
-            "# start the container with: docker run --shm-size=64 ...",
-        ),
+        (SHM, USER, "sudo mount -o remount,size=64 /dev/shm"),
+        (SHM, DOCKER, STARTED + "--shm-size=64 ..."),
         (
             Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw", "mode 0600"),
             BARE,
             "chmod a+rw /dev/infiniband/uverbs0",
         ),
         (
-            Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
+            UVERBS,
             BARE,
             "# /dev/infiniband/uverbs0 does not exist here: start the service that makes "
             "it, or run where it exists",
         ),
-        (
-            Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
-            DOCKER,
-            "# start the container with: docker run --device=/dev/infiniband/uverbs0 ...",
-        ),
+        (UVERBS, DOCKER, STARTED + "--device=/dev/infiniband/uverbs0 ..."),
         (
             Setting(Kind.CAPABILITY, "CAP_IPC_LOCK", "added"),
             DOCKER,
-            "# start the container with: docker run --cap-add=IPC_LOCK ...",
+            STARTED + "--cap-add=IPC_LOCK ...",
         ),
         (
             Setting(Kind.SECURITY, "seccomp", "unconfined"),
             DOCKER,
-            "# start the container with: docker run --security-opt seccomp=unconfined ...",
+            STARTED + "--security-opt seccomp=unconfined ...",
         ),
         (Setting(Kind.MODULE, "nvidia_peermem", ""), BARE, "modprobe nvidia_peermem"),
         (
@@ -148,7 +125,7 @@ def test_first_line_by_kind_and_place(setting: Setting, context: Context, first:
     assert commands([setting], context)[0] == first
 
 
-@each_row("container", ["", *CONTAINERS, "lxc"])
+@each_row("container", ["", "docker", "podman", "kubernetes", "lxc"])
 @each_row("kind", list(Kind))
 def test_every_kind_has_a_line_everywhere(kind: Kind, container: str) -> None:
     assert lines(kind, "name", "1", Context(container))
@@ -158,7 +135,7 @@ def test_every_kind_has_a_line_everywhere(kind: Kind, container: str) -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_line_is_shell(kind: Kind) -> None:
     """Comments included: what is printed can be pasted as a whole."""
-    for container in ("", *CONTAINERS):
+    for container in ("", "docker", "podman", "kubernetes"):
         script = "\n".join(lines(kind, "/sys/a.b", "1", Context(container)))
         subprocess.run(["bash", "-n", "-c", script], check=True)
 
@@ -225,23 +202,18 @@ def test_of_a_template_the_instances_are_restarted() -> None:
 
 
 def test_equal_settings_give_their_lines_once() -> None:
-    setting = Setting(Kind.ULIMIT, "memlock", "unlimited")
+    setting = MEMLOCK
     assert commands([setting, setting], BARE) == commands([setting], BARE)
 
 
 def test_what_a_container_is_started_with_stands_in_one_line() -> None:
-    settings = [
-        Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
-        Setting(Kind.SHM_SIZE, "/dev/shm", "64"),
-        Setting(Kind.DEVICE, "/dev/infiniband/uverbs1", "rw"),
-        Setting(Kind.ULIMIT, "memlock", "unlimited"),
-    ]
+    settings = [UVERBS, SHM, Setting(Kind.DEVICE, "/dev/infiniband/uverbs1", "rw"), MEMLOCK]
     options = (
         "--device=/dev/infiniband/uverbs0 --shm-size=64 --device=/dev/infiniband/uverbs1 "
         "--ulimit memlock=-1"
     )
     whole, *rest = commands(settings, DOCKER)
-    assert whole == f"# start the container with: docker run {options} ..."
+    assert whole == f"{STARTED}{options} ..."
     assert (whole.does, whole.restarts) == ("by hand", "container")
     assert not any("docker run" in line for line in rest)
 
@@ -250,16 +222,16 @@ def test_many_devices_of_one_folder_are_given_by_the_folder() -> None:
     devices = [Setting(Kind.DEVICE, f"/dev/infiniband/uverbs{number}", "rw") for number in range(3)]
     (line,) = commands([*devices, Setting(Kind.DEVICE, "/dev/nvidia-uvm", "rw")], DOCKER)
     options = "--device=/dev/infiniband --device=/dev/nvidia-uvm"
-    assert line == f"# start the container with: docker run {options} ..."
+    assert line == f"{STARTED}{options} ..."
 
 
 @each_row(
     ("setting", "context", "said"),
     [
-        (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), BARE, ("as root",)),
-        (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), DOCKER, ("as root",)),
-        (Setting(Kind.ULIMIT, "memlock", "unlimited"), USER, ("as root",)),
-        (Setting(Kind.ULIMIT, "memlock", "unlimited"), DOCKER, ("in a new container",)),
+        (MAPS, BARE, ("as root",)),
+        (MAPS, DOCKER, ("as root",)),
+        (MEMLOCK, USER, ("as root",)),
+        (MEMLOCK, DOCKER, ("in a new container",)),
         (
             Setting(Kind.ULIMIT, "memlock", "9", described_by="compose"),
             BARE,

@@ -1,9 +1,4 @@
-"""The dialects of a plan. A new one is a module beside this and one line of ``FORMATS``.
-
-A module's ``render`` makes the artefact, whole or not at all: what cannot stand in its grammar is
-left out with a note, or escaped as that grammar has it. This table imports nothing, so that the
-command line can offer it.
-"""
+"""The dialects of a plan: a module each, and a line of ``FORMATS``. This table imports nothing."""
 
 from __future__ import annotations
 

@@ -69,23 +69,17 @@ def needs_unit(plan: Plan) -> bool:
 def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
     """Return the pages of the default pool (None if sysctl cannot set it), and notes."""
     mine = [target for target in plan.pools if target.page_bytes == plan.default_page_bytes]
-    notes = [
-        f"{target.name}: sysctl sets the default page size alone; --format sysfs or cmdline "
-        "sets them"
-        for target in plan.pools
-        if target.page_bytes != plan.default_page_bytes
-    ]
+    why = "sysctl sets the default page size alone; --format sysfs or cmdline sets them"
+    notes = [f"{target.name}: {why}" for target in plan.pools if target not in mine]
     if not mine:
         return None, notes
     bound = {target.node for target in mine if target.node is not None}
     even = len({target.pages for target in mine}) == 1 and bound == set(plan.pool_nodes)
     if bound and not even:
         shares = ", ".join(f"{target.pages} on node {target.node}" for target in mine)
-        notes.append(
-            f"{NR_HUGEPAGES} is left out: it spreads pages evenly over all nodes, and the launch "
-            f"takes {shares}; --format sysfs sets them node by node"
-        )
-        return None, notes
+        text = "it spreads pages evenly over all nodes, and the launch takes"
+        how = "--format sysfs sets them node by node"
+        return None, [*notes, f"{NR_HUGEPAGES} is left out: {text} {shares}; {how}"]
     assert isinstance(plan.default_page_bytes, int)
     # Not lowered: what is reserved now, what a boot sets, what this very file says for others.
     ours = tuple(writer for writer in plan.writers if writer.source == SYSCTL_FILE)
@@ -168,10 +162,9 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
     kept = {writer.page_size_bytes or plan.default_page_bytes for writer in at_boot}
     for size in sorted({*wanted, *(size for size in kept if isinstance(size, int))}, reverse=True):
         words += [f"hugepagesz={kernel_size(size)}", f"hugepages={_counts(plan, size, at_boot)}"]
-    if any(target.node is not None for target in plan.pools):
-        old = not isinstance(plan.kernel, Unknown) and plan.kernel < _NODES_AT_BOOT
-        if old or isinstance(plan.kernel, Unknown):
-            notes.append("kernels before 5.16 do not read hugepages=NODE:PAGES: use --format sysfs")
+    old = isinstance(plan.kernel, Unknown) or plan.kernel < _NODES_AT_BOOT
+    if old and any(target.node is not None for target in plan.pools):
+        notes.append("kernels before 5.16 do not read hugepages=NODE:PAGES: use --format sysfs")
     if at_boot:
         notes.append("they replace the hugepages words that the command line has now")
     notes.append("add them to the boot loader's line (GRUB_CMDLINE_LINUX, grubby), then reboot")

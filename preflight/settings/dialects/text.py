@@ -31,7 +31,8 @@ def text(plan: Plan, names: ArtefactNames) -> Rendering:
     changes = [change for change in changes if not (held_back and grows_pool(change.setting))]
     rest = [setting for setting in plan.settings if not setting.change]
     what = plan.source or "this host"
-    count = f"{_count(len(changes))} to change, {len(rest)} as wanted or not judged here"
+    plural = "s" * (len(changes) != 1)
+    count = f"{len(changes)} setting{plural} to change, {len(rest)} as wanted or not judged here"
     lines = [_wrapped(f"{what}: {count}")]
     for scope in Scope:
         lines += _scope(scope, [setting for setting in changes if setting.scope is scope])
@@ -52,10 +53,6 @@ def text(plan: Plan, names: ArtefactNames) -> Rendering:
     formats = ", ".join(name for name in FORMATS if name != "text")
     lines += ["", _wrapped(f"formats: {formats}")]
     return Rendering("\n".join(lines))
-
-
-def _count(number: int) -> str:
-    return f"{number} setting" if number == 1 else f"{number} settings"
 
 
 def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
