@@ -128,7 +128,6 @@ def check(
                 say_json(report_object(answer.report, protocol, code, more))
             else:
                 say(_in_format(name, answer, color, verbosity, memory_map, plain))
-                say(_in_format(name, answer, color, verbosity, memory_map, plain))
     return code
 
 
