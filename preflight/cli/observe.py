@@ -67,12 +67,14 @@ def observe(
     from /proc: huge pages by size and NUMA node, locked memory, open files, RDMA devices. Nothing
     is attached to, signalled or written.
 
-    LAUNCH is what `check` takes. With it, each of its processes has to run, as LAUNCH says; other
-    programs are named. --root FILE looks at what capture --running kept.
+    LAUNCH is what `check` takes, or the number of a process. With a launch, each of its processes
+    has to run, as LAUNCH says; other programs are named. --root FILE looks at what capture
+    --running kept.
 
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
     """
+    import os
     import time
 
     from preflight.base.envelope import envelope
@@ -81,6 +83,8 @@ def observe(
     from preflight.observing.metrics_file import metrics_text
     from preflight.observing.report import observation_object, observation_text
 
+    if len(launch.words) == 1 and launch.words[0].isdigit() and not os.path.exists(launch.words[0]):
+        pids, launch = (*pids, int(launch.words[0])), launch._replace(words=())
     if pids and launch.words:
         raise click.UsageError("--pid is for what no LAUNCH names: give one of the two")
     if as_json and watch_seconds is not None:

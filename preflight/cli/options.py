@@ -315,6 +315,7 @@ def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[...,
     """Add -q and -v as ``verbosity``: below 0 the verdict alone; ``verbose`` is the help of -v."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Add the two options, and hand the command their difference."""
         adding = with_options(
             click.option("-q", "--quiet", count=True, help="Print only the verdict."),
             click.option("-v", "--verbose", count=True, help=verbose),

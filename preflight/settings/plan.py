@@ -301,7 +301,6 @@ class _Lasting:
 
 
 _NEXT_START = "it counts from the next login or start on"
-_NEXT_START = "it counts from the next login or start on"
 _LASTING: dict[Kind, tuple[bool, str]] = {
     Kind.SYSFS: (False, "until the next boot; a unit has to write it again"),
     Kind.CGROUP: (False, "until the cgroup is made again"),

@@ -77,3 +77,11 @@ def test_a_capture_without_what_runs_is_refused(
     with_it = host / "running.tar.gz"
     assert run(["capture", "--running", "--root", str(host), str(with_it)]) == 0
     assert run(["observe", "--root", str(with_it)]) == 1
+    capsys.readouterr()
+    by_number, by_option = (
+        (run(["observe", "--root", str(with_it), *words]), capsys.readouterr())
+        for words in (["100"], ["--pid", "100"])
+    )
+    assert by_number == by_option
+    assert run(["observe", "--root", str(with_it), "99999"]) == 64  # no such process
+    assert "99999" in capsys.readouterr().err

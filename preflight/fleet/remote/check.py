@@ -42,6 +42,7 @@ def run_fleet_check(
         progress.show(f"{len(rows)} of {len(nodes)} nodes answered")
 
     def take(reply: NodeReply) -> None:
+        """Add the row of a node that answered, and keep the answer under that node's name."""
         answer = answer_of(reply, where.timeout_seconds, reader)
         rows[reply.node] = answer.row
         if answer.document is not None:
