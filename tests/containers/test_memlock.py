@@ -59,10 +59,7 @@ def test_what_may_be_pinned_is_what_the_check_says(
         pytest.skip(f"no process of this machine may have more than {hard} bytes")
     limits = Limits(**{**vars(who), "memlock": memlock, "environment": URING})
     judged, locked, rings = containers.run(
-        limits,
-        JUDGE,
-        probe("lock", *SIZES),
-        check(*OFFLOAD, only="*io-uring*"),
+        limits, JUDGE, probe("lock", *SIZES), check(*OFFLOAD, only="*io-uring*")
     )
     said, done = judged.json, locked.json
     assert said.keys() == done.keys() == {str(size) for size in SIZES}

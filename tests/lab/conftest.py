@@ -111,8 +111,7 @@ class Guests:
 
 @pytest.fixture(scope="session")
 def guests(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Guests]:
     items = [item for item in request.session.items if item.get_closest_marker("lab")]
     modules = {Path(item.path).stem for item in items}

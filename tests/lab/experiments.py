@@ -67,11 +67,7 @@ def _each(name: str, pools: Iterable[tuple[int, int]], **more: Any) -> tuple[Exp
 RANK, TWO, APART = (0,), (0, 0), (0, 1)
 LOCAL_ONLY: dict[str, Any] = {"segment_bytes": 0}
 SEGMENT_ONLY: dict[str, Any] = {"local_bytes": 0}
-POOL_ONLY: dict[str, Any] = {
-    "segment_bytes": 0,
-    "local_bytes": 0,
-    "host_pools_bytes": (40 * MIB,),
-}
+POOL_ONLY: dict[str, Any] = {"segment_bytes": 0, "local_bytes": 0, "host_pools_bytes": (40 * MIB,)}
 TCP: dict[str, Any] = {"protocol": "tcp"}
 ONE_NODE: dict[str, Any] = {"nic_nodes": (0, 0)}
 NOT_TOLD = "the replay does not place the pages of a process that is bound nowhere"

@@ -98,13 +98,7 @@ def healthy_of(fault: Fault) -> Fault:
 HEALTHY_LAUNCHES = tuple(dict.fromkeys(map(healthy_of, (*FAULTS, Fault("", {}, "master")))))
 # The full check, with what is installed; recorded; and for real.
 IN_FULL = Fault(
-    "healthy: in full",
-    {},
-    mends=False,
-    in_full=True,
-    captured=True,
-    starts="ok",
-    user=1000,
+    "healthy: in full", {}, mends=False, in_full=True, captured=True, starts="ok", user=1000
 )
 
 

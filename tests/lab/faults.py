@@ -81,7 +81,7 @@ STARTED = {
     "sglang-store": (
         f"{_HUGE}{_MASTER}exec {_CLIENT.replace('10.0.0.1', '${HERE:-10.0.0.1}')} {_SEGMENT} "
         "${MOONCAKE_DEVICE:+--device_names=$MOONCAKE_DEVICE}\n"
-    ),
+    )
 }
 # The port that says that a launch has started.
 PORTS = {"service": SERVICE_PORT, "master": MASTER_PORT}

@@ -53,10 +53,7 @@ def rehearsals_script(
     orders = {"readable": programs, "rehearsals": wanted, "fittings": sized}
     file = folder / "rehearsals.json"
     file.write_text(json.dumps(orders))
-    exports = {
-        "PYTHONPATH": f"{wheel.folder}:{HERE.parents[1]}",
-        "LD_PRELOAD": str(preload()),
-    }
+    exports = {"PYTHONPATH": f"{wheel.folder}:{HERE.parents[1]}", "LD_PRELOAD": str(preload())}
     words = [f"{name}={shlex.quote(text)}" for name, text in exports.items()]
     program = shlex.join([sys.executable, str(HERE / "rehearse_runner.py"), str(file)])
     return f"env {' '.join(words)} {program} 2>&1\n"

@@ -67,20 +67,13 @@ RECORDED = (
     Case("A3 odd sizes", clients=client(83886081, 16777217), recorded=(50, 0)),
     Case("A4 host pool", host_pools_bytes=(640_000_000,), recorded=(354, 0)),
     Case(
-        "A5 four host pools",
-        host_pools_bytes=(1, 2097152, 2097153, 5000000),
-        recorded=(7 + 48, 0),
+        "A5 four host pools", host_pools_bytes=(1, 2097152, 2097153, 5000000), recorded=(7 + 48, 0)
     ),
     Case("B1 arena serves both", arena("200mb"), recorded=(100, 0)),
     Case("B2 arena fits exactly", arena("96MB"), recorded=(48, 0)),
     Case("B3 arena too small", arena("90mb"), recorded=(85, 0)),
     Case("B4 odd local", arena("97MB"), clients=client(80 * MIB, 16777217), recorded=(49, 0)),
-    Case(
-        "B5 arena over the pool, host pool",
-        arena("1100MB"),
-        (200 * MIB,),
-        recorded=(148, 0),
-    ),
+    Case("B5 arena over the pool, host pool", arena("1100MB"), (200 * MIB,), recorded=(148, 0)),
     Case("B6 arena over the pool", arena("2gb"), recorded=(48, 0)),
     Case("B7 arena abc", arena("abc"), recorded=(48, 0)),
     Case("B8 arena 0", arena("0"), recorded=(48, 0)),
@@ -143,21 +136,13 @@ RECORDED = (
         recorded=(550, 0),
     ),
     Case("F1 hot cache", {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": "100000000"}, recorded=(48, 0)),
-    Case(
-        "F2 hot cache in shared memory",
-        hot("100000000"),
-        recorded=(88, 0),
-    ),
+    Case("F2 hot cache in shared memory", hot("100000000"), recorded=(88, 0)),
     Case(
         "F3 hot cache of 4GB, read as 4 bytes",
         {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": "4GB", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"},
         recorded=(48, 0),
     ),
-    Case(
-        "F7 shared memory 'true', read as off",
-        hot("33554432", "true"),
-        recorded=(48, 0),
-    ),
+    Case("F7 shared memory 'true', read as off", hot("33554432", "true"), recorded=(48, 0)),
     Case(
         "F8 hot cache, no huge pages",
         {"MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"},
@@ -246,15 +231,8 @@ MORE = (
         "segment of 16 MiB less a byte, no huge pages", {}, (), client(16 * MIB - 1), fails="-600"
     ),
     Case("segment of 16 MiB, no huge pages", {}, clients=client(16 * MIB)),
-    Case(
-        "hot cache short of pages is dropped",
-        hot(str(128 * MIB)),
-        pages_2m=60,
-    ),
-    Case(
-        "checksums turn the hot cache off",
-        hot("33554432", MOONCAKE_STORE_CHECKSUM="true"),
-    ),
+    Case("hot cache short of pages is dropped", hot(str(128 * MIB)), pages_2m=60),
+    Case("checksums turn the hot cache off", hot("33554432", MOONCAKE_STORE_CHECKSUM="true")),
     Case(
         "hot cache of -5 behind a blank",
         {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": " -5"},

@@ -34,10 +34,7 @@ def predict(case: Case, version: str) -> Prediction:
     )
     launch = Launch((MappedProcess("process", settings, case.host_pools_bytes, clients),), mooncake)
     pools = StockedPools(
-        {
-            Spot(2 * MIB, None): case.pages_2m + case.overcommit_2m,
-            Spot(GIB, None): case.pages_1g,
-        }
+        {Spot(2 * MIB, None): case.pages_2m + case.overcommit_2m, Spot(GIB, None): case.pages_1g}
     )
     (process,) = replay(launch, pools)
     pages = pages_by_spot(process.allocations)

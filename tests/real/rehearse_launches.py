@@ -16,11 +16,7 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 def store(
-    segment: str = "80mb",
-    local: str = "16mb",
-    protocol: str = RDMA,
-    huge: str = HUGE,
-    **more: str,
+    segment: str = "80mb", local: str = "16mb", protocol: str = RDMA, huge: str = HUGE, **more: str
 ) -> str:
     """A script that starts a store service."""
     variables = {

@@ -28,21 +28,13 @@ OBJECT_BYTES = 4096
 class String(ctypes.Structure):
     """libstdc++'s std::string."""
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("length", ctypes.c_size_t),
-        ("own", ctypes.c_char * 16),
-    )
+    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("own", ctypes.c_char * 16))
 
 
 class Vector(ctypes.Structure):
     """libstdc++'s std::vector<std::string>."""
 
-    _fields_ = (
-        ("begin", ctypes.c_void_p),
-        ("end", ctypes.c_void_p),
-        ("room", ctypes.c_void_p),
-    )
+    _fields_ = (("begin", ctypes.c_void_p), ("end", ctypes.c_void_p), ("room", ctypes.c_void_p))
 
 
 def topology(library: ctypes.CDLL, devices: list[str]) -> str:
