@@ -65,8 +65,7 @@ def test_who_hides_processes_changes_no_verdict(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "check",
-    ["memory.host", "memory.max-map-count", "memory.overcommit", "system.kernel-old"],
+    "check", ["memory.host", "memory.max-map-count", "memory.overcommit", "system.kernel-old"]
 )
 def test_a_proc_without_the_kernels_files_leaves_them_unknown(
     check: str, reduced: dict[str, set[str]]

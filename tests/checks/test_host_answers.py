@@ -203,10 +203,7 @@ def test_a_node_that_is_closed_is_allowed_before_pages_are_counted(
     checked: Checked, pages: int
 ) -> None:
     host = replace(
-        gpu_host(),
-        pools={2 * MIB: pages},
-        mems_allowed="0",
-        cgroup={"cpuset.mems.effective": "0"},
+        gpu_host(), pools={2 * MIB: pages}, mems_allowed="0", cgroup={"cpuset.mems.effective": "0"}
     )
     found = checked(host, HUGE_STORE.format(protocol="rdma", segment="160gb", more=""))
     nodes = {one["subjects"][0]["name"][-1]: one for one in found["hugetlb.node-shortage"]}

@@ -19,16 +19,7 @@ from checks.rdma import capacity_checks, region_checks
 from checks.rdma import fork as fork_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
-from tests.checks.rdma_hosts import (
-    GIB,
-    MIB,
-    RXE0,
-    RXE1,
-    FakeHost,
-    findings,
-    launch,
-    process,
-)
+from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, findings, launch, process
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 HUGE = 2 * MIB

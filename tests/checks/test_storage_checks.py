@@ -95,11 +95,7 @@ def test_recorded_folders(
 
 @pytest.mark.parametrize(
     ("need", "no_inode", "expected"),
-    [
-        (50 * GIB, False, Status.PASS),
-        (50 * GIB + 1, False, Status.WARN),
-        (GIB, True, Status.WARN),
-    ],
+    [(50 * GIB, False, Status.PASS), (50 * GIB + 1, False, Status.WARN), (GIB, True, Status.WARN)],
 )
 def test_all_users_of_a_disk_share_its_space_and_inodes(
     tmp_path: Path, need: int, no_inode: bool, expected: Status

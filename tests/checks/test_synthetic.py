@@ -94,10 +94,7 @@ def check(
 
 @pytest.mark.parametrize(
     ("host", "text"),
-    [
-        (FITTED, LAUNCH),
-        (fitted(erdma_host(), 46000), script("Qwen/Qwen3-8B", 2, ERDMA, "32gb")),
-    ],
+    [(FITTED, LAUNCH), (fitted(erdma_host(), 46000), script("Qwen/Qwen3-8B", 2, ERDMA, "32gb"))],
     ids=["8 GPUs and 8 NICs", "eRDMA"],
 )
 def test_a_fitting_launch_passes(
