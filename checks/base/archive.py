@@ -293,10 +293,10 @@ class TreeRoot(Root):
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"
-            known = self._entries.setdefault(folder, set())
-            if entry in known:
+            entries = self._entries.setdefault(folder, set())
+            if entry in entries:
                 return
-            known.add(entry)
+            entries.add(entry)
             name = folder
 
     @property
@@ -334,10 +334,8 @@ class TreeRoot(Root):
         followed = 0
         while parts:
             part = parts.pop()
-            if part == ".":
-                continue
-            if part == "..":
-                real = real[:-1]
+            if part in (".", ".."):
+                real = real[:-1] if part == ".." else real
                 continue
             path = "/" + "/".join([*real, part])
             target = self._links.get(path)

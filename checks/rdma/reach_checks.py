@@ -86,10 +86,10 @@ def _shown(fact: str | Unknown) -> str:
 
 def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
     """Return how to get an active port: another port, the interface up, or the cable."""
-    active = [port.number for port in ports if port.state == "ACTIVE"]
-    if active:
-        setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active[0]), asked)
-        return f"set MC_IB_PORT={active[0]}, whose link is up", (setting,)
+    active = next((port.number for port in ports if port.state == "ACTIVE"), None)
+    if active is not None:
+        setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active), asked)
+        return f"set MC_IB_PORT={active}, whose link is up", (setting,)
     netdevs = sorted({name for port in ports for name in port.netdevs})
     disabled = [name for name in netdevs if any(p.physical_state == "Disabled" for p in ports)]
     if disabled:
@@ -168,9 +168,10 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
     finding = finding._replace(have=f"{key:#06x}", evidence=(Evidence(source, f"{key:#06x}"),))
     if key & FULL_MEMBER:
         return finding
-    limited = "a limited member cannot talk to another one of its partition"
     return finding.warned(
-        limited if key else "the key is empty",
+        "a limited member cannot talk to another one of its partition"
+        if key
+        else "the key is empty",
         "set MC_PKEY_INDEX to the index of a full member, or ask the fabric's "
         "administrator for full membership",
     )
@@ -304,6 +305,7 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
 def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether libibverbs has the user-space library of each device."""
     libraries = rdma.libraries
+    packages = [LIBRARY_PACKAGE] * isinstance(libraries.file, Unknown) + [PROVIDERS_PACKAGE]
 
     def problem(nic: Nic, _use: object) -> Lost | Unknown | None:
         file_problem = node_problem(nic)
@@ -322,11 +324,7 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
             text=f"Mooncake does not see it: {nic.verbs.error}",
             evidence=(Evidence(PROVIDER_CONFIGURATION, seen or "no provider"),),
             advice=f"install the provider {name} in this image",
-            settings=tuple(
-                Setting(Kind.PACKAGE, package, package)
-                for package in (LIBRARY_PACKAGE, PROVIDERS_PACKAGE)
-                if package == PROVIDERS_PACKAGE or isinstance(libraries.file, Unknown)
-            ),
+            settings=tuple(Setting(Kind.PACKAGE, package, package) for package in packages),
         )
 
     return judge_devices(rdma, needs, Cause.PROVIDER, problem, describe)
