@@ -15,27 +15,18 @@ from preflight.sglang.model_geometry import ModelGeometry
 
 
 class Severity(Enum):
-    """The effect of a finding on the process.
+    """The effect of a finding on the process."""
 
-    fail: the process refuses it. dies: it starts, and ends by itself. corrupts: it runs, and gives
-    wrong data. unused: it runs, and a tier that was asked for is not used. warn: it runs, not as
-    written. note: worth knowing.
-    """
-
-    FAIL = "fail"
-    DIES = "dies"
-    CORRUPTS = "corrupts"
-    UNUSED = "unused"
-    WARN = "warn"
-    NOTE = "note"
+    FAIL = "fail"  # the process refuses it
+    DIES = "dies"  # it starts, and ends by itself
+    CORRUPTS = "corrupts"  # it runs, and gives wrong data
+    UNUSED = "unused"  # it runs, and a tier that was asked for is not used
+    WARN = "warn"  # it runs, not as written
+    NOTE = "note"  # worth knowing
 
 
 class Rule(NamedTuple):
-    """A rule's stable id, what it finds, what follows from that, and what to do instead.
-
-    before, after: words of a launch in which the rule holds, and the words that mend the launch;
-    "" if words alone do not mend it: it takes another release, for example.
-    """
+    """A rule's stable id, what it finds, what follows from that, and what to do instead."""
 
     id: str
     severity: Severity
@@ -43,8 +34,8 @@ class Rule(NamedTuple):
     consequence: str
     remedy: str
     source: str  # where the consumer's behaviour was read or seen
-    before: str = ""
-    after: str = ""
+    before: str = ""  # words of a launch in which the rule holds
+    after: str = ""  # the words that mend it; "" if words alone do not
 
 
 class RuleFinding(NamedTuple):
@@ -65,18 +56,14 @@ class Seen(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """The model of a server, Unknown if it was not read, and the two releases that it runs.
-
-    sglang_unsure, mooncake_assumed, mooncake_newer: why the release may be another one, or may
-    behave like no known release; "" if it is certain.
-    """
+    """The model of a server, Unknown if it was not read, and the two releases that it runs."""
 
     geometry: ModelGeometry | Unknown
     sglang: SglangRelease
     mooncake: MooncakeRelease
-    sglang_unsure: str = ""
-    mooncake_assumed: str = ""
-    mooncake_newer: str = ""
+    sglang_unsure: str = ""  # why the release may be another one; "" if it is certain
+    mooncake_assumed: str = ""  # the same of Mooncake
+    mooncake_newer: str = ""  # why it may behave like no known release
 
 
 Check = Callable[..., Iterable[Seen]]

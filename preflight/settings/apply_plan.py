@@ -23,14 +23,11 @@ NAME = "mooncake-preflight apply"
 
 
 class Consent(NamedTuple):
-    """dry_run: make no change.
+    """What the user asked of apply."""
 
-    yes: do not ask. as_json: standard output is for one object alone.
-    """
-
-    dry_run: bool = False
-    yes: bool = False
-    as_json: bool = False
+    dry_run: bool = False  # make no change
+    yes: bool = False  # do not ask
+    as_json: bool = False  # standard output is for one object alone
 
 
 class Account(NamedTuple):
