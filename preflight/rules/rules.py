@@ -1,9 +1,11 @@
 """What can be found wrong in a launch: the rules of a topic's page, and the findings they make."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
+from functools import partialmethod
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown, UnknownFactError
@@ -101,11 +103,7 @@ class RuleSet:
         path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
-        self.checks: dict[str, list[tuple[Rule, Check]]] = {
-            "launch": [],
-            "released": [],
-            "memory": [],
-        }
+        self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
     def _adds(self, about: str, id_: str) -> Adds:
         """Return a decorator: its function checks rule ``id_``."""
@@ -116,14 +114,9 @@ class RuleSet:
 
         return add
 
-    def launch(self, id_: str) -> Adds:
-        return self._adds("launch", id_)
-
-    def released(self, id_: str) -> Adds:
-        return self._adds("released", id_)
-
-    def memory(self, id_: str) -> Adds:
-        return self._adds("memory", id_)
+    launch = partialmethod(_adds, "launch")
+    released = partialmethod(_adds, "released")
+    memory = partialmethod(_adds, "memory")
 
     def process(self, id_: str) -> Adds:
         """Return a decorator: its function checks rule ``id_`` for each process of a launch."""
@@ -131,11 +124,11 @@ class RuleSet:
         def add(check: Check) -> Check:
             """Register ``check`` for each process."""
 
-            @self.launch(id_)
             def of_processes(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 for process in processes:
                     yield from _placed(check(process), process.command.origin)
 
+            self._adds("launch", id_)(of_processes)
             return check
 
         return add

@@ -50,22 +50,6 @@ class Planned(NamedTuple):
     lasts: bool  # a reboot keeps it
     how: str  # by what a reboot keeps it
 
-    @property
-    def kind(self) -> Kind:
-        return self.setting.kind
-
-    @property
-    def name(self) -> str:
-        return self.setting.name
-
-    @property
-    def wanted(self) -> str:
-        return self.setting.wanted
-
-    @property
-    def now(self) -> str:
-        return self.setting.now
-
 
 class PoolTarget(NamedTuple):
     """A HugeTLB pool, or one node of it. pages: to set, those that others hold included."""
@@ -145,8 +129,11 @@ class Plan(NamedTuple):
         """Return whether a pool must take pages that the host has not given it yet."""
         return any(target.grows for target in self.pools)
 
-    def of(self, *kinds: Kind) -> tuple[Planned, ...]:
-        return tuple(setting for setting in self.settings if setting.kind in kinds)
+    def of(self, *kinds: Kind) -> tuple[Setting, ...]:
+        return tuple(each.setting for each in self.planned(*kinds))
+
+    def planned(self, *kinds: Kind) -> tuple[Planned, ...]:
+        return tuple(each for each in self.settings if each.setting.kind in kinds)
 
     def value(self, kind: Kind, name: str) -> str | None:
         """Return the wanted value of a setting; None if the plan has no such setting."""
