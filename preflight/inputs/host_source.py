@@ -70,19 +70,13 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.processes.processes import LaunchOptions
+    from preflight.inputs.written_launch import options_of
 
-    version = host.extras.get("mooncake_version")
-    given_options = LaunchOptions(
-        None,
-        words.nic_nodes,
-        words.rank_nodes,
-        words.mooncake_version or (version if isinstance(version, str) else None),
-        words.sglang_version,
-        words.model_config,
-        words.gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
-        captured_installed(host),
-        host_group=words.host_group,
+    version, gpu_bytes = host.extras.get("mooncake_version"), words.gpu_bytes
+    given_options = options_of(words)._replace(
+        mooncake_version=words.mooncake_version or (version if isinstance(version, str) else None),
+        gpu_bytes=gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
+        installed=captured_installed(host),
     )
     if words.words and carried is None:
         from preflight.inputs.written_launch import read_launch
