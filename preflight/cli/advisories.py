@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ def print_advisories(
         return _of_launch(launch, root, timeout_seconds, every, as_json, color)
     from preflight.advisories.records import advisories as records
     from preflight.base.envelope import envelope
-    from preflight.base.output import columns, painter, say, say_json
 
     if as_json:
         rows = [_object(record) | _NO_LAUNCH for record in records()]
@@ -46,7 +46,6 @@ def _of_launch(
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from preflight.advisories.judge import TOPICS, verdicts
-    from preflight.base.output import columns, painter, say, say_json
     from preflight.judging.judge_host import judge_host
 
     seen = judge_host(launch, root, timeout_seconds, [], TOPICS)
@@ -153,7 +152,6 @@ def print_osv(zip_path: str | None) -> int:
 
     from preflight.advisories.records import advisories as records
     from preflight.advisories.records import as_osv, for_scanners
-    from preflight.base.output import say
 
     if zip_path is None:
         say(json.dumps([as_osv(record) for record in records()], indent=2))

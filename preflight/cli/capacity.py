@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.base.output import Progress, columns, output_to, painter, say, say_json
 from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command
 from preflight.cli.formats import with_formats
@@ -20,6 +21,7 @@ from preflight.cli.options import (
     NumberOption,
     with_host,
     with_launch,
+    with_workload,
 )
 
 # As preflight.traces.generate.PROFILES, which is imported where it is used.
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
     from preflight.capacity.answer import CapacityAnswer
     from preflight.capacity.trace_answer import TraceAnswer
+    from preflight.capacity.workload import WorkloadOptions
     from preflight.inputs.launch_words import LaunchWords
 
 
@@ -64,10 +67,7 @@ if TYPE_CHECKING:
     "--new-tokens-per-second", type=NumberOption(0, 1e12, min_open=True),
     help="Tokens that the servers compute: shows what is written to each tier, and read, at that.",
 )  # fmt: skip
-@click.option("--clients", type=int, help="Conversations at once.")
-@click.option("--rounds", type=int, help="Questions of each conversation.")
-@click.option("--request-length", type=int, help="Tokens of a question.")
-@click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
+@with_workload
 @click.option(
     "--workload", metavar="COMMAND",
     help="The workload as bench_multiturn.py's command line. Default: the one in the launch. Or a "
@@ -100,10 +100,7 @@ def capacity(
     routing: str | None,
     prefill_tokens_per_second: float | None,
     new_tokens_per_second: float | None,
-    clients: int | None,
-    rounds: int | None,
-    request_length: int | None,
-    output_length: int | None,
+    numbers: WorkloadOptions,
     workload: str | None,
     nodes_in_cluster: int | None,
     other_segments: int,
@@ -129,10 +126,8 @@ def capacity(
     from checks.capture.secrets import public
     from preflight.base import exit_codes
     from preflight.base.envelope import envelope
-    from preflight.base.output import output_to, say, say_json
     from preflight.capacity.answer import CapacityRequest, capacity_of
     from preflight.capacity.deployment import Cluster
-    from preflight.capacity.workload import WorkloadOptions
 
     kind = workload if workload in KINDS else None
     if kind is not None:
@@ -152,7 +147,7 @@ def capacity(
             raise UsageError(f"{name} is about a trace: give --trace FILE, or --workload chat")
     asked = CapacityRequest(
         Cluster(nodes_in_cluster, other_segments),
-        WorkloadOptions(clients, rounds, request_length, output_length, workload),
+        numbers._replace(command=workload),
         eviction_watermark,
         new_tokens_per_second,
     )
@@ -173,7 +168,6 @@ def capacity(
         return exit_codes.UNKNOWN
     replayed = None
     if trace is not None or kind is not None:
-        from preflight.base.output import Progress
         from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answers
         from preflight.traces.formats import open_trace
         from preflight.traces.generate import profile_trace
@@ -224,7 +218,6 @@ def _text(
     answer: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
 ) -> str:
     """Return the answer for a terminal, with the replayed trace if there is one."""
-    from preflight.base.output import columns, painter
     from preflight.capacity.report import capacity_text
     from preflight.pictures.bars import draws_blocks
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.base.output import columns, output_to, painter, say, say_json
 from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
 from preflight.cli.formats import PROTOCOLS, with_formats
@@ -83,7 +84,6 @@ def check(
     formats = [name for name, _ in answers]
     protocol = next((name for name in formats if name in PROTOCOLS), "native")
     _refuse_two_outputs(protocol, fail_on, formats, memory_map, plain)
-    from preflight.base.output import output_to, say, say_json
     from preflight.check.answer import checked
     from preflight.check.forms import exit_code, report_object
 
@@ -135,7 +135,6 @@ def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
     """Return the answer in the format ``name``."""
-    from preflight.base.output import columns, painter
     from preflight.check.forms import protocol_line, report_junit
 
     if name == "junit":
@@ -196,7 +195,6 @@ def _refuse_two_outputs(
 def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
     """Write the answer to lock; a failing or unknown answer is nothing to hold to."""
     from checks.base.finding import Status
-    from preflight.base.output import say
     from preflight.base.within import save
     from preflight.diff.full_answer import full_answer, locked_text
 

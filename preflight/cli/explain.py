@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
+from preflight.base.output import columns, painter, say, say_json
+from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.cli.checks_options import CheckId
 from preflight.cli.commands import command
@@ -176,7 +178,6 @@ def explain(
     quoted = any(part in words for part in parts)
     named = len(words.split()) == 1 and any(mark in words for mark in ".-/")
     if named and words not in lines and not quoted:
-        from preflight.base.usage_error import UsageError
         from preflight.check.answer import nearest
 
         near = nearest(words, (*every.ids, *notices(), *lines))
@@ -223,7 +224,6 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
     """Return an explanation with the findings of the host below."""
     if report is None:
         return text
-    from preflight.base.output import columns, painter
     from preflight.check.to_text import report_text
 
     if not report.rows:  # a rule, which has no answer where it finds nothing
@@ -239,7 +239,6 @@ def say_object(
 ) -> None:
     """Print an explanation, with the findings of the host if any, as one JSON object."""
     from preflight.base.envelope import envelope
-    from preflight.base.output import say_json
 
     launch = host = None
     if report is not None:
@@ -263,7 +262,6 @@ def is_piped(stream: TextIO) -> bool:
 def print_list(as_json: bool) -> int:
     """Print the id of every check and rule, and what it asks or finds."""
     from preflight.base.envelope import envelope
-    from preflight.base.output import columns, say, say_json
     from preflight.check.catalogue import catalogue
 
     rows = list_rows(catalogue())
@@ -304,7 +302,6 @@ def list_text(rows: list[dict[str, str]], width: int) -> str:
 
 def print_index(as_json: bool) -> int:
     """Print every known line with its cause."""
-    from preflight.base.output import columns, say
     from preflight.logs.by_words import About, about_object, index_rows, index_text
 
     if as_json:
@@ -319,7 +316,6 @@ def explain_page(
 ) -> int:
     """Print the page of a check, a rule, a record or a notice that there is."""
     from preflight.advisories.records import advisory
-    from preflight.base.output import columns, say
     from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
     from preflight.launches.source import notices
 
@@ -351,8 +347,6 @@ def explain_words(
 
     Raises UsageError if there is none.
     """
-    from preflight.base.output import columns, painter, say
-    from preflight.base.usage_error import UsageError
     from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
@@ -386,7 +380,6 @@ MOST_FILES = 500
 
 def files_of(paths: Iterable[str]) -> list[str]:
     """Return the files, those of a folder (not below it) by name. Raises UsageError."""
-    from preflight.base.usage_error import UsageError
 
     files: list[str] = []
     for path in paths:
@@ -406,8 +399,6 @@ def explain_log_files(
     paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbose: bool
 ) -> int:
     """Print what is known of logs; returns 0, 1 or 2. Raises UsageError if one does not exist."""
-    from preflight.base.output import columns, painter, say
-    from preflight.base.usage_error import UsageError
     from preflight.logs.explain import explanations_object, explanations_text, read_logs
     from preflight.logs.search import Bounded, read_blocks, why_no_log, why_no_text
 

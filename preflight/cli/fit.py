@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from checks.base.unknown import Unknown
+from preflight.base import exit_codes
+from preflight.base.output import Progress, columns, output_to, painter, say, say_json
 from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
 from preflight.cli.formats import with_formats
@@ -21,6 +24,7 @@ from preflight.cli.options import (
     Integer,
     with_described_host,
     with_launch,
+    with_workload,
 )
 
 if TYPE_CHECKING:
@@ -60,10 +64,7 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
     "to each.",
 )  # fmt: skip
 @click.option("--trace", metavar="FILE", help="Recorded requests, as the workload.")
-@click.option("--clients", type=int, help="The workload's conversations at once.")
-@click.option("--rounds", type=int, help="Questions of each conversation.")
-@click.option("--request-length", type=int, help="Tokens of a question.")
-@click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
+@with_workload
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @click.option(
     "--keep", type=Keep(), default="10gb", show_default=True,
@@ -90,10 +91,7 @@ def fit(
     *,
     goal: str | None,
     trace: str | None,
-    clients: int | None,
-    rounds: int | None,
-    request_length: int | None,
-    output_length: int | None,
+    numbers: WorkloadOptions,
     plain: bool,
     keep: int | float,
     model: str | None,
@@ -125,10 +123,7 @@ def fit(
     launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64
     usage error; 70 a defect of this program.
     """
-    from checks.base.unknown import Unknown
     from checks.capture.root_names import is_description
-    from preflight.base import exit_codes
-    from preflight.base.output import output_to, say, say_json
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
     from preflight.fit.fit_launch import first_launch, fitted, with_first_launch
@@ -139,7 +134,6 @@ def fit(
     if goal == "hits" and trace is None:
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
     goal = "best" if goal == "hits" else goal
-    numbers = WorkloadOptions(clients, rounds, request_length, output_length)
     if buffer_only and model is None:
         raise click.UsageError("--buffer-only goes with --model; a launch says it itself")
     has_workload = trace is not None or any(number is not None for number in numbers)
@@ -212,7 +206,6 @@ def fit(
 def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
     """Print the answer in one format."""
     from checks.capture.secrets import public
-    from preflight.base.output import columns, painter, say, say_json
 
     hits = answered.answered
     if format_ == "json":
@@ -251,12 +244,9 @@ def _machines(
     answers: Answers,
 ) -> int:
     """Say which hosts keep a part of a workload; return the exit code."""
-    from checks.base.unknown import Unknown
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError
     from checks.capture.secrets import public
-    from preflight.base import exit_codes
-    from preflight.base.output import Progress, columns, output_to, say, say_json
     from preflight.base.usage_error import UsageError
     from preflight.fit.machines import machines, machines_object, machines_text
 

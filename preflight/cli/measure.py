@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.base.output import json_text, say, say_json
 from preflight.cli.commands import command
 from preflight.cli.options import (
     COLOR,
@@ -164,7 +165,6 @@ def measure(
     broken off; 64 usage error; 70 a defect of this program; 130 interrupted.
     """
     from preflight.base.envelope import envelope
-    from preflight.base.output import json_text, say, say_json
     from preflight.base.within import save as saved
     from preflight.measuring import measure as run
     from preflight.measuring.report import answer_object, answer_text
@@ -225,7 +225,6 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.base.envelope import envelope
-    from preflight.base.output import say, say_json
     from preflight.measuring.kills import survival_object, survival_text
 
     if isinstance(survival, Unknown):
@@ -249,7 +248,6 @@ def _rehearsed(
     scale: every size is divided by it. step_seconds: the time limit of each step.
     """
     from preflight.base.envelope import envelope
-    from preflight.base.output import say, say_json
     from preflight.rehearsal.rehearse import rehearse
     from preflight.rehearsal.report import answer_object, answer_text
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.base.within import limit_seconds, save, within
 from preflight.cli.commands import command
 from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, ROOT, NumberOption, with_launch
 
@@ -79,7 +80,6 @@ def observe(
 
     from preflight.base.envelope import envelope
     from preflight.base.output import say, say_json
-    from preflight.base.within import limit_seconds, save
     from preflight.observing.metrics_file import metrics_text
     from preflight.observing.report import observation_object, observation_text
 
@@ -122,7 +122,6 @@ def observed(
 
     from checks.base.finding import Status
     from checks.base.root import Root
-    from preflight.base.within import limit_seconds, within
     from preflight.inputs.host_source import open_host, size_and_needs
     from preflight.observing.comparison import findings
     from preflight.observing.devices import gpu_findings, traffic_findings

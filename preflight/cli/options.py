@@ -19,6 +19,7 @@ from preflight.cli.formats import AnyParamType as AnyParamType
 from preflight.cli.formats import FileName
 
 if TYPE_CHECKING:
+    from preflight.capacity.workload import WorkloadOptions
     from preflight.inputs.launch_words import LaunchWords
 
 Parameter = click.Parameter | None
@@ -309,6 +310,24 @@ def _launch_words(
     names = {"nic_numa_nodes": "nic_nodes", "rank_numa_nodes": "rank_nodes"}
     given = {names.get(name, name): value for name, value in words.items()}
     return LaunchWords(launch, **given, model_config=model_config, gpu_bytes=gpu_memory)
+
+
+def with_workload(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the numbers of a workload: ``numbers: WorkloadOptions``."""
+
+    def made(**options: Any) -> WorkloadOptions:
+        from preflight.capacity.workload import WorkloadOptions
+
+        return WorkloadOptions(**options)
+
+    adding = with_options(
+        click.option("--clients", type=int, help="Conversations at once."),
+        click.option("--rounds", type=int, help="Questions of each conversation."),
+        click.option("--request-length", type=int, help="Tokens of a question."),
+        click.option("--output-length", type=int, help="Tokens of an answer. Default: 1."),
+    )
+    names = ("clients", "rounds", "request_length", "output_length")
+    return adding(gathered(function, "numbers", made, *names))
 
 
 def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

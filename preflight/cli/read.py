@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import NoLaunchError
+from preflight.base.within import within
 from preflight.cli.commands import command
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch, with_verbosity
 
@@ -72,7 +74,6 @@ def read(
     or use one key for different bytes; 3 for two it is not known.
     """
     if record:
-        from preflight.base.output import say
         from preflight.inputs.recorded_launch import recorded_launch
 
         recorded = recorded_launch(launch)
@@ -85,8 +86,6 @@ def read(
         return print_keys(launch, root, timeout_seconds, as_json, color)
     from checks.capture.secrets import public
     from preflight.base.envelope import envelope
-    from preflight.base.output import columns, painter, say, say_json
-    from preflight.base.within import within
     from preflight.inputs.host_source import open_host
     from preflight.reading.answer import reading_object, reading_text
     from preflight.reading.understood import read_whole
@@ -111,8 +110,6 @@ def print_keys(
     """Print the keys of every process that stores KV cache, and how those of each two relate."""
     from checks.capture.secrets import public
     from preflight.base.envelope import envelope
-    from preflight.base.output import columns, painter, say, say_json
-    from preflight.base.within import within
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches
     from preflight.reading.understood import sentence

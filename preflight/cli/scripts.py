@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from preflight.base.output import say
 from preflight.cli.commands import command
 from preflight.cli.options import FILE, FILE_TIMEOUT
 
@@ -20,7 +21,6 @@ COMPLETED = ("mooncake-preflight", "mooncake-hicache-sizing")
 @click.argument("name", required=False)
 def schema(name: str | None) -> int:
     """Print the JSON Schema of what a command prints with --json; without NAME, all names."""
-    from preflight.base.output import say
     from preflight.base.usage_error import UsageError
 
     names = sorted(file.name.removesuffix(_ENDING) for file in FOLDER.glob(f"*{_ENDING}"))
@@ -49,7 +49,6 @@ def bundle(*, file: str) -> int:
 
     Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
     """
-    from preflight.base.output import say
     from preflight.base.within import limit_seconds, save
     from preflight.fleet.remote.program import zipapp
 
@@ -69,8 +68,6 @@ def bundle(*, file: str) -> int:
 def completion(shell: str) -> int:
     """Print what makes a shell complete options, files and ids of both commands."""
     from click.shell_completion import get_completion_class
-
-    from preflight.base.output import say
 
     completion_class = get_completion_class(shell)
     assert completion_class is not None  # click knows these three

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from preflight.base.output import Progress, columns, say, say_json
 from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
 from preflight.cli.options import FILE_TIMEOUT, JSON, Integer
 
@@ -67,7 +68,6 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     this program.
     """
     from preflight.base.envelope import envelope
-    from preflight.base.output import Progress, columns, say, say_json
     from preflight.traces.describe import described, described_object, described_text
     from preflight.traces.formats import open_trace
 
@@ -95,7 +95,6 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
     import secrets
     from itertools import islice
 
-    from preflight.base.output import Progress, say
     from preflight.traces.describe import mooncake_lines
     from preflight.traces.formats import open_trace
 

@@ -30,16 +30,13 @@ RECORD_SCHEMA = "mooncake-preflight/launch-record/v1"
 
 
 class Host(NamedTuple):
-    """root: asked each thing once. environment: of the launch, the captured one for a capture.
+    """A host to judge a launch on: a machine, a tree, a capture, or a description."""
 
-    capture: None on a machine or a tree of files. described: None for a host that was there.
-    """
-
-    root: RecordingRoot
+    root: RecordingRoot  # asked each thing once
     name: str
-    environment: Mapping[str, str]
-    capture: Capture | None
-    described: DescribedRoot | None = None
+    environment: Mapping[str, str]  # of the launch, the captured one for a capture
+    capture: Capture | None  # None on a machine or a tree of files
+    described: DescribedRoot | None = None  # None for a host that was there
 
     @property
     def extras(self) -> Mapping[str, Any]:
@@ -73,19 +70,13 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.processes.processes import LaunchOptions
+    from preflight.inputs.written_launch import options_of
 
-    version = host.extras.get("mooncake_version")
-    given_options = LaunchOptions(
-        None,
-        words.nic_nodes,
-        words.rank_nodes,
-        words.mooncake_version or (version if isinstance(version, str) else None),
-        words.sglang_version,
-        words.model_config,
-        words.gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
-        captured_installed(host),
-        host_group=words.host_group,
+    version, gpu_bytes = host.extras.get("mooncake_version"), words.gpu_bytes
+    given_options = options_of(words)._replace(
+        mooncake_version=words.mooncake_version or (version if isinstance(version, str) else None),
+        gpu_bytes=gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
+        installed=captured_installed(host),
     )
     if words.words and carried is None:
         from preflight.inputs.written_launch import read_launch
@@ -141,17 +132,13 @@ def _record_in(words: LaunchWords) -> dict[str, Any] | None:
 
 
 class Sized(NamedTuple):
-    """The launch held against the host, and what it needs.
-
-    needs: where a pool is known between two bounds, at the upper one; least_needs: at the lower,
-    None if it is the same. launch, options: what was sized.
-    """
+    """The launch held against the host, and what it needs."""
 
     sizing: LaunchSizing
-    needs: LaunchNeeds
-    least_needs: LaunchNeeds | None
-    launch: WrittenLaunch
-    options: LaunchOptions
+    needs: LaunchNeeds  # if a pool is known between two bounds, at the upper one
+    least_needs: LaunchNeeds | None  # at the lower bound, None if it is the same
+    launch: WrittenLaunch  # what was sized
+    options: LaunchOptions  # by which it was sized
 
 
 def size_and_needs(

@@ -7,11 +7,7 @@ if TYPE_CHECKING:
 
 
 class LaunchWords(NamedTuple):
-    """The launch as the command line gives it; ``words`` is empty without one.
-
-    is_command: they are a command however few; else one word alone is a file to read. by_program:
-    name the processes by their program and place among those, not by the line that starts them.
-    """
+    """The launch as the command line gives it; ``words`` is empty without one."""
 
     words: tuple[str, ...] = ()
     env_files: tuple[str, ...] = ()
@@ -21,9 +17,9 @@ class LaunchWords(NamedTuple):
     sglang_version: str | None = None
     model_config: str | None = None
     gpu_bytes: int | None = None
-    is_command: bool = False
+    is_command: bool = False  # a command however few words; else one word is a file
     host_group: str | None = None
-    by_program: bool = False
+    by_program: bool = False  # name processes by program and place, not by their line
 
 
 class Waiver(NamedTuple):
@@ -43,18 +39,13 @@ class Waiver(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The choice of checks. only, skip: patterns over ids (``rdma.*``).
+    """The choice of checks."""
 
-    ignore: waivers of the command line. waivers: a file of more, each with a reason and a last
-    day, or None. locked: the waivers of a lock; one of the command line for the same check
-    replaces it.
-    """
-
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    ignore: tuple[Waiver, ...] = ()
-    waivers: str | None = None
-    locked: tuple[Waiver, ...] = ()
+    only: tuple[str, ...] = ()  # patterns over ids (rdma.*)
+    skip: tuple[str, ...] = ()  # patterns over ids
+    ignore: tuple[Waiver, ...] = ()  # waivers of the command line
+    waivers: str | None = None  # a file of more, each with a reason and a last day
+    locked: tuple[Waiver, ...] = ()  # of a lock; --ignore for the same check replaces it
 
 
 ALL_CHECKS = Chosen()

@@ -206,6 +206,12 @@ def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> L
     return with_regular_memory(sizing, options, root)
 
 
+def options_of(words: LaunchWords) -> LaunchOptions:
+    """Return the options of a launch that the command line gives."""
+    mine = words._asdict()
+    return LaunchOptions(**{name: mine[name] for name in LaunchOptions._fields if name in mine})
+
+
 def size_launch_words(
     words: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
@@ -214,17 +220,8 @@ def size_launch_words(
     available_bytes: a pool of huge pages in place of the kernel's.
     """
     launch = read_launch(words.words, words.env_files, environment, root)
-    options = LaunchOptions(
-        available_bytes,
-        words.nic_nodes,
-        words.rank_nodes,
-        words.mooncake_version,
-        words.sglang_version,
-        words.model_config,
-        words.gpu_bytes,
-        installed_there(launch.reading, root),
-        host_group=words.host_group,
-    )
+    installed = installed_there(launch.reading, root)
+    options = options_of(words)._replace(available_bytes=available_bytes, installed=installed)
     sizing = size_written(launch, options, root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
     if empty and sizing.unread:

@@ -1,9 +1,11 @@
 """What can be found wrong in a launch: the rules of a topic's page, and the findings they make."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
+from functools import partialmethod
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown, UnknownFactError
@@ -15,27 +17,18 @@ from preflight.sglang.model_geometry import ModelGeometry
 
 
 class Severity(Enum):
-    """The effect of a finding on the process.
+    """The effect of a finding on the process."""
 
-    fail: the process refuses it. dies: it starts, and ends by itself. corrupts: it runs, and gives
-    wrong data. unused: it runs, and a tier that was asked for is not used. warn: it runs, not as
-    written. note: worth knowing.
-    """
-
-    FAIL = "fail"
-    DIES = "dies"
-    CORRUPTS = "corrupts"
-    UNUSED = "unused"
-    WARN = "warn"
-    NOTE = "note"
+    FAIL = "fail"  # the process refuses it
+    DIES = "dies"  # it starts, and ends by itself
+    CORRUPTS = "corrupts"  # it runs, and gives wrong data
+    UNUSED = "unused"  # it runs, and a tier that was asked for is not used
+    WARN = "warn"  # it runs, not as written
+    NOTE = "note"  # worth knowing
 
 
 class Rule(NamedTuple):
-    """A rule's stable id, what it finds, what follows from that, and what to do instead.
-
-    before, after: words of a launch in which the rule holds, and the words that mend the launch;
-    "" if words alone do not mend it: it takes another release, for example.
-    """
+    """A rule's stable id, what it finds, what follows from that, and what to do instead."""
 
     id: str
     severity: Severity
@@ -43,8 +36,8 @@ class Rule(NamedTuple):
     consequence: str
     remedy: str
     source: str  # where the consumer's behaviour was read or seen
-    before: str = ""
-    after: str = ""
+    before: str = ""  # words of a launch in which the rule holds
+    after: str = ""  # the words that mend it; "" if words alone do not
 
 
 class RuleFinding(NamedTuple):
@@ -65,18 +58,14 @@ class Seen(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """The model of a server, Unknown if it was not read, and the two releases that it runs.
-
-    sglang_unsure, mooncake_assumed, mooncake_newer: why the release may be another one, or may
-    behave like no known release; "" if it is certain.
-    """
+    """The model of a server, Unknown if it was not read, and the two releases that it runs."""
 
     geometry: ModelGeometry | Unknown
     sglang: SglangRelease
     mooncake: MooncakeRelease
-    sglang_unsure: str = ""
-    mooncake_assumed: str = ""
-    mooncake_newer: str = ""
+    sglang_unsure: str = ""  # why the release may be another one; "" if it is certain
+    mooncake_assumed: str = ""  # the same of Mooncake
+    mooncake_newer: str = ""  # why it may behave like no known release
 
 
 Check = Callable[..., Iterable[Seen]]
@@ -114,11 +103,7 @@ class RuleSet:
         path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
-        self.checks: dict[str, list[tuple[Rule, Check]]] = {
-            "launch": [],
-            "released": [],
-            "memory": [],
-        }
+        self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
     def _adds(self, about: str, id_: str) -> Adds:
         """Return a decorator: its function checks rule ``id_``."""
@@ -129,14 +114,9 @@ class RuleSet:
 
         return add
 
-    def launch(self, id_: str) -> Adds:
-        return self._adds("launch", id_)
-
-    def released(self, id_: str) -> Adds:
-        return self._adds("released", id_)
-
-    def memory(self, id_: str) -> Adds:
-        return self._adds("memory", id_)
+    launch = partialmethod(_adds, "launch")
+    released = partialmethod(_adds, "released")
+    memory = partialmethod(_adds, "memory")
 
     def process(self, id_: str) -> Adds:
         """Return a decorator: its function checks rule ``id_`` for each process of a launch."""
@@ -144,11 +124,11 @@ class RuleSet:
         def add(check: Check) -> Check:
             """Register ``check`` for each process."""
 
-            @self.launch(id_)
             def of_processes(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 for process in processes:
                     yield from _placed(check(process), process.command.origin)
 
+            self._adds("launch", id_)(of_processes)
             return check
 
         return add

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from checks.base.finding import Kind
+from checks.base.finding import Kind, Setting
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -84,9 +84,9 @@ def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
     """Yield the steps that write kernel files; a size is never lowered."""
-    for setting in plan.of(Kind.SYSCTL, Kind.SYSFS):
+    for setting in (each.setting for each in plan.planned(Kind.SYSCTL, Kind.SYSFS) if each.change):
         path = _path(setting)
-        if path is None or path.endswith(_NR) or not setting.change:
+        if path is None or path.endswith(_NR):
             continue
         now = root.word(path)
         before = None if isinstance(now, Unknown) else " ".join(now.split())
@@ -97,7 +97,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
         yield ApplyStep("value", path, before, setting.wanted, setting.name)
 
 
-def _path(setting: Planned) -> str | None:
+def _path(setting: Setting) -> str | None:
     """Return the kernel file of a setting, None if it is not for apply."""
     if setting.name in (NR_HUGEPAGES, *ORDERS):
         return None
@@ -115,7 +115,7 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
     unit = systemd and needs_unit(plan)
     if unit:
         rendered.append((UNIT_FILE, sysfs(plan, names).text))
-    changing = (s for s in plan.of(Kind.ULIMIT) if s.change and s.scope is Scope.RUNTIME)
+    changing = (s for s in plan.planned(Kind.ULIMIT) if s.change and s.scope is Scope.RUNTIME)
     if any(not setting.setting.unit for setting in changing):
         rendered.append((LIMITS_FILE, _with_rows(limits(plan, names).text, writer)))
     for limited in sorted(unit_limits(plan)) if systemd else ():
@@ -142,14 +142,15 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
     """Yield each unmet setting that apply leaves, with the command for it."""
     done = {step.path for step in steps}
     pools = {target.file for target in plan.pools}
-    for setting in plan.settings:
-        if not setting.change or setting.name in (NR_HUGEPAGES, *ORDERS):
+    for planned in plan.settings:
+        setting = planned.setting
+        if not planned.change or setting.name in (NR_HUGEPAGES, *ORDERS):
             continue
         path = _path(setting)
         if path is not None and (path in done or path in pools or path.endswith(_NR)):
             continue
         if path is None or setting.kind not in (Kind.SYSCTL, Kind.SYSFS):
-            yield setting, _how(plan, setting, done)
+            yield planned, _how(plan, planned, done)
 
 
 def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
@@ -158,7 +159,7 @@ def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
     if unit:
         words = f"systemctl daemon-reload && {line(restart(unit))}"
         return words if drop_in(unit) in done else f"apply --persist, then {words}"
-    if setting.kind is Kind.ULIMIT and setting.scope is Scope.RUNTIME:
+    if setting.setting.kind is Kind.ULIMIT and setting.scope is Scope.RUNTIME:
         if LIMITS_FILE in done:
             return "log in again, or plan --format systemd for a service"
         return "plan --format limits (or apply --persist) for logins, systemd for a service"

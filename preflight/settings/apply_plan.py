@@ -23,14 +23,11 @@ NAME = "mooncake-preflight apply"
 
 
 class Consent(NamedTuple):
-    """dry_run: make no change.
+    """What the user asked of apply."""
 
-    yes: do not ask. as_json: standard output is for one object alone.
-    """
-
-    dry_run: bool = False
-    yes: bool = False
-    as_json: bool = False
+    dry_run: bool = False  # make no change
+    yes: bool = False  # do not ask
+    as_json: bool = False  # standard output is for one object alone
 
 
 class Account(NamedTuple):
@@ -197,13 +194,13 @@ def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
         say("left for you:", err=consent.as_json)
         for setting, how in steps.left:
             wanted = wanted_text(setting.setting) or "removed"
-            change = f"{setting.now or 'not set'} -> {wanted}: {how}"
+            change = f"{setting.setting.now or 'not set'} -> {wanted}: {how}"
             say(f"  {setting.setting.label}: {change}", err=consent.as_json)
     for note in overruled(plan) if persist else ():
         say(note, err=consent.as_json)
-    passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]
+    passing = [s for s in plan.planned(Kind.SYSCTL, Kind.SYSFS) if not s.lasts]
     if passing and not persist:
-        names = ", ".join(dict.fromkeys(setting.name for setting in passing))
+        names = ", ".join(dict.fromkeys(each.setting.name for each in passing))
         say(f"until the next boot: {names}; --persist makes it last", err=consent.as_json)
 
 
@@ -240,7 +237,7 @@ def apply_object(account: Account) -> dict[str, Any]:
         ],
         "left": [
             {"name": of.label, "now": now, "wanted": wanted_text(of), "how": how}
-            for of, now, how in ((left.setting, left.now, how) for left, how in account.left)
+            for of, now, how in ((x.setting, x.setting.now, how) for x, how in account.left)
         ],
         "done": account.done,
         "taken_back": account.taken_back,

@@ -90,17 +90,12 @@ Lines = list[Line]
 
 
 class Context(NamedTuple):
-    """Where the commands are to be run.
+    """Where the commands are to be run."""
 
-    container: "" on the machine itself, else docker, podman, kubernetes, or another runtime's name;
-    compose for a service that a compose file describes.
-    root: user 0, who needs no sudo. systemd: units hand limits on here. packages: apt-get, dnf, "".
-    """
-
-    container: str = ""
-    root: bool = False
-    systemd: bool = True
-    packages: str = ""
+    container: str = ""  # "": the machine itself; a runtime's name; compose: of a compose file
+    root: bool = False  # user 0, who needs no sudo
+    systemd: bool = True  # units hand limits on here
+    packages: str = ""  # apt-get, dnf or ""
 
     @property
     def sudo(self) -> str:

@@ -213,9 +213,9 @@ def _pool_nodes(hugetlb: HugetlbFacts | Unknown) -> tuple[int, ...]:
 
 def _place(setting: Planned) -> tuple[int, str, list[str | int]]:
     """Return a key that sorts by scope, kind and name, numbers in names as numbers."""
-    parts = re.split(r"(\d+)", setting.name)
+    parts = re.split(r"(\d+)", setting.setting.name)
     name = [int(part) if at % 2 else part for at, part in enumerate(parts)]
-    return list(Scope).index(setting.scope), setting.kind.value, name
+    return list(Scope).index(setting.scope), setting.setting.kind.value, name
 
 
 class _Lasting:
@@ -362,9 +362,10 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "changes": sum(setting.change for setting in plan.settings),
         "settings": [
             {
-                **fields(setting, "scope", "kind"),
+                **fields(setting, "scope"),
+                **fields(setting.setting, "kind"),
                 "name": setting.setting.label,
-                "now": setting.now,
+                "now": setting.setting.now,
                 "wanted": wanted_text(setting.setting),
                 **fields(setting, "change", "reasons"),
                 "survives_reboot": setting.lasts,

@@ -41,33 +41,14 @@ class Wish(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One setting of the plan, with who sets it and why.
-
-    change: the host is known to differ. lasts, how: whether a reboot keeps it, and by what.
-    """
+    """One setting of the plan, with who sets it and why."""
 
     setting: Setting
     scope: Scope
-    change: bool
+    change: bool  # the host is known to differ
     reasons: tuple[Reason, ...]
-    lasts: bool
-    how: str
-
-    @property
-    def kind(self) -> Kind:
-        return self.setting.kind
-
-    @property
-    def name(self) -> str:
-        return self.setting.name
-
-    @property
-    def wanted(self) -> str:
-        return self.setting.wanted
-
-    @property
-    def now(self) -> str:
-        return self.setting.now
+    lasts: bool  # a reboot keeps it
+    how: str  # by what a reboot keeps it
 
 
 class PoolTarget(NamedTuple):
@@ -113,56 +94,46 @@ class Gap(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """The manifest or Compose service that describes the launch's container; "" without one.
+    """The manifest or Compose service that describes the launch's container; "" without one."""
 
-    kind: Deployment and others of Kubernetes, or "". container: the name of the container, or of
-    the service. The rest is what the description has already: capabilities, GPUs enough for its
-    ranks, device files of RDMA.
-    """
-
-    kind: str = ""
-    container: str = ""
-    capabilities: tuple[str, ...] = ()
-    has_gpus: bool = False
-    has_rdma: bool = False
+    kind: str = ""  # Deployment and others of Kubernetes, or ""
+    container: str = ""  # the name of the container, or of the service
+    capabilities: tuple[str, ...] = ()  # those that the description has already
+    has_gpus: bool = False  # the description has GPUs enough for the ranks
+    has_rdma: bool = False  # the description has device files of RDMA
 
 
 class Plan(NamedTuple):
-    """All settings of a launch on a host, with those that are made already.
+    """All settings of a launch on a host, with those that are made already."""
 
-    source: the launch's name, or "". default_page_bytes: the kernel's. pool_nodes: NUMA nodes with
-    memory. writers: those that set the pools at boot, in order. conflicts: two wanted values, and
-    the one taken. left_out: variables that are not shown. impossible: why the missing pages cannot
-    be had now, or help nobody. too_large: why not after a boot either. undecided: unread facts that
-    decide whether pages may be taken. workload: the description that a patch is merged into.
-    unread: parts of the launch without a setting. processes: of the launch.
-    """
-
-    source: str
+    source: str  # the launch's name, or ""
     settings: tuple[Planned, ...]
     pools: tuple[PoolTarget, ...]
-    default_page_bytes: int | Unknown
-    pool_nodes: tuple[int, ...]
-    writers: tuple[PoolWriter, ...]
+    default_page_bytes: int | Unknown  # the kernel's
+    pool_nodes: tuple[int, ...]  # NUMA nodes with memory
+    writers: tuple[PoolWriter, ...]  # those that set the pools at boot, in order
     kernel: tuple[int, int] | Unknown
     gaps: tuple[Gap, ...]
-    conflicts: tuple[str, ...]
-    left_out: tuple[str, ...]
-    impossible: tuple[str, ...]
-    undecided: tuple[str, ...]
+    conflicts: tuple[str, ...]  # two wanted values, and the one taken
+    left_out: tuple[str, ...]  # variables that are not shown
+    impossible: tuple[str, ...]  # why the missing pages cannot be had now, or help nobody
+    undecided: tuple[str, ...]  # unread facts that decide whether pages may be taken
     context: Context
-    workload: Workload = Workload()
-    too_large: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    processes: tuple[LaunchProcess, ...] = ()
+    workload: Workload = Workload()  # the description that a patch is merged into
+    too_large: tuple[str, ...] = ()  # why not after a boot either
+    unread: tuple[str, ...] = ()  # parts of the launch without a setting
+    processes: tuple[LaunchProcess, ...] = ()  # of the launch
 
     @property
     def grows(self) -> bool:
         """Return whether a pool must take pages that the host has not given it yet."""
         return any(target.grows for target in self.pools)
 
-    def of(self, *kinds: Kind) -> tuple[Planned, ...]:
-        return tuple(setting for setting in self.settings if setting.kind in kinds)
+    def of(self, *kinds: Kind) -> tuple[Setting, ...]:
+        return tuple(each.setting for each in self.planned(*kinds))
+
+    def planned(self, *kinds: Kind) -> tuple[Planned, ...]:
+        return tuple(each for each in self.settings if each.setting.kind in kinds)
 
     def value(self, kind: Kind, name: str) -> str | None:
         """Return the wanted value of a setting; None if the plan has no such setting."""

@@ -22,19 +22,15 @@ class JournalError(Exception):
 
 
 class Entry(NamedTuple):
-    """One change. kind: value (a kernel file), file, link.
+    """One change."""
 
-    before: None if nothing was there. got: as read back, None while it is being made. boot: the
-    kernel's boot id. mode: a replaced file's permissions.
-    """
-
-    kind: str
+    kind: str  # value (a kernel file), file, link
     path: str
-    before: str | None
+    before: str | None  # None if nothing was there
     wanted: str
-    got: str | None
-    boot: str
-    mode: int | None = None
+    got: str | None  # as read back, None while the change is being made
+    boot: str  # the kernel's boot id
+    mode: int | None = None  # a replaced file's permissions
 
 
 def state_folder(environment: Mapping[str, str], root: bool) -> str:
@@ -170,12 +166,12 @@ _NR = "/nr_hugepages"
 
 
 class Undone(NamedTuple):
-    """What became of an entry. settled: forget it. whole: as before. now: taken back in part."""
+    """What became of an entry."""
 
     text: str
-    settled: bool
-    whole: bool
-    now: str | None = None
+    settled: bool  # forget the entry
+    whole: bool  # as before
+    now: str | None = None  # what the value is if it was taken back in part
 
 
 def boot_id(root: Root) -> str:

@@ -43,6 +43,12 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_host(tmp_path_factory.mktemp("host"), plain_host())
 
 
+def test_an_answer_is_printed_once(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["check", "--only", "memory.overcommit", "--root", str(host)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and lines.count(lines[0]) == 1
+
+
 @pytest.mark.parametrize("redirections", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_exit_code(host: Path, redirections: str) -> None:
     """As an init or a supervisor starts programs; the same answer as with open ones."""

@@ -435,7 +435,7 @@ def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(host: Path, cap
     assert (host / SYSCTL_FILE.lstrip("/")).stat().st_mode & 0o777 == 0o644
     # The check of overcommit passes now, and asks for nothing any more.
     again = planned(host, MEMLOCK)
-    assert all(s.lasts for s in again.settings if s.kind in (Kind.SYSCTL, Kind.SYSFS))
+    assert all(s.lasts for s in again.planned(Kind.SYSCTL, Kind.SYSFS))
     capsys.readouterr()
     assert applied(YES, again, on, persist=True) == 0
     assert "nothing to change" in capsys.readouterr().out

@@ -33,7 +33,7 @@ LIMITED = ContainerLimits("run.sh:3", "docker")
 
 
 def named(found: Plan, name: str) -> Planned:
-    (setting,) = (setting for setting in found.settings if setting.name == name)
+    (setting,) = (setting for setting in found.settings if setting.setting.name == name)
     return setting
 
 
@@ -44,7 +44,9 @@ def test_what_passes_or_is_skipped_asks_for_nothing(tmp_path: Path) -> None:
     facts = plain_facts(tmp_path)
     setting = Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2")
     for status in Status:
-        names = {s.name for s in plan(None, facts, [finding(setting, status=status)]).settings}
+        names = {
+            s.setting.name for s in plan(None, facts, [finding(setting, status=status)]).settings
+        }
         wanting = status in (Status.FAIL, Status.UNKNOWN, Status.WARN)
         assert ("vm.overcommit_memory" in names) == wanting
 
@@ -58,9 +60,9 @@ def test_two_who_want_the_same_thing_are_one_setting_with_both_reasons(tmp_path:
             finding(MEMLOCK, "b.fails"),
         ],
     )
-    setting = named(found, "memlock")
-    assert (setting.wanted, setting.now) == ("unlimited", "8388608")
-    assert [reason.check for reason in setting.reasons] == ["b.fails", "a.warns"]
+    planned = named(found, "memlock")
+    assert (planned.setting.wanted, planned.setting.now) == ("unlimited", "8388608")
+    assert [reason.check for reason in planned.reasons] == ["b.fails", "a.warns"]
     assert found.conflicts == ()
 
 
@@ -93,7 +95,7 @@ def test_where_neither_serves_both_the_worse_finding_wins_and_it_is_said(tmp_pat
         finding(gid, "rdma.fails"),
     ]
     found = plan(None, plain_facts(tmp_path), findings)
-    assert named(found, "MC_GID_INDEX").wanted == "3"
+    assert named(found, "MC_GID_INDEX").setting.wanted == "3"
     assert found.conflicts == (
         "MC_GID_INDEX: rdma.fails wants '3' and rdma.warns wants '1': the plan has the first",
     )
@@ -144,8 +146,8 @@ def test_pools_are_planned_node_by_node_where_the_launch_binds(tmp_path: Path) -
     found = plan(launch(on_nodes(100, 150)), facts_on(tmp_path), [])
     name = "hugepages/hugepages-2048kB/nr_hugepages"
     assert [(t.node, t.pages, t.now_pages) for t in found.pools] == [(0, 100, 0), (1, 150, 0)]
-    assert named(found, f"{NODES}/node0/{name}").wanted == "100"
-    assert named(found, f"{NODES}/node1/{name}").wanted == "150"
+    assert named(found, f"{NODES}/node0/{name}").setting.wanted == "100"
+    assert named(found, f"{NODES}/node1/{name}").setting.wanted == "150"
     assert all(not named(found, f"{NODES}/node{node}/{name}").lasts for node in (0, 1))
 
 
@@ -251,7 +253,7 @@ def test_what_a_pod_has_too_little_of_is_a_change(tmp_path: Path) -> None:
     for given_, change in ((container, True), (enough, False)):
         process = rank(rdma=None, node=None, container=given_)
         found = plan(launch(anywhere(10), process), plain_facts(tmp_path / str(change)), [])
-        amounts = found.of(Kind.HUGEPAGES, Kind.MEMORY)
+        amounts = found.planned(Kind.HUGEPAGES, Kind.MEMORY)
         assert [setting.change for setting in amounts] == [change, change]
 
 
@@ -273,7 +275,7 @@ def test_a_variable_that_a_finding_mends_is_as_the_finding_wants_it(tmp_path: Pa
     mended = Setting(Kind.ENVIRONMENT, "MC_MTU", "1024", "4096")
     process = rank(rdma=None, environment={"MC_MTU": "4096"})
     found = plan(launch({}, process), plain_facts(tmp_path), [finding(mended)])
-    assert named(found, "MC_MTU").wanted == "1024"
+    assert named(found, "MC_MTU").setting.wanted == "1024"
     assert found.conflicts == ()
 
 

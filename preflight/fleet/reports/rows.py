@@ -47,16 +47,13 @@ class Trouble(Enum):
 
 
 class Unusable(NamedTuple):
-    """One unusable report, or several alike in one source.
-
-    line: of the first, 0 for a whole file. node: the report's node by its text or file name, or "".
-    """
+    """One unusable report, or several alike in one source."""
 
     source: str
-    line: int
+    line: int  # of the first, 0 for a whole file
     trouble: Trouble
     reason: str
-    node: str = ""
+    node: str = ""  # the report's node by its text or file name, or ""
     times: int = 1
 
     @property
@@ -146,26 +143,20 @@ class NodeLaunch(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """One report, or the row of a node without one.
-
-    origin: the file, with a line if it has several reports. whole: the report describes its
-    machine; otherwise only its findings count. unread: facts that the node could not read. boot:
-    the boot id, or ""; two names with one boot id are one machine. made_unix_seconds: by the node's
-    clock, or 0.
-    """
+    """One report, or the row of a node without one."""
 
     node: str
-    origin: str
-    made_unix_seconds: int
+    origin: str  # the file, with a line if it has several reports
+    made_unix_seconds: int  # by the node's clock, or 0
     status: str
     host: str = ""
-    boot: str = ""
+    boot: str = ""  # the boot id, or ""; two names with one boot id are one machine
     findings: Collection[FleetFinding] = ()
     facts: Collection[Fact] = ()
-    unread: Collection[str] = ()
+    unread: Collection[str] = ()  # facts that the node could not read
     rails: tuple[Rail, ...] | Unknown = Unread("not read")
     launch: NodeLaunch | None = None
-    whole: bool = False
+    whole: bool = False  # the report describes its machine; otherwise only its findings count
 
     @property
     def known_rails(self) -> tuple[Rail, ...]:

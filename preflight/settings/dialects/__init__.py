@@ -26,18 +26,13 @@ class Rendering(NamedTuple):
 
 
 class PlanFormat(NamedTuple):
-    """A format of the plan.
-
-    where: module of this package and function; "" for json, whose object has the exit code. topics:
-    gaps that refuse the format. launch: nothing can be rendered without a launch. takes_pages: the
-    rendering reserves pages, ``now`` or at ``boot``, and is refused like apply if the host cannot.
-    """
+    """A format of the plan."""
 
     says: str
-    where: str
-    topics: tuple[str, ...] = ()
-    launch: bool = False
-    takes_pages: str = ""
+    where: str  # module of this package and function; "" for json, whose object has the exit code
+    topics: tuple[str, ...] = ()  # gaps that refuse the format
+    launch: bool = False  # nothing can be rendered without a launch
+    takes_pages: str = ""  # pages are reserved "now" or at "boot": refused if the host cannot
 
 
 _PAGES, _CONTAINER = ("pages",), ("devices", "environment")

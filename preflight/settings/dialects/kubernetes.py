@@ -134,8 +134,8 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
             f"{names.rdma_resource} is what the RDMA device plugin calls its resource: "
             "--rdma-resource names another"
         )
-    for setting in plan.of(Kind.MEMORY):
-        notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have measured")
+    for planned in plan.planned(Kind.MEMORY):
+        notes.append(f"memory: {planned.reasons[0].text}: raise it to what you have measured")
     if plan.pools:
         text = "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
         notes.append(text)

@@ -22,17 +22,16 @@ _NOTHING = "the plan has no limit to set"
 
 def ulimits(plan: Plan) -> dict[str, str]:
     """Return the limits of the launch's own processes by name: bytes, a count, or ``unlimited``."""
-    limits = (setting for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit)
-    return {setting.name: setting.wanted for setting in limits}
+    return {limit.name: limit.wanted for limit in plan.of(Kind.ULIMIT) if not limit.unit}
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
     """Return the limits of logins and units; no number if a container's limit is unknown."""
-    planned = {p.name: p for p in plan.of(Kind.ULIMIT) if not p.setting.unit}
+    limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
-        name: limit.wanted
-        for name, limit in planned.items()
-        if limit.now or not limit.setting.described_by or limit.wanted == "unlimited"
+        limit.name: limit.wanted
+        for limit in limits
+        if limit.now or not limit.described_by or limit.wanted == "unlimited"
     }
 
 
@@ -52,8 +51,8 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
     """Return the limits of units: ``{"docker.service": {"memlock": "unlimited"}}``."""
     by_unit: dict[str, dict[str, str]] = {}
     for setting in plan.of(Kind.ULIMIT):
-        if setting.setting.unit:
-            by_unit.setdefault(setting.setting.unit, {})[setting.name] = setting.wanted
+        if setting.unit:
+            by_unit.setdefault(setting.unit, {})[setting.name] = setting.wanted
     return by_unit
 
 

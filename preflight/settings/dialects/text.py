@@ -61,7 +61,7 @@ def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
         return
     yield from ("", _wrapped(f"{scope.value} ({DIALECTS[scope]})"))
     for setting in settings:
-        now = _amount(setting, setting.now) if setting.now else "not set"
+        now = _amount(setting, setting.setting.now) if setting.setting.now else "not set"
         yield _wrapped(f"  {_name(setting)}: {now} -> {_wanted(setting)}")
         for reason in setting.reasons:
             about = f"{reason.check}: " if reason.check else ""
@@ -69,8 +69,9 @@ def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
         yield _indented(f"lasts: {'yes' if setting.lasts else 'no'}, {setting.how}")
 
 
-def _name(setting: Planned) -> str:
-    return f"{setting.name} pages" if setting.kind is Kind.HUGEPAGES else setting.setting.label
+def _name(planned: Planned) -> str:
+    setting = planned.setting
+    return f"{setting.name} pages" if setting.kind is Kind.HUGEPAGES else setting.label
 
 
 def _wanted(setting: Planned) -> str:
@@ -79,7 +80,7 @@ def _wanted(setting: Planned) -> str:
 
 def _amount(setting: Planned, value: str) -> str:
     """Return a value as its reader takes it; a number of bytes with its size behind it."""
-    in_bytes = setting.kind in (Kind.MEMORY, Kind.HUGEPAGES, Kind.SHM_SIZE)
+    in_bytes = setting.setting.kind in (Kind.MEMORY, Kind.HUGEPAGES, Kind.SHM_SIZE)
     if not in_bytes or not value.isdecimal():
         return value
     return f"{value} bytes ({format_bytes(int(value))})"
