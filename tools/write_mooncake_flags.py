@@ -6,7 +6,7 @@
 
 The wheels, and the CUDA runtime that some of them link, are fetched once and kept below
 .cache/mooncake; a driver that is not there is stood in for (gcc). What else a release changed is a
-row of checks/releases/changes.toml.
+row of checks/releases/mooncake.py.
 """
 
 from __future__ import annotations

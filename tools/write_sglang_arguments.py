@@ -7,7 +7,7 @@
 The wheels and a Python with CPU torch, which their parsers need, are fetched once and kept below
 .cache/sglang. Afterwards MOONCAKE_PREFLIGHT_SGLANG=1 pytest tests/sglang/test_arguments.py holds
 this project's reading of several lines for every argument against each release's own parser. What
-else a release changed is a row of checks/releases/changes.toml.
+else a release changed is a row of checks/releases/sglang.py.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ of its row, with the code that reads it, and leaves this table.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.releases.changes import read_changes
-
 
 class OpenChange(NamedTuple):
     """One change of ``program``, and where it was read: pull requests, of which one may be merged.
@@ -27,14 +25,69 @@ class OpenChange(NamedTuple):
     first: str = ""
 
 
-def _rows() -> Iterator[OpenChange]:
-    """Yield the rows of ``changes.toml``, pairs and lists as tuples."""
-    for row in read_changes()["open"]:
-        marks = tuple((file, text) for file, text in row.get("marks", ()))
-        yield OpenChange(**{**row, "pulls": tuple(row["pulls"]), "marks": marks})
-
-
-OPEN_CHANGES = tuple(_rows())
+_SGLANG, _MOONCAKE = "sgl-project/sglang#{}", "kvcache-ai/Mooncake#{}"
+OPEN_CHANGES = (
+    OpenChange(
+        "mooncake",
+        "MC_STORE_USE_SHM_SEGMENT or MC_FORCE_SHM puts the segment into a file of a hugetlbfs",
+        (_MOONCAKE.format(4217),),
+        "shared_segments",
+        (("mooncake/*", "MC_STORE_USE_SHM_SEGMENT"),),
+    ),
+    OpenChange(
+        "mooncake",
+        "a segment over RDMA is split into one for each NUMA node without being asked",
+        (_MOONCAKE.format(3657),),
+        "numa_segments",
+    ),
+    OpenChange(
+        "mooncake",
+        "the documented helper reads the free huge pages, not all that are configured",
+        (_MOONCAKE.format(3189),),
+        "documented_reads_free",
+    ),
+    OpenChange(
+        "sglang",
+        "--hicache-size is shrunk so that a draft's host pool fits into it too",
+        (_SGLANG.format(35875),),
+        "draft",
+        (("sglang/srt/mem_cache/kv_cache_builder.py", "_adjust_hicache_size_for_draft"),),
+    ),
+    OpenChange(
+        "sglang",
+        "--hicache-mamba-size-gb, or ratios of their own, size the host pools of KV and Mamba",
+        tuple(map(_SGLANG.format, (39436, 30199))),
+        "hybrid_size",
+        tuple(
+            ("sglang/srt/**/*.py", name) for name in ("hicache_mamba_size_gb", "kv_hicache_ratio")
+        ),
+    ),
+    OpenChange(
+        "sglang",
+        "an external linker's local buffer has a size that can be given",
+        (_SGLANG.format(38639),),
+        "linker_local_buffer",
+        (("sglang/srt/**/*.py", "mooncake_enable_page_wise_load"),),
+    ),
+    OpenChange(
+        "sglang",
+        "its check of host memory counts free huge pages for pools that SGLANG_HUGEPAGE_SIZE "
+        "puts on them",
+        tuple(map(_SGLANG.format, (38208, 35048, 39010, 27267))),
+        "gate_counts_hugetlb",
+        tuple(
+            (f"sglang/srt/mem_cache/{file}", "huge")
+            for file in ("host_memory.py", "pool_host/base.py")
+        ),
+    ),
+    OpenChange(
+        "sglang",
+        "L2 from Mooncake is rounded up to whole huge pages, and pinned whole",
+        (_SGLANG.format(32171),),
+        "rounds_pools",
+        (("sglang/srt/mem_cache/**/*.py", "cuda_registration_nbytes"),),
+    ),
+)
 
 
 def open_changes(program: str) -> Iterator[OpenChange]:

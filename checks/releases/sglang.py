@@ -1,6 +1,6 @@
 """How SGLang's releases differ: one row for each release that changed a fact, in one table.
 
-A new release is a table of ``changes.toml`` that names what it changed, and the arguments that
+A new release is a row that names what it changed, and the arguments that
 ``tools/add_release.py`` writes. Every row was read in the wheel of that version and of the one
 before it, and the byte counts of every row were run on the real classes (tests/sglang; those that
 are recorded: 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2); so was the class that reads
@@ -9,10 +9,9 @@ the store's configuration, see ``tests/real`` and ``tests/programs/test_store_co
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.written_numbers import Numbers, version_numbers
-from checks.releases.changes import changed, releases
 
 
 class Indexer(Enum):
@@ -52,6 +51,10 @@ _SERVER_CHECK = frozenset(("master_metrics_port", "check_server"))
 _STANDALONE = frozenset(("standalone_storage", "client_server_address"))
 _OFFLOAD = frozenset(("enable_ssd_offload", "ssd_offload_path"))
 _TENANT = frozenset(("tenant_id",))
+_PREFETCH = frozenset(
+    ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
+)
+_PREFIX = frozenset(("hicache_storage_pass_prefix_keys",))
 
 
 class StoreReader(NamedTuple):
@@ -202,6 +205,118 @@ class SglangRelease(NamedTuple):
         return budget if self.budget_below_zero else max(0, budget)
 
 
+def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
+    """Return the facts that a release changed; all others hold as before."""
+    return version, facts
+
+
+# What each release changed, the oldest first: a new one is a line here.
+_CHANGES = (
+    _change("0.5.3", segment_divisor=SegmentDivisor.TP, config_file=True, typed=_PREFETCH),
+    _change("0.5.4", gigabytes=True, device="", absent=_STANDALONE | _OFFLOAD | _TENANT),
+    _change(
+        "0.5.4.post2", pinned_power_of_two=False, pins_itself=True, refuses_sparse_dtypes="NSA"
+    ),
+    _change("0.5.5.post3", extra_page=True),
+    _change(
+        "0.5.6",
+        spread_layers=True,
+        page_head=True,
+        local_buffer=False,
+        hostnames=("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"),
+        set_counts=True,
+    ),
+    _change("0.5.7", absent=_OFFLOAD | _TENANT, backend_allocates=True),
+    _change("0.5.8", stage_in_keys=True, refuses_sparse_dtypes="DSA"),
+    _change(
+        "0.5.9",
+        write_back_stores=True,
+        budget_below_zero=False,
+        indexer=Indexer.INSIDE_PER_LAYER,
+        looks_up_devices=True,
+        typed=_PREFETCH | _PREFIX,
+    ),
+    _change(
+        "0.5.10",
+        indexer=Indexer.INSIDE,
+        hybrid_size=HybridSize.EACH,
+        binds_numa=True,
+        blackwell_trtllm=True,
+        raw_on_amd=frozenset({"tilelang"}),
+        asks_l3="always",
+    ),
+    _change("0.5.10.post1", asks_for_pairs=True),
+    _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE, partial_prefetch=True),
+    _change(
+        "0.5.12",
+        sliding_pools=True,
+        absent=_TENANT,
+        typed=_PREFETCH | _PREFIX | {"prefetch_timeout_max"},
+    ),
+    _change(
+        "0.5.13",
+        hugepage_environment=True,
+        indexer_name="DSA",
+        looks_at_pinning=True,
+        protocol="rdma",
+        engine_takes_protocol=True,
+    ),
+    _change(
+        "0.5.14",
+        binds_within_cpus=True,
+        default_layout="page_first",
+        asymmetric_heads=True,
+        raw_on_amd=frozenset({"tilelang", "aiter"}),
+    ),
+    _change(
+        "0.5.15",
+        must_exceed_device=False,
+        stages_share_tokens=True,
+        probes_numactl=True,
+        budget_of_difference=False,
+    ),
+    _change("0.5.16", mem_fraction_rules=True, linear_layer_first=False),
+    _change(
+        "0.5.17", hybrid_size=HybridSize.SHARED, decode_offload_allocates=True, absent=frozenset()
+    ),
+    _change(
+        "0.5.18",
+        draft_indexer=True,
+        packed_drafts=True,
+        decode_ratio=1.0,
+        numa_switch=True,
+        linear_hashes_single=True,
+    ),
+    _change(
+        "0.5.19",
+        ranks_share_memory=True,
+        decode_ratio=0.2,
+        segment_divisor=SegmentDivisor.TP_PP,
+        pins_in_chunks=True,
+        buffer_only=True,
+        unified_cache=True,
+        asks_l3="copied",
+    ),
+    _change(
+        "0.5.20",
+        role_decides_row=True,
+        keys_have_adapter=True,
+        raw_on_amd=frozenset({"tilelang", "aiter", "triton"}),
+    ),
+    _change(
+        "0.5.21",
+        cgroup_headroom=True,
+        auto_size=True,
+        decode_fits_request=True,
+        registers_halves=True,
+        rank_offload_folders=True,
+        hostname_first=True,
+        typed=_PREFETCH | _PREFIX,
+    ),
+    _change("0.5.22", compact_index=True, raw_for_tilelang=True),
+    _change("0.5.23", draft=DraftPool.EXACT, protocol_from_environment=True),
+)
+
 # Every release: the host pool of a prefix cache holds twice the device's tokens (a server with
 # --hicache-host-memory-mode buffer_only: 1.2 times, since 0.5.19).
 DEFAULT_RATIO = 2.0
@@ -214,7 +329,7 @@ RESTS_ON = (
 
 # The oldest and the newest release that this table was held against.
 OLDEST_KNOWN = "0.5.2"
-NEWEST_KNOWN = [text for text, _ in releases("sglang")][-1]
+NEWEST_KNOWN = _CHANGES[-1][0]
 
 
 def parse_version(text: str) -> Numbers:
@@ -273,11 +388,11 @@ def _rows() -> Iterator[SglangRelease]:
     """Yield the row of each release."""
     row = SglangRelease()
     yield row
-    for text, facts in releases("sglang"):
-        of_store = {name: fact for name, fact in facts.items() if name in row.store._fields}
-        store = changed(row.store, of_store)
-        rest = {name: fact for name, fact in facts.items() if name not in of_store}
-        row = changed(row, rest)._replace(first=parse_version(text), store=store)
+    for text, facts in _CHANGES:
+        changed = {name: fact for name, fact in facts.items() if name in row._fields}
+        of_store = {name: fact for name, fact in facts.items() if name not in changed}
+        store = row.store._replace(**of_store)
+        row = row._replace(first=parse_version(text), store=store, **changed)
         yield row
 
 
