@@ -176,7 +176,7 @@ class CheckSet:
             topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
 
             def judge(facts: Topics, needs: LaunchNeeds | None) -> list[Finding]:
-                """Judge; if a subject cannot be judged, the last finding says why."""
+                """Judge the subjects; if one cannot be judged, the last finding says why."""
                 findings: list[Finding] = []
                 try:
                     part = () if takes is None else (takes(needs),)

@@ -46,7 +46,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_answer_is_printed_once(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["check", "--only", "memory.overcommit", "--root", str(host)])
     lines = capsys.readouterr().out.splitlines()
-    assert lines and lines.count(lines[0]) == 1
+    assert lines
+    assert lines.count(lines[0]) == 1
 
 
 @pytest.mark.parametrize("redirections", [">&-", "2>&-", "<&- >&- 2>&-"])
