@@ -135,7 +135,11 @@ class PrivateNames:
         _visit(text, self._learn)
 
     def learn_launch(self, text: str) -> None:
-        """Collect the hosts of addresses and mail in a launch or the caller's variables."""
+        """Collect all private names in a launch or in the caller's variables.
+
+        Those are what ``learn`` finds, users and hosts of mail addresses, and host names
+        with a dot in addresses.
+        """
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()

@@ -66,7 +66,10 @@ class HugetlbFacts(NamedTuple):
 
 
 def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
-    """Read everything about the pools below ``root``."""
+    """Read the facts of huge pages: pools, limits, free memory, files that set pools at boot.
+
+    ``needs`` is not used.
+    """
     meminfo = read_meminfo(root)
     hugetlb = read_hugetlb(root, meminfo)
     sizes = () if isinstance(hugetlb.pools, Unknown) else tuple(hugetlb.pools)

@@ -154,7 +154,10 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Return the evidence that bars nodes with pages of this size."""
+    """Return the evidence that a process may not use some NUMA nodes of the pool.
+
+    Empty if all are allowed or this is not known.
+    """
     barred = facts.hugetlb.barred
     if isinstance(pool, Unknown) or isinstance(barred, Unknown):
         return ()

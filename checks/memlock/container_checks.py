@@ -170,7 +170,11 @@ def inert_capability(
 
 
 def _declared(process: ProcessNeeds) -> Finding:
-    """Judge the IPC_LOCK that the launch adds to one container."""
+    """Judge whether the IPC_LOCK that the launch adds to a container has an effect.
+
+    It has none for a named user other than root, unless memlock is unlimited. Pass if none is
+    added.
+    """
     container = process.container
     assert container is not None
     finding = passed(process.name, "no IPC_LOCK added")

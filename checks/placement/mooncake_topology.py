@@ -149,7 +149,10 @@ def _only(place: Location, names: Sequence[str]) -> Location:
 
 @or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
-    """Read ``{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}``, as Mooncake writes it, in its order."""
+    """Read Mooncake's topology as locations, sorted by type and number; else return Unknown.
+
+    The text is ``{"cpu:0": [[preferred NICs], [other NICs]]}``.
+    """
     rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):

@@ -206,7 +206,10 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the GID index that an environment gives, as ``atoi`` has it, and its variable."""
+    """Return the GID index that MC_GID_INDEX, or else NCCL_IB_GID_INDEX, asks for, and that name.
+
+    None if neither is set or the number is out of range; text without a number is 0.
+    """
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
             index = leading_integer(environment[name]) or 0

@@ -135,7 +135,10 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Read what is installed below ``root``; ``needs`` says whether ``parts`` are read."""
+    """Read which software is installed: Python environments, programs, package records, the master.
+
+    Optional parts of Mooncake (EFA, TENT, Redis) are read only if the launch asks for one.
+    """
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)

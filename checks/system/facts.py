@@ -14,7 +14,10 @@ TRY_SECONDS = 2.0
 
 
 def machine() -> dict[str, Any]:
-    """Return architecture, base page size, namespaces, and the environment on containers."""
+    """Return facts about this machine: architecture, base page size, PID namespace and libc.
+
+    Also what the environment says about Kubernetes and containers.
+    """
     return {
         "architecture": os.uname().machine,
         "page_bytes": os.sysconf("SC_PAGE_SIZE"),

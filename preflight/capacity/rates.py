@@ -32,9 +32,10 @@ def ssd_stream(
     objects: PageObjects,
     mooncake: MooncakeRelease,
 ) -> SsdStream:
-    """Compute the stream of tokens that fills the SSD clients' buckets.
+    """Return the tokens a second that fill the offload buckets of all SSD clients in a heartbeat.
 
-    The objects of a page are spread evenly over the segments of the clients that offload.
+    That decides how much this release of Mooncake loses; 0 if it loses nothing. The first
+    client that can lose objects gives the bucket size and the heartbeat for all.
     """
     found = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in found if bucket)

@@ -250,7 +250,11 @@ def _told(text: str, width: int, further: str, most: int | None = None) -> list[
 
 
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Return the ids of rows that share a line, and at most ``most`` subjects with the finding."""
+    """Return what one line of the report says about these rows: the check's id, and the text.
+
+    The text names at most ``most`` subjects, and none if the rows are of several checks, whose
+    ids are shortened.
+    """
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not text):
@@ -334,7 +338,11 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
 
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
-    """Return the steps, numbered: a sentence, and the commands for this place."""
+    """Return the numbered list of what to do about the findings: a sentence for each step.
+
+    The step's commands stand below. Long lists are cut; ``file`` is the path of the launch,
+    which is shown by the last name.
+    """
     to_do = steps(groups)
     lines = ["To do:"] if to_do else []
     most = max(MOST_STEPS, len(steps([rows for rows in groups if _fails(rows)])))

@@ -117,7 +117,11 @@ class ShellFlow(ABC):
         return tree
 
     def not_read(self, text: ShellText, node: Node, why: str = "") -> Truth:
-        """Note a part of the script that is not read; the variables in it become unknown."""
+        """Note that a part of the script is not read, and return OPEN, as the result is not known.
+
+        The variables that the part sets become unknown, and so do unset ones that a server
+        needs.
+        """
         written, origin = text.text(node), text.origin(node)
         reason = why or "this part of the script is not read: it does not parse"
         self.note("script-not-read", f"{brief(written)}: {reason}", origin)

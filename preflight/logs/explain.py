@@ -418,7 +418,7 @@ def _at(file: str, source: str, line: int) -> str:
 
 
 def _where(each: Explanation) -> str:
-    """Say who printed the line, when, and how often."""
+    """Say where in the log the line stands, when it was printed, how often, and by which ranks."""
     times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
     parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
     if each.last_time != each.first_time:

@@ -28,7 +28,11 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it is as it is, in a sentence."""
+        """Say in one sentence why the measurement has this status.
+
+        By the first part that failed, why nothing was measured, the first bad finding, or
+        what was measured.
+        """
         bad = [one for one in self.findings if one.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
         done = [part.name for part in self.measured.parts if part.rates or part.ceiling]

@@ -137,7 +137,10 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Return the list that names each line of the curve."""
+    """Return the key of the curve: one entry for each tier with mark and name.
+
+    ``rounds`` only decides the colours.
+    """
     items = []
     for name in tiers:
         at = _colour(rounds, name)

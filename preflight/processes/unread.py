@@ -145,7 +145,11 @@ def _understood(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
 
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield each unset variable that a program's words depend on."""
+    """Yield the variables that arguments use and nothing sets, if they decide what is checked.
+
+    Placeholders of a guide that were left in the launch too. Variables that a launcher or
+    Kubernetes sets for each process are left out.
+    """
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in _understood(processes):
         before, container = "", process.command.container

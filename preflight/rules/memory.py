@@ -257,7 +257,10 @@ def _in_halves(server: SglangServer, versions: Versions) -> bool:
 
 
 def _has_both(versions: Versions) -> bool | Unknown:
-    """Return whether one tensor holds K and V; those of different widths have a tensor each."""
+    """Return whether this model's cache holds K and V together in one tensor.
+
+    True for MHA with K and V heads of equal width. Unknown if the model is not known.
+    """
     geometry = versions.geometry
     if isinstance(geometry, Unknown):
         return geometry

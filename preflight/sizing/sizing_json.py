@@ -23,7 +23,10 @@ Json = dict[str, Any]
 
 
 def sizing_object(sizing: Sizing, rule: str) -> Json:
-    """Return the answer for JSON; ``status`` and ``exit_code`` are those of ``rule``."""
+    """Return a sizing as a JSON object.
+
+    rule: whether the documented sizing or the exact one gives ``status`` and ``exit_code``.
+    """
     shown = sizing.inputs.shown
     return {
         "schema": SCHEMA,

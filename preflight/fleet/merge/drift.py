@@ -64,7 +64,10 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return each fact that differs among ``rows``, the one on fewest nodes first."""
+    """Return the facts that differ between nodes, those with the fewest deviating nodes first.
+
+    Facts of several devices that differ alike are one entry.
+    """
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:

@@ -134,7 +134,10 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
-    """Return the pools; a larger pool of our present unit is kept."""
+    """Return the pools to write, so that a new unit file never lowers what the installed one sets.
+
+    The larger size of each pool counts, and pools that only the installed unit has stay.
+    """
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
