@@ -250,7 +250,7 @@ def _told(text: str, width: int, further: str, most: int | None = None) -> list[
 
 
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Return what one line of the report says about these rows: the check's id, and the text.
+    """Write one line of the report about these rows: the check's id, and the text.
 
     The text names at most ``most`` subjects, and none if the rows are of several checks, whose
     ids are shortened.

@@ -62,8 +62,8 @@ def measure(
     interrupted.
     """
     from preflight.fleet.measure import measure_fleet
-    from preflight.fleet.remote.answers import say_answer
     from preflight.fleet.remote.check import nodes_of
+    from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.recorded_launch import recorded_launch
     from preflight.measuring.plan import LEAST_BUDGET_SECONDS
 

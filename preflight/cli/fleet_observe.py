@@ -48,8 +48,8 @@ def observe(
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
     from preflight.fleet.observe import observe_fleet
-    from preflight.fleet.remote.answers import say_answer
     from preflight.fleet.remote.check import nodes_of
+    from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.recorded_launch import recorded_launch
 
     nodes = nodes_of(where)

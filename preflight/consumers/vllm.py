@@ -328,7 +328,8 @@ class _Connectors(ConsumerParts):
         elif name is not None and role is None:
             wrong = f"Please specify kv_role when kv_connector is set, supported roles are {_ROLES}"
         elif child and "engine_id" in config:
-            wrong = "TypeError: KVTransferConfig() got multiple values for argument 'engine_id'"
+            wrong = "got multiple values for keyword argument 'engine_id'"
+            wrong = f"TypeError: KVTransferConfig() {wrong}"
             since, taken_by = _ENGINE_IDS_FROM, _ENGINE_IDS_TAKEN_BY
         elif name is not None and not isinstance(name, str):
             wrong = "kv_connector: Input should be a valid string"

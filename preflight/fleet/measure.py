@@ -15,7 +15,6 @@ from preflight.fleet.base.decode import Json
 from preflight.fleet.base.text import plural
 from preflight.fleet.remote.answers import (
     NO_VERDICT,
-    FleetAnswer,
     answer_document,
     findings_of,
     on_nodes,
@@ -23,6 +22,7 @@ from preflight.fleet.remote.answers import (
 )
 from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply, lacks_tool
+from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.rows import FleetFinding
 from preflight.measuring.findings import rate_text
 

@@ -11,7 +11,6 @@ from preflight.fleet.base.decode import Json
 from preflight.fleet.base.text import plural
 from preflight.fleet.remote.answers import (
     NO_VERDICT,
-    FleetAnswer,
     answer_document,
     findings_of,
     on_nodes,
@@ -19,6 +18,7 @@ from preflight.fleet.remote.answers import (
 )
 from preflight.fleet.remote.program import Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply
+from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.rows import INTERRUPTED, FleetFinding
 
 

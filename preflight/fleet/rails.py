@@ -18,7 +18,7 @@ from preflight.check.report import fold as fold_words
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import Paint, nodes_text, plural
-from preflight.fleet.remote.answers import FleetAnswer, answer_lines
+from preflight.fleet.reports.answers import FleetAnswer, answer_lines
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
     STATUSES,

@@ -16,7 +16,7 @@ from preflight.launches.source import notices
 from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
 
-CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note|noted)\(")
+CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note|noted|only)\(")
 ID = re.compile(r"-?[a-z]+\d?(?:-[a-z]+)*")
 
 
@@ -39,6 +39,10 @@ def said_in(module: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             given.setdefault(node.targets[0].id, []).append(node.value)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else []
+            for name, value in zip(node.targets[0].elts, values, strict=False):
+                given.setdefault(ast.unparse(name), []).append(value)
         if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
             given.setdefault(ast.unparse(node.target.elts[0]), []).append(node.iter)
     for node in ast.walk(tree):

@@ -64,8 +64,8 @@ SGLANG = (
 NO_ROLE = {"kv_connector": "MooncakeConnector"}
 ROLE = {**NO_ROLE, "kv_role": "kv_both"}
 ENGINE_ID = (
-    "vllm serve m --port {} --kv-transfer-config.kv_connector LMCacheConnectorV1 "
-    "--kv-transfer-config.kv_role kv_both --kv-transfer-config.engine_id e"
+    "vllm serve m --port {} --kv-transfer-config "
+    """'{{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "engine_id": "e"}}'"""
 )
 LMC_SERVER = "lmcache server {} --eviction-policy LRU"
 REPLACED = "--kv-offloading-size takes its place"
