@@ -1,0 +1,76 @@
+"""The answer of a command over nodes, and how it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight.base.envelope import envelope
+from preflight.base.one_line import clean
+from preflight.base.output import columns, painter, say, say_json
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.text import (
+    Paint,
+    cut,
+    grid,
+    have_and_need,
+    nodes_text,
+    painted,
+    rest_of,
+)
+from preflight.fleet.reports.rows import EXIT_CODES, OnNodes, worst
+from preflight.render.text import filled
+
+# The whole is in --json, or with -v.
+MOST_ROWS = 30
+
+
+class FleetAnswer(NamedTuple):
+    """The answer of a command over nodes.
+
+    verdict: in words, behind its status. parts: of the JSON, beside the findings. heads, rows: of
+    the table in the text. stopped: the signal that ended the command, 0 for none.
+    """
+
+    findings: Sequence[OnNodes]
+    verdict: str
+    parts: Json
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    stopped: int = 0
+
+    @property
+    def status(self) -> str:
+        return worst({each.finding.status for each in self.findings}, "pass")
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.stopped if self.stopped else EXIT_CODES[self.status]
+
+
+def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
+    """Print the answer; return its exit code. verbosity: below 0 the verdict alone, above 0 all."""
+    if as_json:
+        parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
+        code, status, reason = answer.exit_code, answer.status, answer.verdict
+        say_json(envelope(schema, code, parts, word=status, reason=reason))
+    else:
+        say("\n".join(answer_lines(answer.status, answer, painter(color), verbosity)))
+    return answer.exit_code
+
+
+def answer_lines(status: str, answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
+    """Yield the verdict, each finding with its nodes, amounts and text, and the table."""
+    yield painted(paint, status, answer.verdict, status.upper())
+    if verbosity < 0:
+        return
+    for finding, names in answer.findings:
+        head = f"{finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
+        yield painted(paint, finding.status, head)
+        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
+            if text:
+                yield filled(f"      {text}", columns(), 0)
+    shown = answer.rows if verbosity > 0 else answer.rows[:MOST_ROWS]
+    if shown:
+        yield from grid(answer.heads, shown)
+    yield from rest_of(len(shown), answer.rows)
