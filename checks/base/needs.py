@@ -265,9 +265,8 @@ class LaunchNeeds(NamedTuple):
     default_page_bytes: int = 0
     mooncake_version: str = ""
     sglang_version: str = ""
-    nic_nodes: tuple[int, ...] | None = (
-        None  # the NICs' NUMA nodes, if the command line states them
-    )
+    # The NICs' NUMA nodes, if the command line states them.
+    nic_nodes: tuple[int, ...] | None = None
 
     @property
     def rdma_processes(self) -> tuple[ProcessNeeds, ...]:

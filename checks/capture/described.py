@@ -391,7 +391,7 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     bound = model["max_mr_size_gib"] * GIB if "max_mr_size_gib" in model else (1 << 64) - 1
     limits = {"max_mr_size": bound, **_table()["calls"]["limits"]}
     resources = {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0}
-    port = {"active_mtu_bytes": 4096, "gid_table": 255, "pkey_table": 1}
+    port = {"active_mtu_bytes": 4096, "gid_table": 255}
     for index in range(count):
         address, name = f"0000:{0x60 + index:02x}:00.0", f"{kind}_{index}"
         interface, ip = f"eth{index + 1}", f"10.0.0.{index + 1}"

@@ -160,14 +160,16 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 def _protected_below(root: Root, folder: str) -> bool:
     """Tell whether a descendant cgroup protects memory from reclaim, or cannot be read."""
     names = root.names(folder)
-    for child in () if isinstance(names, Unknown) else (f"{folder}/{name}" for name in names):
+    if isinstance(names, Unknown):
+        return True
+    for child in (f"{folder}/{name}" for name in names):
         below = root.names(child)
         if isinstance(below, Unknown):
             if not below.absent:  # else a file, not a cgroup
                 return True
         elif root.integer(f"{child}/memory.min") != 0 or _protected_below(root, child):
             return True
-    return isinstance(names, Unknown)
+    return False
 
 
 SHM = "/dev/shm"

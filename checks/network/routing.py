@@ -91,8 +91,15 @@ def _rule(row: dict[str, Any]) -> RoutingRule:
         int(row[key]) for key in ("family", "priority", "action", "table")
     )
     return RoutingRule(
-        *(family, priority, action, table, row["invert"] is True),
-        *(str(row["from"]), str(row["to"]), str(row["iif"]), str(row["oif"])),
+        family,
+        priority,
+        action,
+        table,
+        row["invert"] is True,
+        str(row["from"]),
+        str(row["to"]),
+        str(row["iif"]),
+        str(row["oif"]),
         None if mark is None else (int(mark[0]), int(mark[1])),
         None if row["goto"] is None else int(row["goto"]),
         None if row["suppress_prefix"] is None else int(row["suppress_prefix"]),

@@ -95,8 +95,9 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
     layer, indices = root.word(f"{folder}/link_layer"), root.entries(f"{folder}/gids")
     gids: tuple[Gid, ...] | Unknown
     table: int | Unknown
-    gids = table = indices if isinstance(indices, Unknown) else Unknown("")
-    if not isinstance(indices, Unknown):
+    if isinstance(indices, Unknown):
+        gids = table = indices
+    else:
         numbers = _numbers(indices)
         gids, table = _read_gids(root, folder, layer, numbers, asked), len(numbers)
     return Port(

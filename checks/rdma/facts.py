@@ -166,11 +166,20 @@ def _read_nic(
 
 
 # Kernel driver of the PCI function -> provider, where the kernel's own number is not to be had.
-_PROVIDER_OF_DRIVER = dict(
-    pair.split(":")
-    for pair in "mlx5_core:mlx5 mlx4_core:mlx4 bnxt_en:bnxt_re ice:irdma i40e:irdma hns3:hns "
-    "efa:efa erdma:erdma ionic:ionic mana:mana qede:qedr cxgb4:cxgb4".split()
-)
+_PROVIDER_OF_DRIVER = {
+    "mlx5_core": "mlx5",
+    "mlx4_core": "mlx4",
+    "bnxt_en": "bnxt_re",
+    "ice": "irdma",
+    "i40e": "irdma",
+    "hns3": "hns",
+    "efa": "efa",
+    "erdma": "erdma",
+    "ionic": "ionic",
+    "mana": "mana",
+    "qede": "qedr",
+    "cxgb4": "cxgb4",
+}
 
 
 @or_unknown

@@ -20,15 +20,31 @@ CLASS = "/sys/class/infiniband_verbs"
 PROVIDER_CONFIGURATION = "/etc/libibverbs.d"
 # Where distributions keep libraries; the first that has libibverbs.so.1 is taken.
 LIBRARY_FOLDERS = (
-    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
-    *("/usr/lib64", "/usr/lib", "/usr/local/lib"),
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
 )
 # enum rdma_driver_id (rdma/ib_user_ioctl_verbs.h) -> the provider's name in rdma-core.
-_NAMES = (
-    ". mlx5 mlx4 . cxgb4 . bnxt_re ocrdma . irdma vmw_pvrdma qedr hns . rxe hfi1verbs . efa siw "
-    "erdma mana ionic"
-)
-PROVIDERS = {number: name for number, name in enumerate(_NAMES.split()) if name != "."}
+PROVIDERS = {
+    1: "mlx5",
+    2: "mlx4",
+    4: "cxgb4",
+    6: "bnxt_re",
+    7: "ocrdma",
+    9: "irdma",
+    10: "vmw_pvrdma",
+    11: "qedr",
+    12: "hns",
+    14: "rxe",
+    15: "hfi1verbs",
+    17: "efa",
+    18: "siw",
+    19: "erdma",
+    20: "mana",
+    21: "ionic",
+}
 
 
 class DeviceNode(NamedTuple):

@@ -60,10 +60,12 @@ class Elf(NamedTuple):
 def search() -> dict[str, Any]:
     """Return this interpreter's module folders, and the programs on PATH."""
     names = ("python3", "numactl", "mooncake_master")
+    # An empty part of PATH, or none, does not mean the current or the system's own folders here.
+    path = os.pathsep.join(filter(None, os.environ.get("PATH", "").split(os.pathsep)))
     return {
         "interpreter": sys.executable,
         "folders": [os.path.abspath(folder) for folder in sys.path if folder],
-        "on_path": {name: shutil.which(name) for name in names},
+        "on_path": {name: shutil.which(name, path=path) if path else None for name in names},
     }
 
 

@@ -94,8 +94,12 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
         return Folder(
             place,
             place != (path.rstrip("/") or "/"),
-            *(link, is_folder, writable, read_only),
-            *(int(answer["size_bytes"]), int(answer["available_bytes"])),
+            link,
+            is_folder,
+            writable,
+            read_only,
+            int(answer["size_bytes"]),
+            int(answer["available_bytes"]),
             _direct(root, place) if direct_io else Unknown("not asked for"),
             answer.get("full_of_files") is True,
         )

@@ -146,19 +146,23 @@ def _unquoted(text: str) -> str:
     if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
         return text
     try:
-        return str(ast.literal_eval(text))
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text[1:-1]
+    return value if isinstance(value, str) else text
 
 
 def _validate(values: dict[str, Any]) -> None:
     """Complete the values as LMCache's ``_validate_config`` does, without its refusals for P2P."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
-    needed = "controller_pull_url controller_reply_url lmcache_worker_ports".split()
-    for name in needed if values["enable_controller"] else ():
-        if not values[name]:
-            raise ValueError(f"{name} is required when enable_controller=True")
+    if values["enable_controller"]:
+        for name in ("controller_pull_url", "controller_reply_url"):
+            if values[name] is None:
+                raise ValueError(f"{name} is required when enable_controller=True")
+        if not values["lmcache_worker_ports"]:
+            why = "is required and cannot be empty when enable_controller=True"
+            raise ValueError(f"lmcache_worker_ports {why}")
     extra = values["extra_config"]
     nixl = extra is not None and extra.get("enable_nixl_storage")
     if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:

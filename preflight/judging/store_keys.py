@@ -281,9 +281,10 @@ def _vllm(
     shards: Any = _shards(geometry, tp, dcp)
     algorithm = values["prefix_caching_hash_algo"]
     seed, drawn = _seed(process, algorithm)
-    draft = values["speculative_config"] or "none"
-    if not isinstance(draft, Unknown) and draft != "none":  # layers may lie beside the model's
-        draft = Unsure(str(draft), "whether both drafts keep the same layers is not known")
+    draft = values["speculative_config"]
+    if not isinstance(draft, Unknown):  # its layers may lie beside the model's
+        unsure = Unsure(str(draft), "whether both drafts keep the same layers is not known")
+        draft = unsure if draft else "none"
     named = {
         "cache_prefix": str(prefix),
         "model name": name,

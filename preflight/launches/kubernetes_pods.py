@@ -356,10 +356,13 @@ def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[N
     named = [node for node in patch if "$patch" not in node.fields]
     if any(node.at("$patch").text == "replace" for node in patch):
         return named
-    before = dict(zip(names, base, strict=True))
-    by_name = {each.at(merge_key).text: each for each in named}
-    changed = [(merged(before.get(name, Node(None)), each), name) for name, each in by_name.items()]
-    left = [(node, name) for name, node in before.items() if name not in {*by_name, *deleted}]
+    keyed = [(each, each.at(merge_key).text) for each in named]
+    changed = [
+        (merged(base[names.index(name)], each) if name in names else each, name)
+        for each, name in keyed
+    ]
+    touched = {name for _, name in keyed} | deleted
+    left = [(node, name) for node, name in zip(base, names, strict=True) if name not in touched]
     nodes: list[Node] = []
     while left and changed:
         other = changed[0][1]

@@ -356,8 +356,10 @@ def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
 def _of_ray(word: Word) -> list[tuple[str, Word]]:
     """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
     try:
-        variables = dict(json.loads(word.text).get("env_vars", {}))
-    except (ValueError, TypeError, RecursionError, AttributeError):
+        variables = json.loads(word.text).get("env_vars", {})
+    except (ValueError, RecursionError, AttributeError):
+        return []
+    if not isinstance(variables, dict):
         return []
     return [(name, word._replace(text=str(value))) for name, value in variables.items()]
 

@@ -274,8 +274,10 @@ class ShellPrograms(ShellBuiltins):
 
     def content(self, place: Word) -> Word:
         """Return the text of a file as a word; empty and unresolved if it is not known."""
-        text = None if place.unresolved else self.near(place.text)
-        text = "" if place.text == "/dev/null" else text
+        if place.text == "/dev/null":
+            text: str | None = ""
+        else:
+            text = None if place.unresolved else self.near(place.text)
         if text is None or not self.state.budget.spend(len(text)):
             return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
         return Word(text, Origin(place.text, 1))

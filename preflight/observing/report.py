@@ -70,7 +70,7 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
         lines = [list(_lines(row, width)) for row in rows]
         if server is None:
             heads = (f"{clean(row.finding.subject)}: does not run" for row in rows)
-            parts += ["\n".join(part) for part in map(chain, zip(heads), lines)]
+            parts += ["\n".join([head, *part]) for head, part in zip(heads, lines, strict=True)]
             continue
         names = " ".join(f"{name} {version}" for name, version in server.releases)
         started = f", {len(server.holdings)} processes" if len(server.holdings) > 1 else ""

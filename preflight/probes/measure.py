@@ -163,11 +163,10 @@ class _Run:
 
     def register(self, size: int) -> bool:
         """Hold ``size`` bytes more on every device; False if a limit prevented it."""
-        room = self._watch.room()
         why: RegistrationRefusal | str = ""
         if self.spent(self._held + size) > self._order.spend_bytes:
             why = SPEND
-        elif room.bytes < 0:
+        elif (room := self._watch.room()).bytes < 0:
             why = f"the host's limit ({room.source})"
         elif time.monotonic() > self._until:
             why = BUDGET

@@ -363,14 +363,14 @@ def read_extra_config(
         return (dict(text), None) if isinstance(text, dict) else ({}, wrong)
     if text.startswith("@"):
         name = text[1:]
-        suffix = name.rpartition(".")[2].lower()
-        if suffix in ("yaml", "yml", "toml"):  # no launch that is known has one
-            return Unknown(f"{name}: an extra config in {suffix} is not read"), None
-        if suffix != "json":
-            return {}, "Unsupported config file: its name must end in .json, .toml, .yaml or .yml"
         text = read_file(name)
-    if isinstance(text, Unknown):
-        return text, None
+        if isinstance(text, Unknown):
+            return text, None
+        if name.lower().endswith((".yaml", ".yml", ".toml")):  # no launch that is known has one
+            return Unknown(f"{name}: an extra config in YAML or TOML is not read"), None
+        if not name.lower().endswith(".json"):
+            wrong = "Unsupported config file: its name must end in .json, .toml, .yaml or .yml"
+            return {}, f"Invalid hicache storage backend extra config JSON: {wrong}"
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -45,7 +45,7 @@ def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
     if value is None:
         return False
     if mooncake_grammar.boolean(value) is not True:
-        why = "turns huge pages on, as any value does, even an empty one; unset it for none"
+        why = "turns huge pages on, as any value does, even an empty one; unset it to turn them off"
         notes.append(Note("hugepage-switch-is-presence", f"MC_STORE_USE_HUGEPAGE={value}: {why}"))
     return True
 

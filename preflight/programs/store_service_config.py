@@ -121,7 +121,8 @@ def read_service_config(
         key, equals, text = word.text.partition("=")
         if equals and key in KEYS:
             values[key], problem = _override(word, key, text)
-            (refused if problem.endswith(_SETUP) else misread).extend([problem] * bool(problem))
+            if problem:
+                (refused if key in _SIZES else misread).append(problem)
         elif equals and "$" not in key:
             unknown.append((key, " (-D)"))
         elif not equals and not word.unresolved:

@@ -182,8 +182,10 @@ def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
 
 def scaled_launch(launch: Launch, scale: int) -> Launch:
     """Return the same processes, 1/``scale`` of the memory each."""
+    if scale == 1:
+        return launch
     processes = tuple(_process(process, launch, scale) for process in launch.processes)
-    return launch if scale == 1 else launch._replace(processes=processes)
+    return launch._replace(processes=processes)
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:

@@ -124,12 +124,21 @@ def own_allocator(
     backend = server.value("hicache_storage_backend")
     if word is None or word.unresolved or not release.hugepage_environment:
         return OwnAllocator()
-    # A dynamic backend has "allocator": "shm" in its extra config.
-    extra = str(server.value("hicache_storage_backend_extra_config")).replace(" ", "")
-    shares = backend == "dynamic" and '"allocator":"shm"' in extra
-    if backend in _OTHER_ALLOCATORS or shares:
+    if backend in _OTHER_ALLOCATORS or (backend == "dynamic" and _shares_memory(server)):
         return OwnAllocator()
     return OwnAllocator(_HUGEPAGE_SIZES.get(word.text.strip().upper()))
+
+
+def _shares_memory(server: SglangServer) -> bool:
+    """Return whether a dynamic backend's extra config says ``"allocator": "shm"``."""
+    import json
+
+    text = server.value("hicache_storage_backend_extra_config")
+    try:
+        config = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and config.get("allocator") == "shm"
 
 
 def server_processes(

@@ -89,11 +89,11 @@ def server_memory(
     )
     if not any(part.least_by_stage or part.most_by_stage for part in pools):
         return together
+    known_most = not isinstance(together.most_pools_bytes, Unknown)
     least, most = (
         tuple(tuple(s for p in pools for s in p.of_stage(stage, end)) for stage in range(ranks.pp))
-        for end in (False, not isinstance(together.most_pools_bytes, Unknown))
+        for end in (False, known_most)
     )
-    known_most = not isinstance(together.most_pools_bytes, Unknown)
     return together._replace(least_by_stage=least, most_by_stage=most if known_most else ())
 
 
@@ -329,8 +329,10 @@ def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unkno
         most = default_ratio(sized, request, tokens.most)[1]
         span = f"{most:g}" if least == most else f"{least:g} to {most:g}"
         message = f"the default ratio {span}"
-    first = _bounds(sized, request._replace(device_tokens=tokens.least, ratio=least), "")
-    last = _bounds(sized, request._replace(device_tokens=tokens.most, ratio=most), "")
+    first, last = (
+        _bounds(sized, request._replace(device_tokens=count, ratio=ratio), f"of {count} tokens")
+        for count, ratio in ((tokens.least, least), (tokens.most, most))
+    )
     return _between(first, last, f"{message} of {tokens.most} tokens on the GPU; {tokens.reason}")
 
 

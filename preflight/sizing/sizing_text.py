@@ -362,7 +362,8 @@ def compare_rules(sizing: Sizing) -> str:
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
     message = f"The documented rule says {documented.status} (exit {documented.exit_code})."
-    because = "".join(f": {reasons}" for reasons in ["; ".join(_reasons(sizing))] if reasons)
+    reasons = "; ".join(_reasons(sizing))
+    because = f": {reasons}" if reasons else ""
     text = f"Its target is what the library takes{because}."
     if target > need:
         text = f"It asks for {format_bytes(target - need)} more than the library takes{because}."

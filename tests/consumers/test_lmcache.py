@@ -13,6 +13,7 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import Consumer
 from preflight.consumers.lmcache import (
+    _unquoted,
     lmcache_values,
     mooncake_setup,
     overridden,
@@ -88,6 +89,21 @@ def test_what_it_refuses_is_in_its_own_words() -> None:
     assert [one.says for one in found.refused_by] == [
         "LMCache: ValueError: min_retrieve_tokens must be >= 0, got -1"
     ]
+
+
+def test_an_empty_address_of_the_controller_is_given_and_empty_ports_are_not() -> None:
+    on = {"LMCACHE_ENABLE_CONTROLLER": "1", "LMCACHE_CONTROLLER_PULL_URL": ""}
+    on |= {"LMCACHE_CONTROLLER_REPLY_URL": "a:1", "LMCACHE_LMCACHE_WORKER_PORTS": "1"}
+    assert read(None, **on).refused_by == ()
+    del on["LMCACHE_LMCACHE_WORKER_PORTS"]
+    assert "lmcache_worker_ports is required" in read(None, **on).refused_by[0].says
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("'a'", "a"), ("'a','b'", "'a','b'"), ("'a' b'", "a' b"), ("a", "a")]
+)
+def test_quotes_go_from_one_text_alone(text: str, value: str) -> None:
+    assert _unquoted(text) == value
 
 
 def test_a_store_of_each_worker_and_its_key_trap() -> None:

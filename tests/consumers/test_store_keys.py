@@ -277,3 +277,9 @@ def test_the_command_holds_two_launches_together(
     assert run(["read", "--keys", "--json", *names]) == 1
     (pair,) = json.loads(capsys.readouterr().out)["answer"]["pairs"]
     assert pair["verdict"] == "never equal"
+
+
+def test_a_draft_that_is_not_known_is_no_defect(tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(vllm('--speculative-config "$SPEC"') + "\n")
+    assert run(["read", "--keys", str(script)]) in (0, 1, 3)

@@ -546,3 +546,10 @@ def test_what_aibrix_sets_in_a_pod_is_not_asked_of_the_manifest() -> None:
         "run this check in the pod: its operator sets POD_GROUP_INDEX there",
         "name PORT under env of container c",
     ]
+
+
+def test_list_items_with_one_key_all_stay() -> None:
+    """Two ports of one number differ by protocol, which is no part of the key."""
+    base = [{"containerPort": 80, "protocol": each} for each in ("TCP", "UDP")]
+    patched = merged(node({"ports": base}), node({"ports": [{"containerPort": 9}]}))
+    assert sorted(each["containerPort"] for each in plain(patched)["ports"]) == ["80", "80", "9"]

@@ -101,7 +101,12 @@ def test_every_other_backend_takes_sglangs_allocator(host: Path, backend: str) -
 
 
 @pytest.mark.parametrize(
-    "backend", ["shm", 'dynamic --hicache-storage-backend-extra-config \'{"allocator": "shm"}\'']
+    "backend",
+    [
+        "shm",
+        'dynamic --hicache-storage-backend-extra-config \'{"allocator": "shm"}\'',
+        'dynamic --hicache-storage-backend-extra-config \'{"allocator":\n\t"shm"}\'',
+    ],
 )
 def test_shared_memory_has_no_huge_pages(host: Path, backend: str) -> None:
     launch = f"{QWEN} --hicache-size 30 --hicache-storage-backend {backend}"
