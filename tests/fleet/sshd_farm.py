@@ -167,7 +167,7 @@ def _server(folder: Path, place: int, logins: Mapping[int, Login], port: int) ->
             [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=said
         )
         try:
-            _await_server(process, address_of(list(logins)[-1]), port, log)
+            await_server(process, address_of(list(logins)[-1]), port, log)
             yield
         finally:
             process.send_signal(signal.SIGTERM)
@@ -178,17 +178,17 @@ def _login_script(folder: Path, number: int, login: Login) -> Path:
     programs = folder / f"programs-{number}"
     programs.mkdir()
     for name, text in login.programs.items():
-        _executable(programs / name, text)
+        executable(programs / name, text)
     script = folder / f"login-{number}"
     temporary = folder / f"temporary-{number}"
     temporary.mkdir()
-    return _executable(
+    return executable(
         script,
         f"#!/bin/sh\nexport PATH={programs}:/usr/bin:/bin TMPDIR={temporary}\n{login.around}\n",
     )
 
 
-def _executable(path: Path, text: str) -> Path:
+def executable(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
@@ -214,7 +214,7 @@ def _free(address: str, port: int) -> bool:
     return True
 
 
-def _await_server(process: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
+def await_server(process: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         if process.poll() is not None:
