@@ -139,8 +139,11 @@ class Check(NamedTuple):
 
     @property
     def consequence(self) -> Consequence:
-        """The consequence that the page names first."""
-        return self.page.consequence
+        """The consequence that the page names first; a start reads 80 and no whole page."""
+        if isinstance(self.at, Page):
+            return self.at.consequence
+        section = _page_text(self.at, self.id).partition("\n## What follows\n")[2]
+        return _consequences(self.at, " ".join(section.partition("\n## ")[0].split()))[0]
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:

@@ -42,7 +42,7 @@ else:
         """Make a record of the values in order, as ``_make`` of the methods to come does."""
         return cls(*values)
 
-    def NamedTuple():
+    def NamedTuple():  # noqa: N802
         """Stand as the base of a class body."""
 
     NamedTuple.__mro_entries__ = lambda bases: (type.__new__(_RecordType, "_Record", (), {}),)
