@@ -67,8 +67,9 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
     "what a single step may take. Default: 10m.",
 )  # fmt: skip
 @click.option(
-    "--spend", "spend_bytes", type=SIZE, default="2gb", show_default=True,
-    help="The most memory that is taken at a time, and the most that is written.",
+    "--spend", "spend_bytes", type=SIZE,
+    help="The most memory that is taken at a time, and the most that is written. Default: 2gb, or "
+    "half of what is free.",
 )  # fmt: skip
 @click.option(
     "--device", "devices", multiple=True, metavar="NAME[,NAME]",
@@ -127,7 +128,7 @@ def measure(
     as_json: bool,
     parts: tuple[str, ...],
     budget_seconds: float | None,
-    spend_bytes: int,
+    spend_bytes: int | None,
     devices: tuple[str, ...],
     page: str,
     region_bytes: int | None,
@@ -174,9 +175,9 @@ def measure(
         raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
     if address and not serving:
         raise click.UsageError("--address is about --serve")
-    sizes = Sizes(page, region_bytes, up_to_bytes, spend_bytes, devices, force, not no_save)
+    sizes = Sizes(page, region_bytes, up_to_bytes, devices=devices, force=force, save=not no_save)
     searches = "registration" in parts
-    if sizes != Sizes(spend_bytes=spend_bytes) and not searches:
+    if sizes != Sizes() and not searches:
         flags = "--device, --page, --region, --up-to, --force and --no-save"
         raise click.UsageError(f"{flags} are about --only registration")
     other = parts or serving or peer is not None or save is not None

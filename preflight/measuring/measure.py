@@ -21,7 +21,12 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring.findings import consequences, findings
 from preflight.measuring.kills import Killing, Survival
-from preflight.measuring.plan import LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES, PARTS
+from preflight.measuring.plan import (
+    DEFAULT_SPEND_BYTES,
+    LEAST_BUDGET_SECONDS,
+    LEAST_SPEND_BYTES,
+    PARTS,
+)
 from preflight.measuring.report import MeasureAnswer
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
 from preflight.measuring.wanted import LaunchWish, wanted_of
@@ -94,17 +99,20 @@ def prepare(
     launch: LaunchWords,
     python: str | None,
     budget_seconds: float,
-    spend_bytes: int,
+    spend_bytes: int | None,
     sizes: Sizes | None = None,
 ) -> tuple[Killing, LaunchWish, tuple[str, str] | None]:
     """Return what measures, what the launch wants, and what it is called. Raises UsageError.
 
-    sizes: of the search for how much can be registered; None where it is not asked for.
+    spend_bytes: None for the default, or half of the free memory if that is less. sizes: of the
+    search for how much can be registered; None if it is not asked for.
     """
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
     room = MemoryWatch(Root(), ()).room()
-    if not LEAST_SPEND_BYTES <= spend_bytes <= max(0, room.bytes) // 2:
+    half = max(0, room.bytes) // 2
+    spend_bytes = min(DEFAULT_SPEND_BYTES, half) if spend_bytes is None else spend_bytes
+    if not LEAST_SPEND_BYTES <= spend_bytes <= half:
         most = f"half of the {format_bytes(max(0, room.bytes))} that may be taken here"
         least = f"give at least {LEAST_SPEND_BYTES // MIB}mb, and at most {most} ({room.source})"
         raise UsageError(f"--spend {format_bytes(spend_bytes)}: {least}")

@@ -10,6 +10,7 @@ from preflight.measuring.orders import HEAD_BYTES
 SHARES = {"memory": 2, "transfer": 5, "store": 4, "registration": 2, "storage": 3}
 PARTS = tuple(SHARES)
 LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES = 5.0, 64 * MIB
+DEFAULT_SPEND_BYTES = 2048 * MIB
 # An object of the store where no launch says its size; and how many SGLang hands over in one call.
 USUAL_OBJECT_BYTES, TOGETHER = MIB, 16
 # No rate changes any more behind so many calls.

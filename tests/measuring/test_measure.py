@@ -11,6 +11,7 @@ import pytest
 
 from checks.base.finding import Status
 from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
 from preflight.capacity.tiers import PageObjects
 from preflight.cli.main import run
 from preflight.cli.measure import PARTS as NAMED
@@ -18,7 +19,7 @@ from preflight.cli.measure import seconds_of
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring.findings import consequences, findings, hits, ready_seconds
-from preflight.measuring.measure import own_address
+from preflight.measuring.measure import own_address, prepare
 from preflight.measuring.plan import (
     MOST_CALLS,
     PARTS,
@@ -42,6 +43,7 @@ from preflight.measuring.report import MeasureAnswer, answer_object, answer_text
 from preflight.measuring.run import transport_environment
 from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
 from preflight.probes.registration import CeilingAnswer
+from preflight.rehearsal.run import MemoryWatch, Room
 from tests.builders.hosts import GIB, MIB
 from tests.paths import ROOT
 from tests.valid import valid
@@ -545,3 +547,16 @@ def test_what_measure_did_not_write_is_refused(
         file.write_text(text)
     assert run(["check", "--measured", str(file), "--root", "demo:h800"]) == 64
     assert "--measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("room", "spent"), [(64 * GIB, 2 * GIB), (GIB, GIB // 2), (MIB, None)])
+def test_by_default_it_spends_no_more_than_half_of_what_is_free(
+    room: int, spent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryWatch, "room", lambda _: Room(room, "told"))
+    launch = LaunchWords()
+    if spent is None:
+        with pytest.raises(UsageError):
+            prepare(launch, None, 60.0, None)
+    else:
+        assert prepare(launch, None, 60.0, None)[0]._spend_bytes == spent
