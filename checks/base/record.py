@@ -18,7 +18,7 @@ else:
     from collections import namedtuple
 
     def _first_record(cls, *values, **named):
-        """Give the class its methods, ``__new__`` among them, and make a record with them."""
+        """Give the class its methods, ``__new__`` among them, and make the record."""
         owner = next(base for base in cls.__mro__ if "_fields" in vars(base))
         defaults = owner._field_defaults.values()
         methods = vars(namedtuple(owner.__name__, owner._fields, defaults=defaults))
@@ -31,6 +31,7 @@ else:
         """Makes a class of tuples from the annotations and defaults of a class body."""
 
         def __new__(cls, name, bases, body):
+            """Return the class, without the methods that its first record brings."""
             fields = tuple(body.get("__annotations__", ()))
             defaults = {field: body[field] for field in fields if field in body}
             getters = {field: _tuplegetter(place, "") for place, field in enumerate(fields)}
