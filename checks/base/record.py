@@ -1,4 +1,4 @@
-"""``NamedTuple`` whose classes cost a tenth: a start makes 270 of them and uses some hundred.
+"""``NamedTuple`` whose classes cost a tenth: a start makes 270 such classes and uses some hundred.
 
 With ``typing.NamedTuple``, which compiles code for each class and checks the type of each field,
 they took a sixth of ``check`` with a launch (benchmarks/startup.py: 5.1 times ``import click``, 4.4
