@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 from checks.releases import mooncake as mooncake_releases  # noqa: E402
 from checks.releases import sglang as sglang_releases  # noqa: E402
 from checks.releases.open_changes import OpenChange, open_changes  # noqa: E402
-from preflight.programs.launch_names import without_row  # noqa: E402
+from preflight.processes.unread import without_row  # noqa: E402
 
 RELEASES = {"mooncake": mooncake_releases, "sglang": sglang_releases}
 # What the model of SGLang follows, below sglang/srt: what is defined in these files, or what is

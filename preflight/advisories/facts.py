@@ -18,7 +18,7 @@ from checks.software.facts import Environment
 from checks.software.software_checks import OTHER_CONTAINER
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.processes.container_paths import network_of
+from preflight.processes.containers import network_of
 from preflight.processes.mooncake_users import (
     engine_protocol,
     ssd_offload,

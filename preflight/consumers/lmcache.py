@@ -29,8 +29,8 @@ from preflight.consumers.consumer import (
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
-from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.sglang_arguments import SettingValue, file_text, unresolved
+from preflight.programs.store_environment import byte_size
 from preflight.programs.store_processes import StoreProcess
 
 _ALIASES = {"plugin_locations": "runtime_plugin_locations", "external_backends": "storage_plugins"}

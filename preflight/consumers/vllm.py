@@ -32,11 +32,11 @@ from preflight.consumers.vllm_arguments import (
     model_of,
     node_of,
     vllm_arguments,
+    vllm_size_bytes,
     workers_of,
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.launches.variables import may_be_absent
-from preflight.programs.consumer_grammar import vllm_size_bytes
 from preflight.programs.memory_records import OwnPool
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 from preflight.programs.store_processes import StoreProcess

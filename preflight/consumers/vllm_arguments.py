@@ -12,13 +12,13 @@ from checks.base.regex import regex
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt
 from preflight.launches.source import Word
-from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.sglang_arguments import (
     SettingValue,
     port_value,
     unresolved,
     word_value,
 )
+from preflight.programs.store_service_config import STORE_SUFFIXES
 
 HTTP_PORT = 8000
 _SHORT = {
@@ -164,3 +164,43 @@ def expand_numbers(text: str) -> str:
         written = lambda m: str(attempt(lambda: human_readable_int(m[0])))  # noqa: E731
         parts[at] = re.sub(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", written, parts[at])
     return "".join(parts)
+
+
+_VLLM_SIZE = regex(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
+_HUMAN = regex(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
+
+
+def vllm_size_bytes(value: Any) -> int:
+    """Return bytes as vLLM's ``_parse_size``: floats, b to gb. Raises TypeError as it does."""
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, str):
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"Unsupported type for size: {type(value)}") from None
+    text = value.strip().lower()
+    if not text:
+        raise ValueError("Size cannot be empty.")
+    match = _VLLM_SIZE.match(text)
+    if not match:
+        raise ValueError(f"Invalid format: '{value}'")
+    try:
+        number = float(match[1])
+    except ValueError:
+        raise ValueError(f"Invalid numeric value '{match[1]}' in: '{value}'") from None
+    return int(number * dict(STORE_SUFFIXES)[match[2] or "b"])
+
+
+def human_readable_int(text: str) -> int:
+    """Return vLLM's number: 80m is 80 * 10^6, 80M is 80 * 2^20. Raises ValueError."""
+    text = text.strip()
+    match = _HUMAN.fullmatch(text)
+    if match is None:
+        return int(text)
+    power = "kmgt".index(match[2].lower()) + 1
+    if match[2].islower():
+        return int(float(match[1]) * 10 ** (3 * power))
+    if "." in match[1]:
+        raise ValueError(f"Decimals are not allowed with binary suffixes like {match[2]}.")
+    return int(match[1]) << 10 * power

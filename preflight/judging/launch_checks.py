@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.targets import FIT
 from preflight.judging.pages import ASSUMED, GATE, KEYS, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
 from preflight.judging.store_keys import Meeting, StoreKeys, compared, launch_keys
-from preflight.processes.container_limits import unknown_settings
+from preflight.processes.containers import unknown_settings
 from preflight.processes.host_groups import behind_foreground
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.unread import not_set

@@ -17,9 +17,9 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import parse_version
 from checks.releases.sglang import NEWEST_KNOWN, sglang_release
 from preflight.consumers.consumer import Client, Consumer, attempt
+from preflight.consumers.vllm_arguments import human_readable_int
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.processes.services import master_address
-from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.store_config import StoreConfig
 from preflight.sglang.launch import hashes_pairs
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry

@@ -1,8 +1,20 @@
 """Mooncake's allocations, replayed: what each process maps, in the order in which it does.
 
 This is the one model of memory that the project has. It walks through the library's own steps
-(``preflight.mooncake.process_run``) against pools that may run short, so that what falls through
-there falls through here too, process by process until one fails.
+against pools that may run short, so that what falls through there falls through here too, process
+by process until one fails. The steps of one process:
+
+1. host pools (SGLang's L2): one memfd each, or one anonymous mapping where SGLang's own allocator
+   takes them, which does without huge pages when there are none;
+2. pools of other engines, which they map themselves;
+3. per store client: hot cache, local buffer, global segment, SSD offload buffer. The first of
+   local buffer and segment to be mapped directly creates the arena, once per process; both then
+   come from it while they fit (a bump pointer), and are mapped on their own otherwise.
+
+Source: Mooncake ``mooncake-store/src`` 0.3.8 to 0.3.14 (``shm_helper.cpp``, ``utils.cpp``,
+``mmap_arena.cpp``, ``real_client.cpp``, ``client_buffer_allocation.cpp``, ``local_hot_cache.cpp``,
+``aligned_client_buffer.cpp``), SGLang ``mem_cache/storage/mmap/mmap_allocator.py`` 0.5.23; held
+against the real library by ``tests/real``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,19 +22,362 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from checks.base.pages import MemoryKind, Spot, Usage, own_allocator
+from checks.base.units import GIB, MIB, TIB, kernel_size, round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
+from checks.releases.mooncake import NumaSegments
 from preflight.mooncake.allocations import (
+    REGULAR_PAGE_BYTES,
     Allocation,
     Backing,
     EndlessPools,
+    Handed,
     OnShortage,
     Outcome,
     Pools,
     StockedPools,
 )
-from preflight.mooncake.process_run import ProcessRun, heap
-from preflight.programs.memory_records import Launch, MappedProcess
+from preflight.programs.memory_records import Launch, MappedProcess, OwnPool, Protocol, StoreClient
+
+# facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
+SLAB_BYTES = 16 * MIB
+# MmapArena::kMinAlignment, which is also the local buffer's alignment.
+ARENA_ALIGNMENT_BYTES = 64
+# What glibc's malloc aligns memory to: a mapping of its own begins with a header of as much.
+MALLOC_ALIGNMENT_BYTES = 16
+# The arena rounds its pool to 2 MiB whatever the page size, up to 0.3.13 (mmap_arena.cpp).
+ARENA_ROUNDING_BYTES = 2 * MIB
+# What a process can map at all: the lower half of 48 address bits.
+ADDRESS_SPACE_BYTES = 128 * TIB
+# The hot cache's table of blocks, a pointer each: more than this no host has.
+_BLOCK_POINTER_BYTES, _MOST_TABLE_BYTES = 8, TIB
+# SGLang's words where its own allocator finds no huge pages (mmap_allocator.py, alloc_mmap).
+_NO_OWN_PAGES = (
+    "Hugepage mmap via libc failed ([Errno 12] Cannot allocate memory); falling back to plain "
+    "mmap. SGLANG_HUGEPAGE_SIZE={size} will be ignored."
+)
+_SGLANG_SPELLING = {2 * MIB: "2MB", GIB: "1GB"}
+
+_OVER_THE_LIMIT = (
+    "SIGBUS (exit code 135) when its pages are touched: the hugetlb cgroup allows no more"
+)
+
+
+class _Arena:
+    """Mooncake's bump allocator over one mapping."""
+
+    def __init__(self, pool_bytes: int) -> None:
+        self._pool_bytes = pool_bytes
+        self.cursor_bytes = 0
+
+    def place(self, size: int, alignment: int) -> bool:
+        """Take so many bytes of the arena; return False if they do not fit."""
+        # The offset is aligned as well as the size, and the padding counts.
+        end = round_up(self.cursor_bytes, alignment) + round_up(size, alignment)
+        if end > self._pool_bytes:
+            return False
+        self.cursor_bytes = end
+        return True
+
+
+class ProcessRun:
+    """One process on its way through its allocations."""
+
+    def __init__(
+        self, process: MappedProcess, launch: Launch, pools: Pools, offload_folders: set[str]
+    ) -> None:
+        """Begin a process that has mapped nothing yet."""
+        self.process = process
+        self.arena: _Arena | None = None
+        self.done: list[Allocation] = []
+        self.host_pools_left = len(process.host_pools_bytes) + len(process.own_pools)
+        self._launch = launch
+        self._pools = pools
+        self._offload_folders = offload_folders  # those that a client of the launch holds
+        self._hugepages = process.settings.hugepages and launch.release.hugepages
+        self._page_bytes = process.settings.hugepage_bytes
+        self._arena_tried = False
+        self._splits = 0  # segments in shares, so far
+
+    def steps(self) -> Iterator[Allocation]:
+        """Yield the allocations of the process in the library's order."""
+        registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
+        # A rank without a segment hands whole shared memories to the process that has it.
+        whole = any(client.dummy for client in self.process.clients)
+        whole = whole or self._launch.release.registers_whole_pool
+        split = self.process.split_pools
+        for number, size in enumerate(self.process.host_pools_bytes):
+            for mapped in self._host_pool(size, registered):
+                if number < len(split) and split[number]:
+                    mapped = mapped._replace(handed=Handed.HALVES)
+                elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
+                    mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
+                yield mapped
+        for pool in self.process.own_pools:
+            self.host_pools_left -= 1
+            yield self._own_pool(pool)
+        for client in self.process.clients:
+            yield from self._dummy_client(client) if client.dummy else self._client(client)
+
+    def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
+        """Yield a host pool: of SGLang's own allocator, or of Mooncake's."""
+        what, allocator = MemoryKind.HOST_POOL, self.process.own_allocator
+        if allocator is not None and allocator.hugepage_bytes is not None:
+            page = allocator.hugepage_bytes
+            error = _NO_OWN_PAGES.format(size=_SGLANG_SPELLING.get(page, page))
+            backing, falls_back = Backing.HUGETLB, OnShortage.FALLS_BACK
+            mapped = self._map(what, size, backing, registered, falls_back, error, page)
+            self.host_pools_left -= mapped.outcome is Outcome.TAKEN
+            yield mapped
+            if mapped.outcome is Outcome.TAKEN:
+                return
+        self.host_pools_left -= 1
+        if allocator is not None:
+            yield _regular(what, size, registered)
+        else:
+            yield self._shared_memory(what, size, registered)
+
+    def _own_pool(self, pool: OwnPool) -> Allocation:
+        what, registered = MemoryKind.CPU_POOL, pool.registered
+        if pool.hugepage_bytes is None:
+            return _regular(what, pool.bytes, registered)
+        fails, page = OnShortage.FAILS, pool.hugepage_bytes
+        return self._map(what, pool.bytes, Backing.HUGETLB, registered, fails, pool.error, page)
+
+    def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
+        """Yield the buffer of a client whose segment another process has."""
+        # The process that owns the segment registers this buffer, on its own NICs.
+        if client.local_buffer_bytes:
+            registered, size = client.protocol is Protocol.RDMA, client.local_buffer_bytes
+            mapped = self._shared_memory(MemoryKind.LOCAL_BUFFER, size, registered)
+            yield mapped._replace(handed=Handed.WHOLE_PAGES)
+
+    def _client(self, client: StoreClient) -> Iterator[Allocation]:
+        """Yield the cache, buffer and segment of a client, and its offload buffer."""
+        registered = client.protocol is Protocol.RDMA
+        yield from self._hot_cache(registered)
+        yield from self._local_buffer(client.local_buffer_bytes, registered)
+        for mapped in self._mapped_segment(client):
+            on_huge_pages = mapped.backing is not Backing.REGULAR
+            yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
+        if client.offload_buffer_bytes is not None:
+            yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
+
+    def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
+        """Return the buffer for SSD offload; it fails if its size or its folder cannot be had."""
+        mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
+        if not 0 < size < ADDRESS_SPACE_BYTES:
+            why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
+            return _failed(mapped._replace(bytes=max(0, size)), why)
+        folder = client.offload_folder
+        if folder and folder in self._offload_folders and self._launch.release.locks_offload_folder:
+            return _failed(mapped, f"setup returns -1101: another client offloads to {folder}")
+        self._offload_folders.add(folder)
+        return mapped
+
+    def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
+        """Map a host pool as shared memory, on huge pages if they are on."""
+        if not size:
+            error = "RuntimeError: Failed to map shared memory: Invalid argument"
+            return _failed(_regular(what, size, registered), error)
+        if not self._hugepages:
+            return _regular(what, size, registered)
+        page = self._page_bytes
+        mapped = round_up(size, page)
+        error = self._launch.release.no_host_pool.format(
+            page=f"{kernel_size(page)}B", size=mapped, pages=mapped // page
+        )
+        return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
+
+    def _hot_cache(self, registered: bool) -> Iterator[Allocation]:
+        """Yield the local hot cache, which falls back to plain memory."""
+        cache = self.process.settings.hot_cache
+        size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
+        if cache is None or not size:
+            return
+        registered = registered and self._launch.release.registers_hot_cache
+        what, memfd, falls_back = MemoryKind.HOT_CACHE, Backing.MEMFD_HUGETLB, OnShortage.FALLS_BACK
+        if size // cache.block_bytes * _BLOCK_POINTER_BYTES > _MOST_TABLE_BYTES:
+            error = "setup raises MemoryError: std::bad_alloc"
+            yield _failed(_onheap(what, size, registered, MALLOC_ALIGNMENT_BYTES), error)
+        elif cache.shared_memory and self._hugepages:
+            error = "Local hot cache creation failed: no blocks allocated"
+            yield self._map(what, size, memfd, registered, falls_back, error)
+        else:
+            alignment = REGULAR_PAGE_BYTES if cache.shared_memory else MALLOC_ALIGNMENT_BYTES
+            yield _onheap(what, size, registered, alignment)
+
+    def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
+        """Yield the local buffer of a client."""
+        if not size:
+            return
+        if not self._hugepages:
+            yield _onheap(MemoryKind.LOCAL_BUFFER, size, registered, ARENA_ALIGNMENT_BYTES)
+            return
+        what, error = MemoryKind.LOCAL_BUFFER, self._launch.release.no_local_buffer
+        yield from self._direct(what, size, ARENA_ALIGNMENT_BYTES, registered, error)
+
+    def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
+        """Yield the segment of a client: one mapping, or a share on each NUMA node."""
+        what, size = MemoryKind.SEGMENT, client.segment_bytes
+        registered = client.protocol is Protocol.RDMA
+        nodes = self._segment_nodes(client)
+        if not size:
+            return
+        if len(nodes) > 1:
+            yield from self._numa_segment(what, size, nodes)
+        elif self._hugepages:
+            error = "setup returns -600: Failed to allocate segment memory"
+            if registered:
+                # Over RDMA the pages are touched after the mapping is granted: seen with two ranks
+                # that start together on one short node.
+                error += " (or a bus error, where another rank takes the pages meanwhile)"
+            for mapped in self._direct(what, size, self._page_bytes, registered, error):
+                yield mapped._replace(may_die=registered and mapped.what is what)
+        elif size >= SLAB_BYTES:
+            yield _regular(what, size, registered)
+        else:
+            error = "setup returns -600: a segment on regular pages is at least 16 MiB"
+            yield _failed(_regular(what, size, registered), error)
+
+    def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
+        """Return the nodes over which the segment is split; fewer than two: it is not."""
+        release = self._launch.release
+        if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
+            return ()
+        nodes = self._launch.nic_nodes if client.nic_nodes is None else client.nic_nodes
+        if release.numa_segments_stay_bound and self.process.node is not None:
+            return tuple(numa_node for numa_node in nodes if numa_node == self.process.node)
+        return nodes
+
+    def _numa_segment(
+        self, what: MemoryKind, size: int, nodes: tuple[int, ...]
+    ) -> Iterator[Allocation]:
+        """Yield one mapping, an equal share bound to each node; never from the arena. Or a mapping
+        for each node, of whole slabs, if Mooncake is told to."""
+        self._splits += 1
+        if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
+            share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
+            for numa_node in nodes:
+                yield _regular(what, share, True, numa_node)._replace(split=self._splits)
+            return
+        page = self._page_bytes
+        by_hca = self.process.settings.hca_segments and self._launch.release.hca_segments
+        if by_hca:
+            slabs, rest = divmod(round_up(size, SLAB_BYTES) // SLAB_BYTES, len(nodes))
+            shares = [(slabs + (at < rest)) * SLAB_BYTES for at in range(len(nodes))]
+        else:
+            shares = [round_up(size, page * len(nodes)) // len(nodes)] * len(nodes)
+        every = [round_up(share, page) // page for share in shares]
+        # The kernel grants the mapping on what the process may use in all, before any share is
+        # bound: a node that is short shows only when a page is touched there, as a bus error.
+        granted = self._pools.grants(self._at(page), sum(every))
+        for numa_node, share, pages in zip(nodes, shares, every, strict=True):
+            if not share:
+                continue
+            shortage = OnShortage.BUS_ERROR if granted else OnShortage.FAILS
+            asked = Allocation(what, share, Backing.HUGETLB, page, pages, numa_node, True, shortage)
+            asked = asked._replace(split=0 if by_hca else self._splits)
+            if granted and self._pools.take(Spot(page, numa_node), pages):
+                yield asked
+                continue
+            bus_error = "SIGBUS (exit code 135) while the segment is touched"
+            yield _failed(asked, bus_error if granted else "setup returns -600: mmap failed")
+            return
+
+    def _at(self, page_size_bytes: int) -> Spot:
+        return Spot(page_size_bytes, self.process.node, self.process.among)
+
+    def _direct(
+        self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
+    ) -> Iterator[Allocation]:
+        """Yield the memory of ``allocate_buffer_mmap_memory``: from the arena, else a mapping."""
+        yield from self._create_arena()
+        if self.arena and self.arena.place(size, alignment):
+            page, numa_node = self._page_bytes, self.process.node
+            falls_back = OnShortage.FALLS_BACK
+            yield Allocation(what, size, Backing.ARENA, page, 0, numa_node, registered, falls_back)
+        else:
+            yield self._map(what, size, Backing.HUGETLB, registered, OnShortage.FAILS, error)
+
+    def _create_arena(self) -> Iterator[Allocation]:
+        """Yield the arena of the process, which is tried once."""
+        settings, release = self.process.settings, self._launch.release
+        size = settings.arena_bytes
+        if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
+            return
+        self._arena_tried = True  # once per process, whether it succeeds or not
+        in_store_pages = release.arena_in_store_pages
+        page = self._page_bytes if in_store_pages else self._launch.default_page_bytes
+        pool_bytes = round_up(size, page if in_store_pages else ARENA_ROUNDING_BYTES)
+        error = "Arena hugepage mmap failed; falling back to traditional mmap()"
+        what, falls_back = MemoryKind.ARENA, OnShortage.FALLS_BACK
+        mapped = self._map(what, pool_bytes, Backing.HUGETLB, False, falls_back, error, page)
+        if mapped.outcome is Outcome.TAKEN:
+            self.arena = _Arena(pool_bytes)
+        yield mapped
+
+    def _map(
+        self,
+        what: MemoryKind,
+        size: int,
+        backing: Backing,
+        registered: bool,
+        on_shortage: OnShortage,
+        error: str,
+        page_size_bytes: int = 0,
+    ) -> Allocation:
+        """Return a mapping of huge pages, bound to where the process is bound."""
+        page = page_size_bytes or self._page_bytes
+        pages, numa_node = round_up(size, page) // page, self.process.node
+        asked = Allocation(what, size, backing, page, pages, numa_node, registered, on_shortage)
+        if self._pools.take(self._at(page), pages):
+            return asked
+        if self._pools.kills(page):
+            return _failed(asked._replace(on_shortage=OnShortage.BUS_ERROR), _OVER_THE_LIMIT)
+        return _failed(asked, error)
+
+
+# What the hot cache keeps of each block beside its bytes: 93 to 118 were measured on 0.3.11 to
+# 0.3.14. Below a mebibyte in all it is not worth a line.
+_BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
+
+
+def heap(process: MappedProcess) -> tuple[Allocation, ...]:
+    """Return the plain memory of a process beside its mappings. It is that of PD's metadata, and of
+    the records of very many hot blocks."""
+    allocations = []
+    if process.metadata_bytes:
+        registered = process.metadata_registered
+        allocations.append(_regular(MemoryKind.PD_METADATA, process.metadata_bytes, registered))
+    cache = process.settings.hot_cache
+    if cache is not None and any(not client.dummy for client in process.clients):
+        records = cache.bytes // cache.block_bytes * _BLOCK_RECORD_BYTES
+        if records >= _LEAST_RECORDS_BYTES:
+            allocations.append(_regular(MemoryKind.HOT_CACHE, records, False))
+    return tuple(allocations)
+
+
+def _regular(
+    what: MemoryKind, size: int, registered: bool, numa_node: int | None = None
+) -> Allocation:
+    page = REGULAR_PAGE_BYTES
+    pages, fails = round_up(size, page) // page, OnShortage.FAILS
+    return Allocation(what, size, Backing.REGULAR, page, pages, numa_node, registered, fails)
+
+
+def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:
+    """Return memory of malloc or aligned_alloc. It begins inside a page, at a multiple of
+    ``alignment_bytes``."""
+    offset = REGULAR_PAGE_BYTES - alignment_bytes
+    return _regular(what, size, registered)._replace(offset_bytes=offset)
+
+
+def _failed(asked: Allocation, error: str) -> Allocation:
+    """Return an allocation as it is if its pages are missing."""
+    fell_back = asked.on_shortage is OnShortage.FALLS_BACK
+    outcome = Outcome.FELL_BACK if fell_back else Outcome.FAILED
+    return asked._replace(backing=Backing.NONE, pages=0, outcome=outcome, error=error)
 
 
 class ProcessReplay(NamedTuple):

@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.launches.container import Published
 from preflight.launches.launchers import remote_words, valued
-from preflight.processes.container_paths import network_of, pod_of
+from preflight.processes.containers import network_of, pod_of
 from preflight.processes.ports import ports, split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import value_of

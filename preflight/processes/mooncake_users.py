@@ -15,7 +15,7 @@ from checks.base.needs import RdmaUse
 from checks.base.unknown import Unknown
 from checks.releases.sglang import sglang_release
 from preflight.launches.source import Word
-from preflight.processes.container_paths import place_of
+from preflight.processes.containers import place_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.sglang_arguments import SettingValue, word_value
 

@@ -13,7 +13,7 @@ from checks.base.pages import Default
 from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
-from preflight.processes.container_paths import network_of, pod_of
+from preflight.processes.containers import network_of, pod_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import port_value, unresolved

@@ -10,7 +10,7 @@ from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.consumers.consumer import Consumer, Named
 from preflight.launches.source import Command, ReadFile, Word
-from preflight.processes.container_paths import reads_in
+from preflight.processes.containers import reads_in
 from preflight.processes.image_releases import named_releases
 from preflight.programs.mooncake_flags import flags_of, with_config_file
 from preflight.programs.sglang_argument_tables import RefusedError, argument_flags, argument_table

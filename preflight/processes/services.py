@@ -12,7 +12,7 @@ from checks.base.needs import Service
 from checks.base.pages import Default
 from checks.base.unknown import RUN_INSIDE, Unknown
 from preflight.launches.source import Word
-from preflight.processes.container_paths import network_of, service_of
+from preflight.processes.containers import network_of, service_of
 from preflight.processes.ports import (
     CLIENT_PORT,
     MASTER_PORT,

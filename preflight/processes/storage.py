@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import Word
 from preflight.launches.variables import may_be_absent
-from preflight.processes.container_paths import host_path
+from preflight.processes.containers import host_path
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.memory_records import StoreClient

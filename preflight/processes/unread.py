@@ -1,13 +1,21 @@
-"""What of a launch no reader here knows: with any of it no answer about memory passes."""
+"""What of a launch no reader here knows: with any of it no answer about memory passes.
+
+What the names on a launch touch is a table, ``data/launch_names.txt``, of SGLang's arguments, flags
+of Mooncake's programs and variables: of each name whether this project reads it (modelled), has it
+in no number (named), or need not (harmless), with where that was read.
+"""
 
 import math
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import NamedTuple
 
 from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import clean_words
+from preflight.base.program import data_file
 from preflight.launches.launchers import tasks
 from preflight.launches.source import (
     Command,
@@ -22,9 +30,54 @@ from preflight.launches.source import (
 from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, with_router
-from preflight.programs.launch_names import NameRow, row_of
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
+
+
+class NameRow(NamedTuple):
+    """touches: memory, pinning, devices, .. or nothing. what: a few words; source: where read."""
+
+    name: str
+    kind: str
+    state: str
+    touches: str
+    what: str
+    source: str
+
+
+@cache
+def name_rows() -> tuple[NameRow, ...]:
+    """Return the table, in its order."""
+    rows: list[NameRow] = []
+    head: tuple[str, ...] = ()
+    with open(data_file("launch_names.txt"), encoding="utf-8") as file:
+        for line in file:
+            if line.startswith(" "):
+                rows += (NameRow(name, *head) for name in line.split())
+            elif not line.startswith("#"):
+                words, _, rest = line.strip().partition(": ")
+                what, _, source = rest.removesuffix("]").rpartition(" [")
+                head = (*words.split(), what, source)
+    return tuple(rows)
+
+
+@cache
+def _whole() -> dict[tuple[str, str], NameRow]:
+    return {(row.kind, row.name): row for row in name_rows() if "*" not in row.name}
+
+
+@cache
+def row_of(kind: str, name: str) -> NameRow | None:
+    """Return the row of a name of this kind; None for one that is newer than the table."""
+    patterns = (row for row in name_rows() if row.kind == kind and "*" in row.name)
+    exact_row = _whole().get((kind, name))
+    return exact_row or next((row for row in patterns if fnmatchcase(name, row.name)), None)
+
+
+def without_row(kind: str, names: Iterable[str]) -> list[str]:
+    """Return those of ``names`` that the table does not have, each once."""
+    return sorted({name for name in names if row_of(kind, name) is None})
+
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {ProcessKind.ENGINE: "the memory that it takes"}
@@ -326,27 +379,27 @@ def _first(words: Sequence[str], number: int) -> str:
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables of caches with memory of their own that no process is seen to load."""
-    for cache in _CACHES:
-        if any(_loads(process, cache) for process in processes):
+    for kv_cache in _CACHES:
+        if any(_loads(process, kv_cache) for process in processes):
             continue  # it is counted, or named there
         variables = {
             name: (process, word)
             for process in processes
             if process.kind in _ENGINES
-            for name, word in matching(process.command.environment, cache.variables)
-            if cache.variables.fullmatch(name)
+            for name, word in matching(process.command.environment, kv_cache.variables)
+            if kv_cache.variables.fullmatch(name)
             and not _OF_NO_MEMORY.fullmatch(name)
             and not may_be_absent(word, name)
         }
         for name, (process, word) in [*variables.items()][:1]:
             more = f" and {len(variables) - 1} more" if len(variables) > 1 else ""
-            why = f"nothing here shows whether {cache.name} is loaded, and what it takes"
+            why = f"nothing here shows whether {kv_cache.name} is loaded, and what it takes"
             names = ", ".join([*variables][:MOST_NAMED])
             names += " and the rest" * (len(variables) > MOST_NAMED)
             place = "" if word.origin.source == "command line" else f" from {word.origin}"
-            loader = cache.loader(process)
+            loader = kv_cache.loader(process)
             loader = f" ({loader} would)" if loader else ""
-            advice = f"remove {names}{place}: nothing there loads {cache.name}{loader}"
+            advice = f"remove {names}{place}: nothing there loads {kv_cache.name}{loader}"
             yield NotRead(f"{name}{more}", why, word.origin, advice)
 
 

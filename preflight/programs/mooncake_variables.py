@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from checks.base.regex import regex
 from preflight.base.program import data_file
-from preflight.programs.mooncake_grammar import STRTOD_BLANKS
+from preflight.programs.store_environment import STRTOD_BLANKS
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 

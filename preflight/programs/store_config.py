@@ -18,8 +18,8 @@ from checks.base.unknown import NoFile, Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
 from preflight.launches.variables import may_be_absent
-from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int, store_segment_bytes
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
+from preflight.programs.store_service_config import store_segment_bytes
 
 
 class Source(Enum):
@@ -34,6 +34,24 @@ class ConfigKey(NamedTuple):
     variable: str
     default: Any
     read: Callable[[str], Any] = str
+
+
+def sglang_env_bool(text: str) -> bool:
+    """Return the boolean that ``EnvBool`` reads. Raises ValueError if the default is used."""
+    value = text.lower()
+    if value in ("true", "1", "yes", "y"):
+        return True
+    if value in ("false", "0", "no", "n"):
+        return False
+    raise ValueError(f'"{value}" is not a valid boolean value')
+
+
+def sglang_env_int(text: str) -> int:
+    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError if it refuses it."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f'"{text}" is not a valid integer value') from None
 
 
 KEYS: Mapping[str, ConfigKey] = {

@@ -12,7 +12,6 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import ReadFile, Word
-from preflight.programs import mooncake_grammar
 from preflight.programs.memory_records import (
     DEFAULT_ARENA_BYTES,
     NO_ARENA_FLAGS,
@@ -23,6 +22,7 @@ from preflight.programs.memory_records import (
 from preflight.programs.mooncake_flags import as_integer
 from preflight.programs.mooncake_variables import Reader, read_number
 from preflight.programs.sglang_arguments import unresolved, word_value
+from preflight.programs.store_environment import byte_size
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config
 
 # real_client_main.cpp: --global_segment_size "4 GB", --local_buffer_size "0".
@@ -107,7 +107,7 @@ def read_mooncake_client(
             return default
         if word.unresolved:
             return unresolved(word)
-        parsed = mooncake_grammar.byte_size(word.text)
+        parsed = byte_size(word.text)
         if parsed is None:
             misread.append(f"--{name}={word.text}: not a size to mooncake_client, which takes 0")
         return parsed or 0

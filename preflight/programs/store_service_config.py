@@ -13,14 +13,8 @@ from typing import Any, NamedTuple
 from checks.base.units import GIB, TIB
 from checks.base.unknown import NoFile, Unknown
 from preflight.launches.source import ReadFile, Word
-from preflight.programs import mooncake_grammar
-from preflight.programs.consumer_grammar import (
-    python_int,
-    sglang_segment_bytes,
-    store_bool,
-    store_segment_bytes,
-)
 from preflight.programs.sglang_arguments import file_text, unresolved, word_value
+from preflight.programs.store_environment import boolean, byte_size
 
 SERVICE_PORT = 8080
 # mooncake-store/include/types.h: MIN_SEGMENT_SIZE, MAX_SEGMENT_SIZE.
@@ -30,8 +24,63 @@ LEAST_SIZE_BYTES, MOST_BUFFER_BYTES = 1024, TIB
 PROTOCOLS = frozenset(
     "tcp rdma efa cxl cxi ascend ub ubshmem sunrise_link nvlink_intra rpc_only".split()
 )
+_POWERS = {letter: 1024**power for power, letter in enumerate("kmgt", start=1)}
+STORE_SUFFIXES = (*((f"{k}b", size) for k, size in _POWERS.items()), *_POWERS.items(), ("b", 1))
 _AGAIN = "setup fails, and is tried again until --max-wait-time"
 _SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-wait-time"
+
+
+def sglang_segment_bytes(value: Any) -> int:
+    """Return bytes as SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, no unit bytes."""
+    if isinstance(value, int):
+        return int(value)  # a JSON true is 1
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text.endswith("gb"):
+            number = text[:-2].strip()
+            if not number:
+                raise ValueError("Invalid global_segment_size: missing number before 'gb'")
+            return int(number) * 1024**3
+        return int(text)
+    return python_int(value)
+
+
+def store_segment_bytes(value: Any) -> int:
+    """Return bytes as Mooncake's ``_parse_segment_size`` since 0.3.12: floats, b to tb."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if not text:
+            raise ValueError("Invalid segment size: empty string")
+        for suffix, scale in STORE_SUFFIXES:
+            if text.endswith(suffix):
+                number = text[: -len(suffix)].strip()
+                if not number:
+                    raise ValueError(f"Invalid segment size: missing number before '{suffix}'")
+                return python_int(float(number) * scale)
+        return python_int(float(text))
+    return python_int(value)
+
+
+def store_bool(value: Any) -> bool:
+    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
+    if isinstance(value, int | float | None):
+        return bool(value)
+    text = str(value).strip().lower()
+    if text in ("true", "1", "yes", "on", "enable"):
+        return True
+    if text not in ("", "false", "0", "no", "off", "disable"):
+        raise ValueError(f"Invalid boolean value: {value!r}")
+    return False
+
+
+def python_int(value: Any) -> int:
+    """Return a value as ``int`` converts it. Raises ValueError for every refusal."""
+    try:
+        return int(value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from None
 
 
 class ServiceArguments(NamedTuple):
@@ -244,11 +293,11 @@ def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
     if word.unresolved:
         return unresolved(word), ""
     if key in _SIZES:
-        size = mooncake_grammar.byte_size(text)
+        size = byte_size(text)
         wrong = f"-D{key}={text}: not a size to Mooncake: {_SETUP}"
         return (size, "") if size is not None else (Unknown(f"-D{key}={text} is refused"), wrong)
     if isinstance(KEYS[key].default, bool):
-        switch = mooncake_grammar.boolean(text)
+        switch = boolean(text)
         wrong = f"-D{key}={text}: not a truth value to Mooncake: off"
         return bool(switch), wrong if switch is None else ""
     if key == "client_http_port":

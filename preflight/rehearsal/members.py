@@ -30,8 +30,7 @@ from preflight.mooncake.allocations import (
     regions_of,
     whole,
 )
-from preflight.mooncake.process_run import SLAB_BYTES
-from preflight.mooncake.replay import replay
+from preflight.mooncake.replay import SLAB_BYTES, replay
 from preflight.processes.processes import ProcessKind
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, StoreClient
 from preflight.rehearsal.records import Member

@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown, known
 from checks.capture.secrets import clean_words
 from checks.releases.sglang import parse_version
 from preflight.launches.source import Word, open_names, open_variables
-from preflight.processes.container_paths import network_of, service_of
+from preflight.processes.containers import network_of, service_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.processes.services import RouterTarget, listens_elsewhere, router_targets
 from preflight.programs.sglang_argument_tables import (

@@ -11,7 +11,6 @@ from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, SglangServer
-from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
     TRUE,
     Flag,
@@ -24,6 +23,7 @@ from preflight.programs.mooncake_flags import (
     value_of,
 )
 from preflight.programs.sglang_arguments import port_value
+from preflight.programs.store_environment import byte_size
 from preflight.programs.store_service_config import KEYS, SERVICE_PORT
 from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling, is_misspelt, replaced
 from preflight.sglang.launch import configured_segment
@@ -345,7 +345,7 @@ def _page_bytes(process: LaunchProcess) -> int | None:
     if word is None:
         return 2 * MIB
     # Every other size is another release's business: 2 MiB where it is not known.
-    size = None if word.unresolved else mooncake_grammar.byte_size(word.text)
+    size = None if word.unresolved else byte_size(word.text)
     return None if word.unresolved else size if size == GIB else 2 * MIB
 
 

@@ -9,14 +9,17 @@ from checks.base.unknown import Unknown, known
 from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.processes.services import PEER_TO_PEER, misdirected, not_dialled, not_served
-from preflight.programs.consumer_grammar import (
+from preflight.programs.sglang_arguments import SettingValue
+from preflight.programs.store_config import (
+    KEYS,
+    Source,
+    StoreConfig,
+    StoreEdit,
+    segment_edit,
     sglang_env_bool,
     sglang_env_int,
-    sglang_segment_bytes,
 )
-from preflight.programs.sglang_arguments import SettingValue
-from preflight.programs.store_config import KEYS, Source, StoreConfig, StoreEdit, segment_edit
-from preflight.programs.store_service_config import PROTOCOLS
+from preflight.programs.store_service_config import PROTOCOLS, sglang_segment_bytes
 from preflight.rules.rules import RuleSet, Seen, Spelling, at, replaced
 from preflight.sglang.launch import configured_segment
 

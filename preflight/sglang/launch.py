@@ -22,7 +22,6 @@ from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SegmentDivisor, SglangRelease
 from preflight.launches.source import Word
 from preflight.processes.processes import SglangServer
-from preflight.programs.consumer_grammar import sglang_segment_bytes
 from preflight.programs.memory_records import (
     SGLANG_LOCAL_BUFFER_BYTES,
     MappedProcess,
@@ -32,6 +31,7 @@ from preflight.programs.memory_records import (
 )
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.programs.store_processes import offload_buffer_bytes
+from preflight.programs.store_service_config import sglang_segment_bytes
 from preflight.sglang.admission_gate import ranks_per_host
 from preflight.sglang.model import Drafts
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry

@@ -14,7 +14,6 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.sglang import Indexer, SglangRelease
 from preflight.processes.processes import SglangServer
 from preflight.sglang.admission_gate import FreeMemory, auto_budget_bytes
-from preflight.sglang.device_pool import BY_GPU_WITH_DCP, Interval, mirrored_bytes
 from preflight.sglang.host_pool_records import (
     HostBytes,
     HostPool,
@@ -27,11 +26,14 @@ from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
 from preflight.sglang.launch import Ranks
 from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 from preflight.sglang.pool_request import (
+    BY_GPU_WITH_DCP,
     GpuKind,
     Hardware,
+    Interval,
     Purpose,
     SizedServer,
     default_ratio,
+    mirrored_bytes,
     pool_request,
     ratio_tokens,
 )

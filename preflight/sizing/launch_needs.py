@@ -12,7 +12,7 @@ from checks.memlock.demand import pinned_unseen
 from preflight.consumers.consumer import Consumer
 from preflight.mooncake.allocations import Allocation, Backing, all_regions_of
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
-from preflight.processes.container_limits import container_limits, set_limits
+from preflight.processes.containers import container_limits, set_limits
 from preflight.processes.mooncake_users import engine_devices, other_transport, store_devices
 from preflight.processes.ports import all_ports, ports
 from preflight.processes.processes import LaunchProcess, ProcessKind

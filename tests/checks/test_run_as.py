@@ -216,7 +216,7 @@ def test_memlock_is_judged_for_who_runs_it(
     ],
 )
 def test_within_a_container(text: str, status: Status) -> None:
-    from preflight.processes.container_limits import container_limits
+    from preflight.processes.containers import container_limits
 
     (command,) = commands(text)
     described = container_limits(command)

@@ -8,7 +8,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
-from preflight.processes.container_limits import container_limits
+from preflight.processes.containers import container_limits
 from tests.tables import each_row
 
 POD = """\

@@ -8,8 +8,7 @@ from checks.base.pages import MemoryKind, Spot
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import mappings
-from preflight.mooncake.process_run import heap
-from preflight.mooncake.replay import asked_for, hugetlb_usages
+from preflight.mooncake.replay import asked_for, heap, hugetlb_usages
 from preflight.programs.memory_records import (
     HotCache,
     Launch,

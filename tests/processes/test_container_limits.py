@@ -11,7 +11,7 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command
-from preflight.processes.container_limits import container_limits, unknown_settings
+from preflight.processes.containers import container_limits, unknown_settings
 
 NODES = ("/dev/infiniband",)
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"

@@ -6,7 +6,7 @@ import pytest
 
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_text
-from preflight.processes.container_paths import host_path, network_of, place_of
+from preflight.processes.containers import host_path, network_of, place_of
 from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchProcess, ProcessKind, understand
 from preflight.processes.services import services

@@ -8,8 +8,7 @@ from checks.base.units import MIB
 from checks.releases.mooncake import mooncake_release
 from preflight.launches.source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.process_run import ADDRESS_SPACE_BYTES
-from preflight.mooncake.replay import replay
+from preflight.mooncake.replay import ADDRESS_SPACE_BYTES, replay
 from preflight.programs.memory_records import (
     Launch,
     MappedProcess,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.programs.launch_names import name_rows, row_of, without_row
+from preflight.processes.unread import name_rows, row_of, without_row
 from preflight.programs.mooncake_flags import flag_table
 from preflight.programs.sglang_argument_tables import argument_names
 from preflight.rules.variables import known_variables

@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.releases.mooncake import NumaSegments, mooncake_release, parse_version
-from preflight.programs.mooncake_grammar import UINT64_MAX, boolean, byte_size, leading_digits
-from preflight.programs.store_environment import read_store_settings
+from preflight.programs.store_environment import (
+    UINT64_MAX,
+    boolean,
+    byte_size,
+    leading_digits,
+    read_store_settings,
+)
 from tests.builders.hosts import GIB, MIB
 from tests.tables import each_row
 

@@ -17,8 +17,7 @@ from preflight.launches.source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools, StockedPools
 from preflight.mooncake.replay import asked_for, pages_by_spot, replay
 from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
-from preflight.programs.mooncake_grammar import byte_size
-from preflight.programs.store_environment import read_store_settings
+from preflight.programs.store_environment import byte_size, read_store_settings
 from preflight.programs.store_processes import read_mooncake_client
 from tests.real.cases import GRID, MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel

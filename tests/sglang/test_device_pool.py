@@ -11,16 +11,16 @@ import pytest
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import sglang_release
-from preflight.sglang.device_pool import (
+from preflight.sglang.host_pool_records import HostPools, PoolRequest
+from preflight.sglang.host_pools import host_pools
+from preflight.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
+from preflight.sglang.pool_request import (
     DeviceRequest,
     Interval,
     decode_pool_ratio,
     default_mem_fraction,
     device_tokens,
 )
-from preflight.sglang.host_pool_records import HostPools, PoolRequest
-from preflight.sglang.host_pools import host_pools
-from preflight.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
 from tests.tables import each_row
 
 NEWEST = sglang_release("0.5.23")
