@@ -7,7 +7,7 @@ import pytest
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, Word
 from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
-from preflight.programs.sglang_refusals import REFUSALS, every_release_refuses, refusals
+from preflight.programs.sglang_refusals import every_release_refuses, refusal_rows, refusals
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import understood
 from tests.tables import each_row
@@ -141,10 +141,10 @@ def said(flags: str, version: str) -> list[str]:
     return list(refusals(arguments, version))
 
 
-@each_row(("case", "row"), list(zip(CASES, REFUSALS, strict=True)))
+@each_row(("case", "row"), list(zip(CASES, refusal_rows(), strict=True)))
 def test_each_row(case: tuple[str, str, str], row: object) -> None:
     refused, text, taken = case
-    assert isinstance(row, type(REFUSALS[0]))
+    assert isinstance(row, type(refusal_rows()[0]))
     version = row.until or NEWEST
     assert any(text in message for message in said(refused, version))
     assert said(taken, version) == []

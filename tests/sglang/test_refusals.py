@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from checks.releases.sglang import parse_version
-from preflight.programs.sglang_refusals import REFUSALS
+from preflight.programs.sglang_refusals import refusal_rows
 from tests.paths import ROOT
 
 # The first and the last release of most rows, and the ones beside them.
@@ -27,7 +27,7 @@ def test_messages_stand_in_the_sources(version: str) -> None:
     files += folder.glob("mem_cache/*host*.py")
     joined = "".join(re.sub(r'"\s+f?"', "", file.read_text()) for file in files)
     source = NAME.sub("{}", joined)
-    for row in REFUSALS:
+    for row in refusal_rows():
         kind, quoted, says = row.says.partition("Error: ")
         if not quoted or kind.startswith("torch") or " == 0, with" in says:
             continue  # of no words of its own
