@@ -19,7 +19,7 @@ from preflight.programs.memory_records import (
     Protocol,
     StoreClient,
 )
-from preflight.programs.mooncake_flags import as_integer
+from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, read_flags, value_of
 from preflight.programs.mooncake_variables import Reader, read_number
 from preflight.programs.sglang_arguments import unresolved, word_value
 from preflight.programs.store_environment import byte_size
@@ -31,9 +31,8 @@ CLIENT_SEGMENT_BYTES = 4 * GIB
 # MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
 OFFLOAD_BUFFER_BYTES = 1280 * MIB
 OFFLOAD_PATH = "/data/file_storage"
-# real_client_main.cpp DEFINE_bool, and the words that gflags knows for it.
+# Of real_client_main.cpp DEFINE_bool: those that decide memory.
 _CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server", "use_mmap_arena_allocator")
-_ON, _OFF = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
 
 
 class StoreProcess(NamedTuple):
@@ -96,58 +95,54 @@ def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
     """Return a mooncake_client by its flags."""
-    flags = _flags(arguments, _CLIENT_SWITCHES)
     misread: list[str] = []
-    refused: list[str] = []
+    flags = read_flags(arguments, flags_of("mooncake_client"))
+    refused = [flag.problem for flag in flags if flag.name in _CLIENT_SWITCHES and flag.problem]
+
+    def text(name: str, default: str) -> str | Unknown:
+        word = value_of(arguments, name)
+        return default if word is None else word_value(word)
 
     def size(name: str, default: int) -> int | Unknown:
         """Return the bytes of a flag; a text that is no size is 0 to mooncake_client."""
-        word = flags.get(name)
-        if word is None:
-            return default
-        if word.unresolved:
-            return unresolved(word)
+        word = value_of(arguments, name)
+        if word is None or word.unresolved:
+            return default if word is None else unresolved(word)
         parsed = byte_size(word.text)
         if parsed is None:
             misread.append(f"--{name}={word.text}: not a size to mooncake_client, which takes 0")
         return parsed or 0
 
-    segment = size("global_segment_size", CLIENT_SEGMENT_BYTES)
-    local = size("local_buffer_size", 0)
-    protocol = _text(flags, "protocol", "tcp")
-    offload = _text(flags, "enable_offload", "false")
-    on = isinstance(offload, str) and offload.lower() in _ON
-    for name in _CLIENT_SWITCHES:
-        switch = _text(flags, name, "false")
-        if isinstance(switch, str) and switch.lower() not in _ON + _OFF:
-            refused.append(f"ERROR: illegal value {switch!r} specified for bool flag {name!r}")
+    def switch(name: str) -> bool | Unknown:
+        on, word = is_on(arguments, "mooncake_client", name), value_of(arguments, name)
+        return unresolved(word) if on is None and word is not None else bool(on)
+
+    @or_unknown
+    def arena() -> ArenaFlags:
+        on = known(switch("use_mmap_arena_allocator"))
+        pool_bytes = as_integer("uint64", known(text("mmap_arena_pool_size", "-")))
+        # What is no such number ends the program, as the check of its flags says.
+        return ArenaFlags(on, DEFAULT_ARENA_BYTES if pool_bytes is None else pool_bytes)
+
+    protocol, offload, flags_of_arena = text("protocol", "tcp"), switch("enable_offload"), arena()
+    sizes = size("global_segment_size", CLIENT_SEGMENT_BYTES), size("local_buffer_size", 0)
     if isinstance(protocol, str) and protocol not in PROTOCOLS:
         refused.append(f"--protocol={protocol}: unsupported_protocol: write tcp or rdma")
-    client = _client(segment, local, protocol, on, environment)
-    arena = _arena(flags)
-    if isinstance(arena, Unknown):
-        client, arena = arena, NO_ARENA_FLAGS
+    client = _client(*sizes, protocol, offload, environment)
+    if isinstance(flags_of_arena, Unknown):
+        client, flags_of_arena = flags_of_arena, NO_ARENA_FLAGS
     return StoreProcess(
         client,
         tuple(refused),
         tuple(misread),
-        _text(flags, "device_names", ""),
-        _text(flags, "master_server_address", "127.0.0.1:50051"),
-        offload if isinstance(offload, Unknown) else on,
-        metadata=_text(flags, "metadata_server", "http://127.0.0.1:8080/metadata"),
-        arena=arena,
-        hostname=_text(flags, "host", ""),
+        text("device_names", ""),
+        text("master_server_address", "127.0.0.1:50051"),
+        offload,
+        metadata=text("metadata_server", "http://127.0.0.1:8080/metadata"),
+        arena=flags_of_arena,
+        hostname=text("host", ""),
         protocol=protocol,
     )
-
-
-@or_unknown
-def _arena(flags: Mapping[str, Word]) -> ArenaFlags | Unknown:
-    on = known(_text(flags, "use_mmap_arena_allocator", "false"))
-    size = known(_text(flags, "mmap_arena_pool_size", str(DEFAULT_ARENA_BYTES)))
-    pool_bytes = as_integer("uint64", size)
-    # What is no such number ends the program, as the check of its flags says.
-    return ArenaFlags(on.lower() in _ON, DEFAULT_ARENA_BYTES if pool_bytes is None else pool_bytes)
 
 
 def offload_buffer_bytes(
@@ -189,29 +184,3 @@ def _client(
     kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     buffer = offload_buffer_bytes(environment) if offload is True else None
     return StoreClient(segment, local, kind, buffer)
-
-
-def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word]:
-    """Return flags as gflags reads them: --name=value, -name=value, --name value, a switch."""
-    flags: dict[str, Word] = {}
-    name = None
-    for word in words:
-        if word.text.startswith("-") and len(word.text) > 1:
-            name, equals, value = word.text.lstrip("-").partition("=")
-            name = name.replace("-", "_")
-            if not equals and name.removeprefix("no") in switches:
-                switch, value = name.removeprefix("no"), "true" if name in switches else "false"
-                flags[switch] = word._replace(text=value)
-                name = None
-                continue
-            flags[name] = word._replace(text=value)
-            name = None if equals else name
-        elif name is not None:
-            flags[name] = word
-            name = None
-    return flags
-
-
-def _text(flags: Mapping[str, Word], name: str, default: str) -> str | Unknown:
-    word = flags.get(name)
-    return default if word is None else word_value(word)
