@@ -417,9 +417,7 @@ class Eviction(NamedTuple):
 
 def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: int) -> int:
     """Return how many workers of one host have a client. Raises UnknownFactError."""
-    alone = client.in_scheduler or (
-        client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
-    )
+    alone = client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
     return known(consumer.engines if alone else consumer.ranks)
 
 

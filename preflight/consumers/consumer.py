@@ -24,35 +24,28 @@ class WorkerPool(NamedTuple):
     """Host memory that a consumer takes itself.
 
     of_engine: one for all workers of an engine, in its first; otherwise one in each worker.
-    first_if_mla: of a model with MLA the first worker alone has it, with ``mla_bytes``, or with
-    less where the host has less.
+    first_if_mla: of a model with MLA the first worker alone has one, at most of that size.
     """
 
     memory: OwnPool
     of_engine: bool = False
     first_if_mla: bool = False
-    mla_bytes: int = 0
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
         """Return the bytes of this pool that one worker has, at one of the two bounds."""
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
-        if latent:
-            return self.mla_bytes if most else 0
-        return self.memory.bytes if most else self.memory.least_bytes
+        least = 0 if latent else self.memory.least_bytes
+        return self.memory.bytes if most else least
 
 
 class Client(NamedTuple):
-    """A store client of every worker; ``first_if_mla`` as of ``Pool``.
-
-    in_scheduler: of the engine's scheduler, once an engine. family: whose keys it writes; keys:
-    what they are made of beside the engine's own settings.
-    """
+    """A store client of every worker; ``first_if_mla`` as of ``WorkerPool``. family: whose keys the
+    client writes. keys: what those are made of beside the engine's own settings."""
 
     store: StoreProcess
     first_if_mla: bool = False
-    in_scheduler: bool = False
     family: str = ""
     keys: Mapping[str, Any] = {}
 
@@ -177,10 +170,9 @@ class Consumer(NamedTuple):
         return tuple(p.memory._replace(bytes=size) for p, size in pairs if size)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
-        """Return the store clients of one worker; the scheduler's are counted with the first."""
+        """Return the store clients of one worker."""
         first = self.is_first(rank)
-        others = (each for each in self.clients if first or not each.in_scheduler)
-        return tuple(each.store for each in others if first or not (mla and each.first_if_mla))
+        return tuple(c.store for c in self.clients if first or not (mla and c.first_if_mla))
 
 
 def _within(first: str, release: str, last: str) -> bool:

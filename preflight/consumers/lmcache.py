@@ -163,10 +163,6 @@ def _validate(values: dict[str, Any]) -> None:
         if not values["lmcache_worker_ports"]:
             why = "is required and cannot be empty when enable_controller=True"
             raise ValueError(f"lmcache_worker_ports {why}")
-    extra = values["extra_config"]
-    nixl = extra is not None and extra.get("enable_nixl_storage")
-    if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
-        values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
@@ -189,7 +185,6 @@ RELEASE = "LMCache 0.5.6"
 _WHAT = "what LMCache takes"
 FILE_VARIABLE = "LMCACHE_CONFIG_FILE"
 HUGEPAGE_BYTES = 2 * MIB  # memory_management.py: of no other size
-LOOKUP_BUFFER_BYTES = 16 * MIB  # mooncake_lookup_client.py
 # mooncakestore_connector.py _SETUP_DEFAULTS.
 _SETUP_DEFAULTS = {
     "global_segment_size": "3355443200",
@@ -226,8 +221,10 @@ _NO_MEMORY = frozenset(
 )
 # What else takes memory that nobody here counts, where it is set.
 _UNCOUNTED = {
+    "enable_hidden_state_cache": "what LMCache's hidden states take",
     "enable_p2p": "what LMCache's peer-to-peer channel registers",
     "enable_pd": "what LMCache's prefill/decode buffer takes",
+    "external_lookup_client": "what LMCache's lookup client takes",
     "gds_path": "what LMCache's GPUDirect Storage buffer takes",
     "maru_path": "what LMCache's Maru pool takes",
     "storage_plugins": "what LMCache's storage plugins take",
@@ -307,8 +304,15 @@ class _Takes(ConsumerParts):
             self.uncounted.append(f"what LMCache's configuration service changes ({where})")
         if self.extra.get("enable_nixl_storage"):
             self.uncounted.append("what LMCache's NIXL storage registers")
+        if "first_rank_max_local_cpu_size" in self.extra:
+            self.uncounted.append("what LMCache's pool of a first worker takes")
+        lookup = values["external_lookup_client"]
+        if lookup is not None and str(lookup).startswith("mooncakestore://"):
+            master = _RIGHT_KEYS["master_server_address"][1]
+            self.misread.append(
+                f"external_lookup_client {lookup}: Mooncake takes {master} as its master"
+            )
         self._remotes()
-        self._lookup()
         origin = self.environment.get(FILE_VARIABLE)
         where = "LMCACHE_<KEY>" if origin is None else origin.text
         names = ("chunk_size", "max_local_cpu_size", "local_cpu_use_hugepages", "remote_url")
@@ -324,7 +328,7 @@ class _Takes(ConsumerParts):
         return not every and not worker_ids and bool(self.extra.get("save_only_first_rank", True))
 
     def _pools(self) -> None:
-        """Add the CPU pool, and that of hidden states."""
+        """Add the CPU pool."""
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
@@ -336,15 +340,7 @@ class _Takes(ConsumerParts):
             if huge and values["enable_p2p"]:
                 self._refuse("ValueError: Hugepages are not supported with P2P mode")
             memory = OwnPool(size, size, self.rdma, False, huge, _NO_PAGES if huge else "")
-            first = attempt(lambda: int(float(self.extra["first_rank_max_local_cpu_size"]) * GIB))
-            mla = first if isinstance(first, int) and self._first_if_mla else size
-            self.pools.append(WorkerPool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
-        if values["enable_hidden_state_cache"]:
-            more = attempt(lambda: int(values["max_hidden_state_cpu_size"] * GIB))
-            if isinstance(more, str):
-                self._refuse(f"max_hidden_state_cpu_size: {more}", "its hidden states")
-            else:
-                self.pools.append(WorkerPool(OwnPool(more, more)))
+            self.pools.append(WorkerPool(memory, first_if_mla=self._first_if_mla))
 
     def _remotes(self) -> None:
         """Add the remote storage that the settings name."""
@@ -365,20 +361,6 @@ class _Takes(ConsumerParts):
             self.misread.append(f"Invalid remote url: {url}: LMCache goes on without it")
         elif scheme not in _NO_MEMORY:
             self.uncounted.append(f"what LMCache's remote cache {scheme}:// takes")
-
-    def _lookup(self) -> None:
-        """Add the client of ``external_lookup_client`` in the scheduler: a buffer over TCP."""
-        url = self.values["external_lookup_client"]
-        if url is None:
-            return
-        if not str(url).startswith("mooncakestore://"):
-            says = f"LMCache: Unsupported external lookup client: {url}"
-            self._refuse(says, "what its lookup client takes")
-            return
-        client = StoreClient(0, LOOKUP_BUFFER_BYTES, Protocol.TCP)
-        master = _RIGHT_KEYS["master_server_address"][1]
-        self.misread.append(f"external_lookup_client {url}: Mooncake takes {master} as its master")
-        self.clients.append(Client(StoreProcess(client, master=master), in_scheduler=True))
 
     def _store(self) -> None:
         """Add the client of Mooncake's store."""
@@ -415,7 +397,7 @@ class _Takes(ConsumerParts):
         keys = {name: self.values[name] for name in names}
         keys["save_only_first_rank"] = bool(self.extra.get("save_only_first_rank", True))
         keys["tenant"] = tenant
-        self.clients.append(Client(store, self._first_if_mla, False, "LMCache", keys))
+        self.clients.append(Client(store, self._first_if_mla, "LMCache", keys))
 
 
 def _egm_pool(setup: Mapping[str, str]) -> list[str]:

@@ -121,24 +121,11 @@ def own_allocator(
     if server.store is not None and mooncake.hugepages and asks:
         return None
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
-    backend = server.value("hicache_storage_backend")
     if word is None or word.unresolved or not release.hugepage_environment:
         return OwnAllocator()
-    if backend in _OTHER_ALLOCATORS or (backend == "dynamic" and _shares_memory(server)):
+    if server.value("hicache_storage_backend") in _OTHER_ALLOCATORS:
         return OwnAllocator()
     return OwnAllocator(_HUGEPAGE_SIZES.get(word.text.strip().upper()))
-
-
-def _shares_memory(server: SglangServer) -> bool:
-    """Return whether a dynamic backend's extra config says ``"allocator": "shm"``."""
-    import json
-
-    text = server.value("hicache_storage_backend_extra_config")
-    try:
-        config = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("allocator") == "shm"
 
 
 def server_processes(

@@ -171,16 +171,6 @@ def test_of_a_model_with_mla_the_first_worker_alone_has_it(
     assert sum(len(one.allocations) for one in sizing.shown.asked) == pools
 
 
-@pytest.mark.parametrize("value", ["inf", None, "x"])
-def test_a_hidden_state_cache_without_a_size_is_refused(value: object) -> None:
-    given = {"lmcache.enable_hidden_state_cache": True, "lmcache.max_hidden_state_cpu_size": value}
-    found = read(given)
-    if value == "x":  # LMCache keeps its default
-        assert len(found.pools) == 2
-    else:
-        assert found.refused_by[0].says.startswith("max_hidden_state_cpu_size: ")
-
-
 def test_an_extra_config_that_is_no_mapping_is_refused() -> None:
     found = read({"lmcache.extra_config": [1]})
     assert [one.says for one in found.refused_by] == [
@@ -188,12 +178,17 @@ def test_an_extra_config_that_is_no_mapping_is_refused() -> None:
     ]
 
 
-def test_a_first_worker_of_a_model_that_may_have_mla_is_counted_whole(tmp_path: Path) -> None:
-    extra: dict[str, Any] = {"lmcache.extra_config": {"first_rank_max_local_cpu_size": 50}}
-    sizing = sized(tmp_path, "-tp 2", transfer("LMCacheConnectorV1", **extra))
-    assert sizing.most is not None
-    pools = [[pool.bytes for pool in one.allocations] for one in sizing.most.asked]
-    assert pools == [[50 * GIB], [5 * GIB]]
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"enable_hidden_state_cache": True}, "hidden states take"),
+        ({"external_lookup_client": "mooncakestore://a:1"}, "lookup client takes"),
+        ({"extra_config": {"first_rank_max_local_cpu_size": 50}}, "pool of a first worker takes"),
+    ],
+)
+def test_memory_that_is_in_no_number_is_named(settings: dict[str, Any], what: str) -> None:
+    found = read({f"lmcache.{name}": value for name, value in settings.items()})
+    assert found.uncounted == (f"what LMCache's {what}",)
 
 
 def test_an_unknown_model_leaves_an_interval(tmp_path: Path) -> None:

@@ -94,23 +94,11 @@ def test_sglangs_own_huge_pages_are_counted_per_tensor(
     assert pages(sizing, page) == 2 * count
 
 
-@pytest.mark.parametrize("backend", ["file", "hf3fs", "nixl"])
-def test_every_other_backend_takes_sglangs_allocator(host: Path, backend: str) -> None:
+@pytest.mark.parametrize(("backend", "count"), [("file", 14308), ("nixl", 14308), ("shm", 0)])
+def test_every_other_backend_takes_sglangs_allocator(host: Path, backend: str, count: int) -> None:
+    """Shared memory has no huge pages of that variable."""
     launch = f"{QWEN} --hicache-size 30 --hicache-storage-backend {backend}"
-    assert pages(size(host, (launch, {"SGLANG_HUGEPAGE_SIZE": "2MB"}))) == 2 * 14308
-
-
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "shm",
-        'dynamic --hicache-storage-backend-extra-config \'{"allocator": "shm"}\'',
-        'dynamic --hicache-storage-backend-extra-config \'{"allocator":\n\t"shm"}\'',
-    ],
-)
-def test_shared_memory_has_no_huge_pages(host: Path, backend: str) -> None:
-    launch = f"{QWEN} --hicache-size 30 --hicache-storage-backend {backend}"
-    assert pages(size(host, (launch, {"SGLANG_HUGEPAGE_SIZE": "2MB"}))) == 0
+    assert pages(size(host, (launch, {"SGLANG_HUGEPAGE_SIZE": "2MB"}))) == 2 * count
 
 
 def test_sglang_reads_the_variable_since_0_5_13(host: Path) -> None:
