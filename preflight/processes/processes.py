@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 from checks.base.installed import Installed
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
+from preflight.base.program import data_file
 from preflight.consumers.consumer import Consumer, Named
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.containers import reads_in
@@ -54,50 +56,13 @@ _MODES = dict.fromkeys(("agg", "pd", "encode"), "null")
 _DYNAMOS_VALUES = {"--disaggregation-mode": _MODES, "--load-format": {"gms": "auto"}}
 
 
-def _by_name(kinds: Mapping[ProcessKind, str]) -> dict[str, ProcessKind]:
-    return {name: kind for kind, names in kinds.items() for name in names.split()}
+@cache
+def _known(what: str) -> Mapping[str, ProcessKind]:
+    """Return the kinds of ``data/known_programs.txt`` by name. what: module or program."""
+    with open(data_file("known_programs.txt"), encoding="ascii") as file:
+        rows = [line.split()[1:] for line in file if line.startswith(f"{what} ")]
+    return {name: ProcessKind[kind] for kind, *names in rows for name in names}
 
-
-# A module (after -m) or a program's name, and what it is.
-_MODULES = _by_name(
-    {
-        ProcessKind.SGLANG: f"sglang.launch_server {_WITH_ROUTER}",
-        ProcessKind.STORE_SERVICE: "mooncake.mooncake_store_service",
-        ProcessKind.MASTER: "mooncake.mooncake_master",
-        ProcessKind.METADATA: "mooncake.http_metadata_server",
-        # The last two: what guides used before the router had prefill and decode.
-        ProcessKind.ROUTER: "sglang_router sglang_router.launch_router "
-        "sglang.srt.disaggregation.launch_lb sglang.srt.disaggregation.mini_lb",
-        ProcessKind.VLLM: "vllm.entrypoints.openai.api_server vllm.entrypoints.api_server "
-        "vllm.entrypoints.cli.main",
-        ProcessKind.DYNAMO_SGLANG: "dynamo.sglang",
-        ProcessKind.DYNAMO_VLLM: "dynamo.vllm",
-        ProcessKind.LMCACHE: "lmcache.server lmcache.v1.server lmcache.v1.multiprocess.server "
-        "lmcache.v1.multiprocess.http_server",
-        # The first three measure an engine of their own, in their own process or in another.
-        ProcessKind.ENGINE: "sglang.bench_offline_throughput sglang.bench_one_batch "
-        "sglang.bench_one_batch_server infinistore.server llama_cpp.server mindie_llm.server "
-        "atom.entrypoints.openai_server dynamo.trtllm tensorrt_llm.commands.serve",
-    }
-)
-_PROGRAMS = _by_name(
-    {
-        ProcessKind.VLLM: "vllm",
-        ProcessKind.LMCACHE: "lmcache_server",
-        ProcessKind.ENGINE: "infinistore llama-server lmdeploy memcached text-generation-launcher "
-        "trtllm-serve tritonserver",
-        ProcessKind.ETCD: "etcd",
-        ProcessKind.REDIS: "redis-server valkey-server",
-        ProcessKind.NATS: "nats-server",
-        ProcessKind.ROUTER: "sglang-router smg",
-        ProcessKind.STORE_SERVICE: "mooncake_store_service mc_store_rest_server",
-        ProcessKind.CLIENT: "mooncake_client",
-        ProcessKind.MASTER: "mooncake_master",
-        ProcessKind.METADATA: "mooncake_http_metadata_server",
-        ProcessKind.BENCHMARK: "bench_multiturn.py",
-        ProcessKind.SGLANG: "launch_server.py",
-    }
-)
 
 # SGLang 0.5.23 mem_cache/storage: the others keep memory of their own in each rank (hf3fs shared
 # memory, nixl and eic buffers of a batch of pages, aibrix a cache).
@@ -112,7 +77,7 @@ _RUNS_MODULE = regex(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 def is_program(word: str) -> bool:
     """Return whether a word names a program that starts without arguments, folder or not."""
     name = word.rpartition("/")[2]
-    return _PROGRAMS.get(name) in _ALONE and not name.endswith(".py")
+    return _known("program").get(name) in _ALONE and not name.endswith(".py")
 
 
 class SglangServer(NamedTuple):
@@ -306,8 +271,8 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
         return ProcessKind.ENGINE if second == "serve" else ProcessKind.OTHER, words[1:]
     if (program, second) == ("lmcache", "server"):
         return ProcessKind.LMCACHE, words[2:]
-    if program in _PROGRAMS:
-        return _PROGRAMS[program], words[1:]
+    if program in _known("program"):
+        return _known("program")[program], words[1:]
     # Whatever $PYTHON is, what takes -m is one.
     if program.startswith("python") or (words[0].unresolved and second == "-m"):
         return _python(words)
@@ -323,7 +288,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
             attached = match.group(1)
             module = attached or (words[index + 1].text if index + 1 < len(words) else "")
             behind = words[index + 1 + (not attached) :]
-            kind = _MODULES.get(module, ProcessKind.OTHER)
+            kind = _known("module").get(module, ProcessKind.OTHER)
             # With an address it measures the server that runs there.
             asks = any(word.flag == "--base-url" for word in behind)
             asks = asks and module == "sglang.bench_one_batch_server"
@@ -331,7 +296,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
         if text.startswith("-c"):
             break
         if not text.startswith("-"):
-            kind = _PROGRAMS.get(text.rpartition("/")[2], ProcessKind.OTHER)
+            kind = _known("program").get(text.rpartition("/")[2], ProcessKind.OTHER)
             prefixed = _prefixed(words[index + 1 :]) if kind is ProcessKind.OTHER else ()
             return (ProcessKind.SGLANG, prefixed) if prefixed else (kind, words[index + 1 :])
         # -W ignore and -X faulthandler take the next word.

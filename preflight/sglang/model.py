@@ -270,34 +270,23 @@ def server_drafts(
     if name in _WITHOUT_POOL:
         return Drafts(name)
     path = server.value("speculative_draft_model_path")
-    if name == "EAGLE" and (path is None or path == server.value("model_path")):
-        return _own_head(server, target, release)
+    # Multi-token prediction: the head is in the target's own checkpoint.
+    own_head = name == "EAGLE" and path in (None, server.value("model_path"))
     if name not in ("EAGLE", *_SIDECARS):
         drafts = Drafts(name, own=Unknown(f"the pool of a {name} draft is not computed here"))
         return drafts if release.draft is not DraftPool.NONE else Drafts(name)
-    model = models.named(path, f"{name} without --speculative-draft-model-path")
+    missing = f"{name} without --speculative-draft-model-path"
+    model = target if own_head else models.named(path, missing)
     geometry = model.geometry
     if release.draft is DraftPool.NONE:
         return Drafts(name, model=model)
+    of_draft = f"draft model, the head of {model.name}" if own_head else f"draft model {model.name}"
     if isinstance(geometry, Unknown):
-        return Drafts(name, own=geometry.of(f"draft model {model.name}: "), model=model)
+        return Drafts(name, own=geometry.of(f"{of_draft}: "), model=model)
     if name == "EAGLE" and geometry.nextn_layers:
         return _head(server, name, model, geometry, release)
-    return Drafts(name, own=geometry, model=model)
-
-
-def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Drafts:
-    """Return the multi-token-prediction head that the target's checkpoint carries."""
-    geometry = target.geometry
-    if release.draft is DraftPool.NONE:
-        return Drafts("EAGLE", model=target)
-    if isinstance(geometry, Unknown):
-        reason = f"draft model, the head of {target.name}: {geometry.reason}"
-        return Drafts("EAGLE", own=Unknown(reason), model=target)
-    if not geometry.nextn_layers:
-        reason = f"draft model, the head of {target.name}: its config.json names none"
-        return Drafts("EAGLE", own=Unknown(reason), model=target)
-    return _head(server, "EAGLE", target, geometry, release)
+    own = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
+    return Drafts(name, own=own, model=model)
 
 
 def _head(
