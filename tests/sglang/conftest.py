@@ -7,20 +7,10 @@ import os
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "sglang: builds SGLang's real host pools on CPU torch (MOONCAKE_PREFLIGHT_SGLANG=1)",
-    )
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("MOONCAKE_PREFLIGHT_SGLANG"):
         return
+    why = "installs torch and SGLang's wheels: set MOONCAKE_PREFLIGHT_SGLANG=1"
     for item in items:
         if item.get_closest_marker("sglang"):
-            item.add_marker(
-                pytest.mark.skip(
-                    reason="installs torch and SGLang's wheels: set MOONCAKE_PREFLIGHT_SGLANG=1"
-                )
-            )
+            item.add_marker(pytest.mark.skip(reason=why))

@@ -1,17 +1,23 @@
-"""The predicted host pools are those of SGLang's real classes, to the byte."""
+"""What SGLang's own releases do: host pools to the byte, arguments as their parsers read them, and
+the words in which they refuse values."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import pytest
+from sglang_wheels import unpacked
 
-from checks.releases.sglang import sglang_release
+from checks.releases.sglang import parse_version, sglang_release
+from preflight.programs.sglang_refusals import refusal_rows
 from preflight.sglang.admission_gate import FreeMemory, gate
 from preflight.sglang.host_pool_records import HostPool, HostPools
 from preflight.sglang.host_pools import host_pools
+from tests.sglang.argument_tables import VERSIONS as EVERY_VERSION
+from tests.sglang.argument_tables import differences
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run_all
 from tests.tables import each_row
@@ -88,3 +94,33 @@ def test_asked_release(version: str) -> None:
     for case in CASES:
         if case.id in results:
             assert_predicted(version, case, results[case.id])
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_arguments_as_the_real_parser(version: str) -> None:
+    """Some 4,000 to 10,000 lines for each release: each argument, with values of every kind."""
+    assert differences(version) == []
+
+
+# The first and the last release of most rows, and the ones beside them.
+REFUSING = ("0.5.2", "0.5.9", "0.5.14", "0.5.15", "0.5.18", "0.5.19", "0.5.21", "0.5.22", "0.5.23")
+NAME = re.compile(r"\{[^}]*\}")
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", REFUSING)
+def test_messages_stand_in_the_sources(version: str) -> None:
+    """What each row of refused values quotes: in its releases, and in no other."""
+    folder = unpacked(version) / "sglang" / "srt"
+    files = [folder / "server_args.py", *folder.glob("arg_groups/*.py")]
+    files += folder.glob("mem_cache/*host*.py")
+    joined = "".join(re.sub(r'"\s+f?"', "", file.read_text()) for file in files)
+    source = NAME.sub("{}", joined)
+    for row in refusal_rows():
+        kind, quoted, says = row.says.partition("Error: ")
+        if not quoted or kind.startswith("torch") or " == 0, with" in says:
+            continue  # of no words of its own
+        since, until = row.since or version, row.until or version
+        holds = parse_version(since) <= parse_version(version) <= parse_version(until)
+        assert (NAME.sub("{}", says) in source) == holds, says

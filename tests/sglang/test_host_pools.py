@@ -46,65 +46,14 @@ def exact(request: PoolRequest) -> HostPools:
     return pools
 
 
-# Full-size runs of SGLang 0.5.23's own classes: model, tp, --hicache-size, page, bytes per element,
-# then tokens, pages, and the bytes of each allocation.
-WORKED = [
-    ("Qwen3-14B", 2, 30, 64, 2, 366_272, 5_723, (30_005_002_240,)),
-    ("Qwen3-14B", 2, 30, 1, 2, 366_211, 366_211, (30_000_005_120,)),
-    ("Qwen3-235B-A22B", 8, 30, 64, 2, 623_360, 9_740, (30_001_070_080,)),
-    ("Qwen3-235B-A22B", 8, 30, 1, 2, 623_338, 623_338, (30_000_011_264,)),
-    ("DeepSeek-R1", 8, 100, 64, 2, 1_423_104, 22_236, (100_004_364_288,)),
-    ("DeepSeek-R1", 8, 100, 1, 2, 1_423_042, 1_423_042, (100_000_007_424,)),
-    ("Qwen3-14B", 2, 30, 64, 1, 732_480, 11_445, (30_002_380_800,)),
-    ("DeepSeek-V3.2", 8, 100, 64, 2, 1_423_104, 22_236, (100_004_364_288, 11_459_348_736)),
-    ("DeepSeek-V3.2", 8, 100, 64, 1, 2_499_008, 39_047, (100_000_304_128, 20_122_527_744)),
-]
-
-
-@each_row(("name", "tp", "size", "page", "item", "tokens", "pages", "allocations"), WORKED)
-@each_row("layout", ["layer_first", "page_first", "page_first_direct"])
-def test_worked_examples(
-    name: str,
-    tp: int,
-    size: int,
-    page: int,
-    item: int,
-    tokens: int,
-    pages: int,
-    allocations: tuple[int, ...],
-    layout: str,
-) -> None:
-    found = exact(
-        ask(name, tp=tp, size_gb=size, page_tokens=page, kv_item_bytes=item, layout=layout)
-    )
-    assert (found.pools[0].tokens, found.pools[0].pages) == (tokens, pages)
-    assert found.allocations_bytes == allocations
-    assert found.bytes == sum(allocations)
-
-
-@pytest.mark.parametrize(
-    ("page", "device", "tokens", "size"),
-    [(64, 99_968, 200_000, 29_491_200_000), (1, 100_000, 200_001, 29_491_347_456)],
+@each_row(
+    ("version", "mapped"),
+    [("0.5.2", 2**35), ("0.5.4.post1", 2**35), ("0.5.4.post2", 29_999_759_360)],
 )
-def test_ratio_of_a_bound_device_pool(page: int, device: int, tokens: int, size: int) -> None:
-    found = exact(ask("Qwen3-8B", ratio=2.0, device_tokens=device, page_tokens=page))
-    assert (found.pools[0].tokens, found.bytes) == (tokens, size)
-
-
-@pytest.mark.parametrize("version", ["0.5.2", "0.5.4", "0.5.4.post1"])
-def test_old_releases_round_down_and_pin_powers_of_two(version: str) -> None:
-    release = sglang_release(version)
-    (pool,) = exact(ask("Qwen3-14B", release, tp=2, size_gb=30, layout="layer_first")).pools
-    assert (pool.tokens, pool.bytes) == (366_208, 29_999_759_360)
-    assert pool.allocations_bytes == (2**35,)
-    (latent,) = exact(ask("DeepSeek-R1", release, tp=8, size_gb=100)).pools
-    assert latent.allocations_bytes == (137_438_953_472,)
-
-
-@pytest.mark.parametrize("version", ["0.5.4.post2", "0.5.5.post2"])
-def test_then_they_stop_pinning_so(version: str) -> None:
+def test_old_releases_pin_powers_of_two(version: str, mapped: int) -> None:
+    """CPU torch, on which the recorded pools were run, pins none."""
     (pool,) = exact(ask("Qwen3-14B", sglang_release(version), tp=2, size_gb=30)).pools
-    assert pool.allocations_bytes == (29_999_759_360,)
+    assert (pool.tokens, pool.bytes, pool.allocations_bytes) == (366_208, 29_999_759_360, (mapped,))
 
 
 # tp: one rank's key/value heads, of the model's four.
@@ -142,14 +91,8 @@ def test_stages_agree_on_the_fewest_tokens() -> None:
     assert before[3].bytes // before[3].tokens == 2 * 128 * 4 * 25 * 2
 
 
-def test_index_keys_inside_the_size_and_on_top_of_it() -> None:
-    inside = exact(ask("DeepSeek-V3.2", sglang_release("0.5.9"), tp=8, size_gb=100))
-    assert inside.bytes < 100.01e9
-    assert len(inside.allocations_bytes) == 1 + 61
-    on_top = exact(ask("DeepSeek-V3.2", sglang_release("0.5.11"), tp=8, size_gb=100))
-    assert on_top.bytes == 111_463_713_024
-    none = exact(ask("DeepSeek-V3.2", sglang_release("0.5.8"), tp=8, size_gb=100))
-    assert len(none.pools) == 1
+def test_before_0_5_9_there_is_no_pool_of_index_keys() -> None:
+    assert len(exact(ask("DeepSeek-V3.2", sglang_release("0.5.8"), tp=8, size_gb=100)).pools) == 1
 
 
 def test_the_gate_sees_one_page_of_index_keys_less_than_is_allocated() -> None:
@@ -157,24 +100,11 @@ def test_the_gate_sees_one_page_of_index_keys_less_than_is_allocated() -> None:
     assert indexer.requested_bytes == indexer.bytes - 64 * 132 * 61
 
 
-def test_packed_drafts_cost_tokens_and_not_bytes() -> None:
-    plain = exact(ask("DeepSeek-V3.2", tp=8, size_gb=100))
-    packed = exact(ask("DeepSeek-V3.2", tp=8, size_gb=100, packed_drafts=1))
-    assert packed.pools[0].tokens < plain.pools[0].tokens
-    assert abs(packed.pools[0].bytes - plain.pools[0].bytes) < 64 * 2 * 576 * 62
-
-
-def test_a_draft_of_its_own_comes_on_top() -> None:
+def test_before_0_5_11_a_draft_of_its_own_has_no_pool() -> None:
     draft = model("Qwen3-8B")._replace(layers=(LayerKind.FULL,))
-    plain = exact(ask("Qwen3-8B", size_gb=30))
-    pools = exact(ask("Qwen3-8B", size_gb=30, draft=draft))
-    assert pools.pools[0] == plain.pools[0]
-    assert pools.pools[1].tokens == plain.pools[0].tokens
-    assert pools.pools[1].bytes == plain.pools[0].bytes // 36
-    # Before 0.5.23 it was rounded as a pool of its own, and before 0.5.11 there was none.
-    before = exact(ask("Qwen3-8B", sglang_release("0.5.22"), size_gb=30, draft=draft))
-    assert before.pools[1].pages == plain.pools[0].pages + 1
-    assert len(exact(ask("Qwen3-8B", sglang_release("0.5.10"), size_gb=30, draft=draft)).pools) == 1
+    asked = ask("Qwen3-8B", size_gb=30, draft=draft)
+    assert len(exact(asked).pools) == 2
+    assert len(exact(asked._replace(release=sglang_release("0.5.10"))).pools) == 1
 
 
 def test_sliding_windows_share_the_size_by_the_bytes_on_the_device() -> None:
@@ -195,18 +125,11 @@ def test_sliding_windows_share_the_size_by_the_bytes_on_the_device() -> None:
 def test_hybrids_have_bounds_where_the_split_is_not_known(name: str) -> None:
     bounds = host_pools(ask(name, tp=2, size_gb=30))
     assert isinstance(bounds, HostBytes)
-    assert bounds.least_bytes == 30 * 10**9
     assert isinstance(bounds.most_bytes, int)
-    assert bounds.most_bytes < 30.2e9
+    assert (bounds.least_bytes, bounds.most_bytes < 30.2e9) == (30 * 10**9, True)
     assert isinstance(host_pools(ask(name, tp=2, ratio=2.0)), Unknown)
-
-
-def test_the_bounds_hold_the_exact_pools() -> None:
-    bounds = host_pools(ask("gpt-oss-120b", tp=8, size_gb=30))
-    assert isinstance(bounds, HostBytes)
-    assert isinstance(bounds.most_bytes, int)
-    for device_tokens in (64, 6_400, 1_000_064, 64_000_000):
-        pools = exact(ask("gpt-oss-120b", tp=8, size_gb=30, device_tokens=device_tokens))
+    for device_tokens in (64, 6_400, 1_000_064, 64_000_000) if "gpt" in name else ():
+        pools = exact(ask(name, tp=2, size_gb=30, device_tokens=device_tokens))
         assert bounds.least_bytes <= pools.bytes <= bounds.most_bytes
 
 
@@ -232,10 +155,14 @@ def test_without_geometry() -> None:
     ("change", "word"),
     [
         ({"layout": "page_unified"}, "not one of layer_first"),
-        ({"ratio": None, "size_gb": 0}, "--hicache-ratio"),
+        ({"ratio": None, "size_gb": -5}, "--hicache-ratio"),
         ({"ratio": 2.0, "size_gb": 0}, "GPU's tokens"),
         ({"pp": 40, "size_gb": 30}, "pipeline stages"),
         ({"dcp": 2, "size_gb": 30}, "latent attention alone"),
+        (
+            {"geometry": model("DeepSeek-R1"), "size_gb": 30, "layout": "page_head"},
+            "ValueError: Unsupported layout: page_head",
+        ),
         ({"packed_drafts": 1, "release": sglang_release("0.5.17"), "size_gb": 1}, "does not pack"),
         (
             {"release": sglang_release("0.5.14"), "size_gb": 1, "device_tokens": 10**6},
@@ -249,22 +176,10 @@ def test_what_is_not_known_or_stops_the_server(change: dict[str, Any], word: str
     assert word in found.reason
 
 
-def test_latent_rows_have_no_page_head_layout() -> None:
-    found = host_pools(ask("DeepSeek-R1", size_gb=30, layout="page_head"))
-    assert isinstance(found, Unknown)
-    assert found.reason == "ValueError: Unsupported layout: page_head"
-
-
 @pytest.mark.parametrize("change", [{"tp": 0}, {"page_tokens": 0}, {"stage": 1}, {"dcp": 3}])
 def test_numbers_that_no_launch_has(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="dcp"):
         host_pools(ask("DeepSeek-R1", size_gb=30, **change))
-
-
-def test_a_size_below_zero_is_unset() -> None:
-    assert exact(ask("Qwen3-8B", size_gb=-5, ratio=2.0, device_tokens=6400)) == exact(
-        ask("Qwen3-8B", ratio=2.0, device_tokens=6400)
-    )
 
 
 @st.composite

@@ -459,13 +459,9 @@ def test_metadata_between_prefill_and_decode(host: Path, flags: str, slots: int,
     assert (metadata.bytes, metadata.registered) == (slots * slot, True)
     registered = host_needs(sizing.shown, sizing.inputs.processes)["registered"]
     assert registered[0].value == -(-slots * slot // 4096) * 4096
-
-
-def test_metadata_is_not_registered_over_tcp(host: Path) -> None:
-    flags = "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake_tcp"
-    sizing = size(host, f"{PD} {flags}")
-    assert sizing.shown is not None
-    assert not sizing.shown.asked[0].heap[0].registered
+    over_tcp = size(host, f"{PD} {flags} --disaggregation-transfer-backend mooncake_tcp")
+    assert over_tcp.shown is not None
+    assert not over_tcp.shown.asked[0].heap[0].registered
 
 
 def test_metadata_of_an_unknown_draft_says_what_is_missing(host: Path) -> None:
