@@ -5,7 +5,7 @@
     tools/write_sglang_arguments.py --all     makes the table anew, of its releases
 
 The wheels and a Python with CPU torch, which their parsers need, are fetched once and kept below
-.cache/sglang. Afterwards MOONCAKE_PREFLIGHT_SGLANG=1 pytest tests/sglang/test_arguments.py holds
+.cache/sglang. Afterwards MOONCAKE_PREFLIGHT_SGLANG=1 pytest tests/sglang/test_conformance.py holds
 this project's reading of several lines for every argument against each release's own parser. What
 else a release changed is a row of checks/releases/sglang.py.
 """

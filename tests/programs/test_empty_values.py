@@ -51,17 +51,9 @@ def test_what_an_empty_value_ends_fails_and_nothing_else(program: str) -> None:
     wrong = []
     for _, name, value, code, _ in rows:
         found = findings(understood(command(program, name, value)))
-        fails = any(one.rule.severity is Severity.FAIL for one in found)
-        if fails is (code == "runs"):
+        texts = [one.text for one in found if one.rule.severity is Severity.FAIL]
+        if bool(texts) is (code == "runs"):
             wrong.append((name, value, code))
+        if (program, name, value) == ("mooncake_client", "host", ""):  # in the program's words
+            assert ["exit code 134" in text and "local_hostname is empty" in text for text in texts]
     assert wrong == []
-
-
-def test_the_words_of_the_program_are_said() -> None:
-    (finding,) = [
-        one
-        for one in findings(understood(command("mooncake_client", "host", "")))
-        if one.rule.severity is Severity.FAIL
-    ]
-    assert "exit code 134" in finding.text
-    assert "local_hostname is empty" in finding.text

@@ -232,18 +232,6 @@ def test_the_table_is_what_its_generator_writes() -> None:
     assert table.compact(declared) == text
 
 
-def test_a_new_flag_is_one_line_of_the_table() -> None:
-    text = table.TABLE.read_text()
-    declared = table.declared(json.loads(text))
-    added = {"flags": ["--new-flag"], "name": "new_flag", "kind": "int", "default": 4}
-    before = set(text.splitlines())
-    after = table.compact({**declared, "0.5.99": [*declared["0.5.23"], added]}).splitlines()
-    ends = [line for line in after if line not in before and '"until"' not in line]
-    assert [line for line in ends if "new_flag" in line] == [
-        '{"name": "new_flag", "kind": "int", "default": 4, "since": 38}'
-    ]
-
-
 @pytest.mark.parametrize("word", ["${ARGS[@]}", "$@", "$EXTRA"])
 def test_a_word_that_nothing_sets_may_hold_the_model(word: str) -> None:
     """A file that was not read may set it: no server is refused for want of --model-path."""

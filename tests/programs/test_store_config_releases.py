@@ -14,11 +14,17 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, sglang_release, store_reader
 from preflight.launches.source import Origin, Word, reads_written
 from preflight.programs.sglang_arguments import SettingValue
-from preflight.programs.store_config import Source, StoreConfig, read_store_config
+from preflight.programs.store_config import (
+    Source,
+    StoreConfig,
+    read_extra_config,
+    read_store_config,
+)
 from tests.tables import each_row
 
 PATH = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 MASTER = {"master_server_address": "m:1"}
+NAMED, UNNAMED = ({**MASTER, "local_hostname": name} for name in ("j", ""))
 
 
 def read(
@@ -32,77 +38,69 @@ def read(
     return read_store_config(given, words, lambda _: json.dumps(file or {}), version)
 
 
-@pytest.mark.parametrize(
-    ("version", "source"),
-    [("0.5.2", Source.ENVIRONMENT), ("0.5.3", Source.FILE), ("0.5.23", Source.FILE)],
+FILE = {**MASTER, "local_hostname": "h", "metadata_server": "P2PHANDSHAKE"}
+BY_ENV = {"MOONCAKE_MASTER": "m:1"}
+BY_EITHER: tuple[tuple[Any, dict[str, str]], ...] = ((MASTER, {}), (None, BY_ENV))
+BOTH_HOSTS = {"MOONCAKE_LOCAL_HOSTNAME": "a", "LOCAL_HOSTNAME": "b"}
+
+
+@each_row(
+    ("version", "file", "extra", "source"),
+    [
+        ("0.5.2", FILE, None, Source.ENVIRONMENT),
+        ("0.5.3", FILE, None, Source.FILE),
+        ("0.5.23", FILE, None, Source.FILE),
+        ("0.5.6", None, {"client_server_address": "c:1"}, Source.ENVIRONMENT),
+        ("0.5.7", None, {"client_server_address": "c:1"}, Source.EXTRA_CONFIG),
+    ],
 )
-def test_the_config_file_came_with_0_5_3(version: str, source: Source) -> None:
-    environment = {PATH: "f", "MOONCAKE_MASTER": "m:1"}
-    file = {**MASTER, "local_hostname": "h", "metadata_server": "P2PHANDSHAKE"}
-    config = read(version, environment=environment, file=file)
+def test_the_source_that_counts(
+    version: str, file: dict[str, Any] | None, extra: dict[str, Any] | None, source: Source
+) -> None:
+    """The file came with 0.5.3, and a client's address counts since 0.5.7."""
+    config = read(version, extra, BY_ENV if file is None else {PATH: "f", **BY_ENV}, file)
     assert (config.source, config.error) == (source, None)
+    assert (config.value("client_server_address") is None) is (source is not Source.EXTRA_CONFIG)
 
 
-@pytest.mark.parametrize(
-    ("version", "source"), [("0.5.6", Source.ENVIRONMENT), ("0.5.7", Source.EXTRA_CONFIG)]
-)
-def test_a_client_address_counts_since_0_5_7(version: str, source: Source) -> None:
-    config = read(version, {"client_server_address": "c:1"}, {"MOONCAKE_MASTER": "m:1"})
-    assert config.source is source
-    assert (config.value("client_server_address") is None) is (source is Source.ENVIRONMENT)
-
-
-@pytest.mark.parametrize(
-    ("version", "protocol", "device"),
-    [("0.5.2", "tcp", "auto"), ("0.5.4", "tcp", ""), ("0.5.12", "tcp", ""), ("0.5.13", "rdma", "")],
-)
-def test_defaults(version: str, protocol: str, device: str) -> None:
-    """TCP was the default until 0.5.12: without registration, and without the NICs' nodes."""
-    for config in (read(version, MASTER), read(version, environment={"MOONCAKE_MASTER": "m:1"})):
-        assert (config.value("protocol"), config.value("device_name")) == (protocol, device)
-
-
-@pytest.mark.parametrize(
-    ("version", "json_host", "environment", "host"),
+@each_row(
+    ("version", "extra", "environment", "key", "value"),
     [
-        ("0.5.2", None, {"MOONCAKE_LOCAL_HOSTNAME": "a", "LOCAL_HOSTNAME": "b"}, "localhost"),
-        ("0.5.20", "j", {"MOONCAKE_LOCAL_HOSTNAME": "a"}, "j"),
-        ("0.5.20", "", {}, ""),
-        ("0.5.21", "j", {"MOONCAKE_LOCAL_HOSTNAME": "a", "LOCAL_HOSTNAME": "b"}, "a"),
-        ("0.5.21", "j", {"LOCAL_HOSTNAME": "b"}, "b"),
-        ("0.5.21", "j", {"LOCAL_HOSTNAME": ""}, "j"),
-        ("0.5.21", "j", {"MOONCAKE_LOCAL_HOSTNAME": ""}, ""),
-        ("0.5.21", "", {}, "localhost"),
-        ("0.5.21", None, {}, "localhost"),
+        # TCP was the default until 0.5.12: without registration, and without the NICs' nodes.
+        *(
+            (version, *given, key, value)
+            for given in BY_EITHER
+            for version, protocol, device in (
+                ("0.5.2", "tcp", "auto"),
+                ("0.5.4", "tcp", ""),
+                ("0.5.12", "tcp", ""),
+                ("0.5.13", "rdma", ""),
+            )
+            for key, value in (("protocol", protocol), ("device_name", device))
+        ),
+        ("0.5.22", MASTER, {"MOONCAKE_PROTOCOL": "tcp"}, "protocol", "rdma"),
+        ("0.5.23", MASTER, {"MOONCAKE_PROTOCOL": "tcp"}, "protocol", "tcp"),
+        # The environment's host goes before JSON's since 0.5.21; LOCAL_HOSTNAME only where it says
+        # something.
+        ("0.5.2", MASTER, BOTH_HOSTS, "local_hostname", "localhost"),
+        ("0.5.20", NAMED, {"MOONCAKE_LOCAL_HOSTNAME": "a"}, "local_hostname", "j"),
+        ("0.5.20", UNNAMED, {}, "local_hostname", ""),
+        ("0.5.21", NAMED, BOTH_HOSTS, "local_hostname", "a"),
+        ("0.5.21", NAMED, {"LOCAL_HOSTNAME": "b"}, "local_hostname", "b"),
+        ("0.5.21", NAMED, {"LOCAL_HOSTNAME": ""}, "local_hostname", "j"),
+        ("0.5.21", NAMED, {"MOONCAKE_LOCAL_HOSTNAME": ""}, "local_hostname", ""),
+        ("0.5.21", UNNAMED, {}, "local_hostname", "localhost"),
+        ("0.5.21", MASTER, {}, "local_hostname", "localhost"),
+        ("0.5.5", None, {**BY_ENV, **BOTH_HOSTS}, "local_hostname", "b"),
+        ("0.5.6", None, {**BY_ENV, **BOTH_HOSTS}, "local_hostname", "a"),
+        ("0.5.20", None, {**BY_ENV, "LOCAL_HOSTNAME": ""}, "local_hostname", ""),
+        ("0.5.21", None, {**BY_ENV, "LOCAL_HOSTNAME": ""}, "local_hostname", "localhost"),
     ],
 )
-def test_the_host_name_of_json(
-    version: str, json_host: str | None, environment: dict[str, str], host: str
+def test_what_a_release_makes_of_a_key(
+    version: str, extra: dict[str, Any] | None, environment: dict[str, str], key: str, value: str
 ) -> None:
-    """The environment goes before it since 0.5.21; LOCAL_HOSTNAME only where it says something."""
-    extra = MASTER if json_host is None else {**MASTER, "local_hostname": json_host}
-    assert read(version, extra, environment).value("local_hostname") == host
-
-
-@pytest.mark.parametrize(
-    ("version", "environment", "host"),
-    [
-        ("0.5.5", {"MOONCAKE_LOCAL_HOSTNAME": "a", "LOCAL_HOSTNAME": "b"}, "b"),
-        ("0.5.6", {"MOONCAKE_LOCAL_HOSTNAME": "a", "LOCAL_HOSTNAME": "b"}, "a"),
-        ("0.5.20", {"LOCAL_HOSTNAME": ""}, ""),
-        ("0.5.21", {"LOCAL_HOSTNAME": ""}, "localhost"),
-    ],
-)
-def test_the_host_name_of_the_environment(
-    version: str, environment: dict[str, str], host: str
-) -> None:
-    config = read(version, environment={"MOONCAKE_MASTER": "m:1", **environment})
-    assert config.value("local_hostname") == host
-
-
-@pytest.mark.parametrize(("version", "protocol"), [("0.5.22", "rdma"), ("0.5.23", "tcp")])
-def test_the_protocol_that_json_leaves_out(version: str, protocol: str) -> None:
-    assert read(version, MASTER, {"MOONCAKE_PROTOCOL": "tcp"}).value("protocol") == protocol
+    assert read(version, extra, environment).value(key) == value
 
 
 @pytest.mark.parametrize(
@@ -204,3 +202,30 @@ def test_of_a_file_that_is_known_in_part_the_rest_is_known(
     assert {key: found.value(key) for key in known} == known
     assert {key for key in unknown if isinstance(found.value(key), Unknown)} == unknown
     assert found.error is None
+
+
+FILES = dict.fromkeys(("a.json", "a.yaml", "a.TOML", "a.txt", "json"), "{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "refused"),
+    [
+        ("a.json", {}, ""),
+        ("b.txt", "not here", ""),  # unknown before it is anything else
+        ("a.yaml", "not read", ""),
+        ("a.TOML", "not read", ""),
+        ("a.txt", {}, "Unsupported config file"),
+        ("json", {}, "Unsupported config file"),  # a name without a suffix
+    ],
+)
+def test_a_file_of_the_extra_config(name: str, config: object, refused: str) -> None:
+    absent = Unknown("not here", absent=True)
+    given = SettingValue(f"@{name}", "a.sh:1")
+    parsed, message = read_extra_config(given, lambda path: FILES.get(path, absent))
+    if isinstance(config, str):
+        assert isinstance(parsed, Unknown)
+        assert config in parsed.reason
+    else:
+        assert parsed == config
+    assert refused in (message or "")
+    assert bool(message) is bool(refused)
