@@ -336,17 +336,17 @@ KINDS = sorted({*_CONNECTORS, *_WITHOUT_MOONCAKE, *_NO_MEMORY})
 KINDS += ["AscendStoreConnector", "FooConnector", "MooncakeConnectorV1"]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_each_connector_in_each_place_is_answered(name: str, tmp_path: Path) -> None:
+def test_each_connector_in_each_place_is_answered(tmp_path: Path) -> None:
     """Alone, in MultiConnector before and behind others, and beside an SGLang server."""
+    lmcache, dynamo = transfer("LMCacheConnectorV1"), transfer("DynamoConnector")
+    foo, store = transfer("FooConnector"), transfer("MooncakeStoreConnector")
     places = [
-        transfer(name),
-        multi(transfer(name), transfer("LMCacheConnectorV1"), transfer("DynamoConnector")),
-        multi(transfer("FooConnector"), transfer("MooncakeStoreConnector"), transfer(name)),
+        place
+        for each in map(transfer, KINDS)
+        for place in (each, multi(each, lmcache, dynamo), multi(foo, store, each))
     ]
     lines = [f"vllm serve Qwen/Qwen3-8B --kv-transfer-config '{json.dumps(p)}' &" for p in places]
     server = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2"
     path = tmp_path / "launch.sh"
-    for script in ("\n".join(lines), f"{lines[0]}\n{server} --enable-hierarchical-cache\n"):
-        path.write_text(script)
-        assert run(["check", "--root", "demo:h800", str(path)]) in (0, 1, 2, 3)
+    path.write_text("\n".join([*lines, f"{server} --enable-hierarchical-cache\n"]))
+    assert run(["check", "--root", "demo:h800", str(path)]) in (0, 1, 2, 3)

@@ -12,6 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command
 from preflight.processes.containers import container_limits, unknown_settings
+from tests.tables import each_row
 
 NODES = ("/dev/infiniband",)
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"
@@ -29,11 +30,8 @@ def _docker(tmp_path: Path, options: str) -> ContainerLimits:
     return found
 
 
-def test_a_plain_command_has_no_container(tmp_path: Path) -> None:
-    assert container_limits(_command(tmp_path / "run.sh", SERVER)) is None
-
-
 def test_docker_run(tmp_path: Path) -> None:
+    assert container_limits(_command(tmp_path / "run.sh", SERVER)) is None
     found = _docker(
         tmp_path,
         "--ulimit memlock=-1:-1 --ulimit nofile=1024 --shm-size 32g --cap-add=IPC_LOCK "
@@ -56,91 +54,57 @@ def test_docker_run(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "nodes"),
+RUN = "docker run {} image " + SERVER
+PODMAN = f"podman run {{}} image {SERVER}"
+COMPOSE = f"services:\n  x:\n    image: image\n    command: {SERVER}\n    {{}}\n"
+POD = (
+    "apiVersion: v1\nkind: Pod\nmetadata: {{name: x}}\nspec:\n  containers:\n"
+    f"    - name: x\n      image: image\n      command: [{', '.join(SERVER.split())}]\n      {{}}\n"
+)
+RULE = "-v /dev/infiniband:/dev/infiniband --device-cgroup-rule 'c {}:* rmw'"
+
+
+@each_row(
+    ("name", "text", "written", "nodes"),
     [
-        ("", ()),
-        ("--gpus all --device /dev/nvidia0 --device nvidia.com/gpu=all", ()),
-        ("--device=/dev/infiniband", ("/dev/infiniband",)),
-        ("--device /dev/infiniband/rdma_cm", ()),
-        ("--privileged", ("/dev",)),
-        ("-v /dev/infiniband:/dev/infiniband --device-cgroup-rule 'c 231:* rmw'", NODES),
+        ("run.sh", RUN, "", ()),
+        ("run.sh", RUN, "--gpus all --device /dev/nvidia0 --device nvidia.com/gpu=all", ()),
+        ("run.sh", RUN, "--device=/dev/infiniband", NODES),
+        ("run.sh", RUN, "--device /dev/infiniband/rdma_cm", ()),
+        ("run.sh", RUN, "--privileged", ("/dev",)),
+        ("run.sh", RUN, RULE.format(231), NODES),
         # Of these the launch does not tell whether they are among what the container gets.
-        ("-v /dev/infiniband:/dev/infiniband", None),
-        ("-v /dev/infiniband:/dev/infiniband --device-cgroup-rule 'c 195:* rmw'", None),
-        ("--device $NIC", None),
-        ("--device nvidia.com/mofed=all", None),
+        ("run.sh", RUN, "-v /dev/infiniband:/dev/infiniband", None),
+        ("run.sh", RUN, RULE.format(195), None),
+        ("run.sh", RUN, "--device $NIC", None),
+        ("run.sh", RUN, "--device nvidia.com/mofed=all", None),
         # NVIDIA's gives them where NVIDIA_MOFED, which the image may set, is enabled.
-        ("--runtime nvidia", None),
-        ("--runtime kata", None),
-        ("$MORE", None),
+        ("run.sh", RUN, "--runtime nvidia", None),
+        ("run.sh", RUN, "--runtime kata", None),
+        ("run.sh", RUN, "$MORE", None),
+        # Podman may be given devices by its own configuration.
+        ("run.sh", PODMAN, "", None),
+        ("run.sh", PODMAN, "--device /dev/infiniband", NODES),
+        ("run.sh", PODMAN, "--privileged", ("/dev",)),
+        ("Dockerfile", "FROM image\nCMD {}\n", SERVER, None),
+        ("compose.yaml", COMPOSE, "", ()),
+        ("compose.yaml", COMPOSE, "devices: [/dev/infiniband]", NODES),
+        ("compose.yaml", COMPOSE, "privileged: true", ("/dev",)),
+        (
+            "compose.yaml",
+            COMPOSE,
+            "volumes: ['/dev:/dev']\n    device_cgroup_rules: ['c *:* rmw']",
+            ("/dev",),
+        ),
+        ("pod.yaml", POD, "resources: {limits: {nvidia.com/gpu: 8}}", None),
+        ("pod.yaml", POD, "resources: {limits: {rdma/hca_shared: 1}}", NODES),
+        ("pod.yaml", POD, "securityContext: {privileged: true}", ("/dev",)),
     ],
 )
-def test_which_nodes_of_rdma_docker_gives(
-    tmp_path: Path, options: str, nodes: tuple[str, ...] | None
+def test_which_nodes_of_rdma_a_container_gets(
+    tmp_path: Path, name: str, text: str, written: str, nodes: tuple[str, ...] | None
 ) -> None:
-    given = _docker(tmp_path, options).verbs_nodes
-    assert isinstance(given, Unknown) if nodes is None else given == nodes
-
-
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        (f"podman run image {SERVER}", None),
-        (f"podman run --device /dev/infiniband image {SERVER}", NODES),
-        (f"podman run --privileged image {SERVER}", ("/dev",)),
-    ],
-)
-def test_podman_may_be_given_devices_by_its_own_configuration(
-    tmp_path: Path, text: str, nodes: tuple[str, ...] | None
-) -> None:
-    found = container_limits(_command(tmp_path / "run.sh", text))
-    assert found is not None
-    given = found.verbs_nodes
-    assert isinstance(given, Unknown) if nodes is None else given == nodes
-
-
-def test_an_image_alone_does_not_tell_what_it_is_given(tmp_path: Path) -> None:
-    found = container_limits(_command(tmp_path / "Dockerfile", f"FROM image\nCMD {SERVER}\n"))
-    assert found is not None
-    assert isinstance(found.verbs_nodes, Unknown)
-
-
-@pytest.mark.parametrize(
-    ("written", "nodes"),
-    [
-        ("", ()),
-        ("devices: [/dev/infiniband]", NODES),
-        ("privileged: true", ("/dev",)),
-        ("volumes: ['/dev:/dev']\n    device_cgroup_rules: ['c *:* rmw']", ("/dev",)),
-    ],
-)
-def test_which_nodes_of_rdma_compose_gives(
-    tmp_path: Path, written: str, nodes: tuple[str, ...]
-) -> None:
-    text = f"services:\n  x:\n    image: image\n    command: {SERVER}\n    {written}\n"
-    found = container_limits(_command(tmp_path / "compose.yaml", text))
-    assert found is not None
-    assert found.verbs_nodes == nodes
-
-
-@pytest.mark.parametrize(
-    ("written", "nodes"),
-    [
-        ("resources: {limits: {nvidia.com/gpu: 8}}", None),
-        ("resources: {limits: {rdma/hca_shared: 1}}", NODES),
-        ("securityContext: {privileged: true}", ("/dev",)),
-    ],
-)
-def test_which_nodes_of_rdma_a_pod_gives(
-    tmp_path: Path, written: str, nodes: tuple[str, ...] | None
-) -> None:
-    words = ", ".join(SERVER.split())
-    text = (
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n"
-        f"    - name: x\n      image: image\n      command: [{words}]\n      {written}\n"
-    )
-    found = container_limits(_command(tmp_path / "pod.yaml", text))
+    found = container_limits(_command(tmp_path / name, text.format(written)))
     assert found is not None
     given = found.verbs_nodes
     assert isinstance(given, Unknown) if nodes is None else given == nodes

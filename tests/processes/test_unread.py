@@ -64,21 +64,21 @@ SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size
 L2 = "--enable-hierarchical-cache --hicache-size 20 --hicache-storage-backend"
 
 
-@pytest.mark.parametrize("backend", ["hf3fs", "nixl", "aibrix", "eic", "shm"])
+@each_row(
+    ("words", "named"),
+    [
+        *((f"{L2} {name}", [name]) for name in ("hf3fs", "nixl", "aibrix", "eic", "shm")),
+        (f"{L2} file", []),
+        ("--hicache-storage-backend nixl", []),  # of no L2
+    ],
+)
 def test_a_storage_backend_with_memory_of_its_own_passes_nothing(
-    tmp_path: Path, backend: str
+    tmp_path: Path, words: str, named: list[str]
 ) -> None:
     """SGLang's own sources: hf3fs maps shared memory, nixl and eic buffers, aibrix a cache."""
-    found = sized(tmp_path, f"{SERVER}{L2} {backend}\n")
-    assert found.status == "unknown"
-    assert f"what --hicache-storage-backend {backend} takes beside the L2 pool" in found.reason
-
-
-@pytest.mark.parametrize("words", [f"{L2} file", "--hicache-storage-backend nixl"])
-def test_a_storage_backend_without_memory_or_without_l2_is_not_named(
-    tmp_path: Path, words: str
-) -> None:
-    assert not sized(tmp_path, f"{SERVER}{words}\n").unread
+    found = [each.why for each in sized(tmp_path, f"{SERVER}{words}\n").unread]
+    what = "what --hicache-storage-backend {} takes beside the L2 pool"
+    assert found == [what.format(name) for name in named]
 
 
 TRAINER = "python3 train.py --hf-checkpoint Qwen/Qwen3-4B --sglang-page-size 64 "
@@ -133,41 +133,6 @@ def test_an_engine_beside_a_master_is_named_and_nothing_fits(
     assert "launch.sh:2" in found.reason
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "python3 -m sglang.new_server --model-path m",
-        "python3 /opt/vllm_worker.py",
-        "run_in_background python3 -m sglang.launch_server --model-path m",
-        "retry 3 vllm serve m",
-        "$SERVER --port 1",
-        "docker run example/store:1 --size 80",
-        "docker run example/engine:1 Qwen/Qwen3-8B --tp 8",
-    ],
-)
-def test_a_program_of_an_engine_or_store_that_no_reader_knows_is_named(
-    tmp_path: Path, words: str
-) -> None:
-    found = sized(tmp_path, f"mooncake_master &\n{words}\n")
-    assert found.status == "unknown"
-    assert found.unread
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "pkill -f sglang.launch_server",
-        "python3 -m sglang.bench_serving --backend sglang",
-        "python3 -m dynamo.frontend --http-port 8000",
-        "curl http://localhost:30000/vllm",
-        "pip install vllm==0.11.0",
-        "command -v mooncake_master",
-    ],
-)
-def test_a_program_that_holds_nothing_is_not(tmp_path: Path, words: str) -> None:
-    assert not sized(tmp_path, f"mooncake_master &\n{words}\n").unread
-
-
 def test_servers_that_come_with_their_router_are_servers(tmp_path: Path) -> None:
     found = sized(
         tmp_path,
@@ -188,16 +153,6 @@ def test_an_image_of_vllm_runs_vllm(tmp_path: Path) -> None:
         assert [process.kind for process in found.inputs.processes] == [ProcessKind.VLLM]
 
 
-def test_a_benchmark_of_an_engine_is_no_engine(tmp_path: Path) -> None:
-    found = sized(tmp_path, "mooncake_master &\nvllm bench serve\netcd --name a &\n")
-    assert [p.kind for p in found.inputs.processes] == [
-        ProcessKind.MASTER,
-        ProcessKind.OTHER,
-        ProcessKind.ETCD,
-    ]
-    assert not found.unread
-
-
 def test_the_masters_file_stands_below_its_flags(tmp_path: Path) -> None:
     found = sized(
         tmp_path,
@@ -216,31 +171,26 @@ def test_a_masters_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "--config_path /etc/m.yaml" in found.reason
 
 
+CONFIG = '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "7gb"}'
+
+
 @pytest.mark.parametrize(
     "writes",
     [
-        "cat > c.json <<EOF\n{}\nEOF\n",
-        "cat <<'EOF' >c.json\n{}\nEOF\n",
-        "tee c.json <<EOF >/dev/null\n{}\nEOF\n",
-        "echo '{}' > ${CONFIG}\n",
+        f"cat > c.json <<EOF\n{CONFIG}\nEOF\n",
+        f"cat <<'EOF' >c.json\n{CONFIG}\nEOF\n",
+        f"tee c.json <<EOF >/dev/null\n{CONFIG}\nEOF\n",
+        f"echo '{CONFIG}' > ${{CONFIG}}\n",
     ],
 )
 def test_a_file_that_the_launch_writes_is_what_the_program_reads(
     tmp_path: Path, writes: str
 ) -> None:
-    config = '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "7gb"}'
-    script = "CONFIG=c.json\n" + writes.format(config) if "${" not in writes else ""
-    script = script or "CONFIG=c.json\n" + writes.replace("{}", config)
-    server = "python3 -m sglang.launch_server --model-path m --enable-hierarchical-cache "
-    found = sized(
-        tmp_path,
-        f"{script}SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=./$CONFIG {server}"
-        "--hicache-storage-backend mooncake\n",
-    )
-    server_found = found.inputs.processes[-1].server
-    assert server_found is not None
-    assert server_found.store is not None
-    assert server_found.store.value("global_segment_size") == "7gb"
+    server = f"SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=./$CONFIG {SERVER}{L2} mooncake\n"
+    found = sized(tmp_path, f"CONFIG=c.json\n{writes}{server}").inputs.processes[-1].server
+    assert found is not None
+    assert found.store is not None
+    assert found.store.value("global_segment_size") == "7gb"
 
 
 def test_what_a_written_file_holds_is_unknown_where_a_variable_decides(tmp_path: Path) -> None:
@@ -254,11 +204,9 @@ def test_what_a_written_file_holds_is_unknown_where_a_variable_decides(tmp_path:
 
 
 def test_a_file_that_the_launch_writes_need_not_be_there_yet(tmp_path: Path) -> None:
-    server = "python3 -m sglang.launch_server --model-path m --enable-hierarchical-cache "
     text = (
         "export SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=/nowhere/c.json\n"
-        f"echo '{{}}' > $SGLANG_HICACHE_MOONCAKE_CONFIG_PATH\n{server}"
-        "--hicache-storage-backend mooncake\n"
+        f"echo '{{}}' > $SGLANG_HICACHE_MOONCAKE_CONFIG_PATH\n{SERVER}{L2} mooncake\n"
     )
     assert [file.kind for file in launch_needs(sized(tmp_path, text)).storage] == ["model"]
 
@@ -277,10 +225,25 @@ def test_a_file_that_the_launch_writes_need_not_be_there_yet(tmp_path: Path) -> 
         ("vllm bench serve --model m", True),
         ("redis-server --maxmemory 900gb", False),
         ("redis-server & mooncake_client --metadata_server=redis://h:6379", True),
+        ("etcd --name a &", True),
+        # Programs of an engine or a store that no reader knows, and those that hold nothing.
+        ("python3 -m sglang.new_server --model-path m", False),
+        ("python3 /opt/vllm_worker.py", False),
+        ("run_in_background python3 -m sglang.launch_server --model-path m", False),
+        ("retry 3 vllm serve m", False),
+        ("$SERVER --port 1", False),
+        ("docker run example/store:1 --size 80", False),
+        ("docker run example/engine:1 Qwen/Qwen3-8B --tp 8", False),
+        ("pkill -f sglang.launch_server", True),
+        ("python3 -m sglang.bench_serving --backend sglang", True),
+        ("python3 -m dynamo.frontend --http-port 8000", True),
+        ("curl http://localhost:30000/vllm", True),
+        ("pip install vllm==0.11.0", True),
+        ("command -v mooncake_master", True),
     ],
 )
 def test_engines_and_stores_with_memory_of_their_own_are_named(line: str, counts: bool) -> None:
-    reading = read_script(line, "s", {})
+    reading = read_script(f"mooncake_master &\n{line}\n", "s", {})
     assert (unread(reading, understand(reading.commands, Unknown)) == ()) is counts
 
 

@@ -16,6 +16,19 @@ NEWEST = "0.5.23"
 HICACHE = "--enable-hierarchical-cache"
 LINKER = "--enable-unified-cache-external-linker"
 BUFFER = "--hicache-host-memory-mode buffer_only"
+PREFILL = "--disaggregation-mode prefill"
+DECODE = "--disaggregation-mode decode"
+PDMUX = "--enable-pdmux --chunked-prefill-size -1"
+BACKUP = "--disaggregation-decode-retraction-backup host_pool"
+FAKE = "--disaggregation-transfer-backend fake"
+IB = "--disaggregation-ib-device mlx5_0,mlx5_"
+TP2 = "--disaggregation-decode-tp 2"
+METRICS = "--export-metrics-to-file"
+EAGLE = "--speculative-algorithm EAGLE"
+PRIORITY = "--enable-priority-scheduling --schedule-policy"
+ATTN2 = "--tp 4 --attn-dp-size 2"
+CHUNK = "--chunked-prefill-size"
+FRACTION = "--mem-fraction-static"
 # Arguments, what is said of them, and arguments like them that are taken.
 CASES = (
     ("--tp 0", "--tp 0: no rank is started", "--tp 2"),
@@ -27,11 +40,7 @@ CASES = (
     ("--nnodes 2 --tp 2 --dp 2", "multi-node data-parallel replicas", "--nnodes 2 --tp 2"),
     ("--tp 2 --dp 3 --enable-dp-attention", "tp_size % dp_size == 0", "--tp 2 --dp 3"),
     ("--attn-dp-size 0", "--attn-dp-size must be positive (got 0).", "--attn-dp-size 1"),
-    (
-        "--tp 4 --attn-dp-size 2 --dp 2",
-        "--dp-size 2 with --attn-dp-size 2",
-        "--tp 4 --attn-dp-size 2",
-    ),
+    (f"{ATTN2} --dp 2", "--dp-size 2 with --attn-dp-size 2", ATTN2),
     ("--tp 2 --dp 2 --enable-dp-lm-head", "Please enable dp attention", "--enable-dp-lm-head"),
     ("--base-gpu-id -1", "base_gpu_id must be", "--base-gpu-id 0"),
     ("--gpu-id-step 0", "gpu_id_step must be", "--gpu-id-step 2"),
@@ -40,17 +49,9 @@ CASES = (
     ("--tp 4 --attn-cp-size 3", "divisible by attn_cp_size", "--tp 4 --attn-cp-size 2"),
     ("--dcp-size 0", "but got dcp_size=0.", "--dcp-size 1"),
     ("--page-size 0", "divided into pages of 0 tokens", "--page-size 1"),
-    (
-        "--chunked-prefill-size 100 --page-size 64",
-        "divisible by page_size",
-        "--page-size 64 --chunked-prefill-size 128",
-    ),
-    (
-        "--mem-fraction-static 9",
-        "--mem-fraction-static 9 is more than the whole GPU",
-        "--mem-fraction-static 0.9",
-    ),
-    ("--mem-fraction-static 0", "no GPU memory is left", "--mem-fraction-static 0.1"),
+    (f"{CHUNK} 100 --page-size 64", "divisible by page_size", f"--page-size 64 {CHUNK} 128"),
+    (f"{FRACTION} 9", "--mem-fraction-static 9 is more than the whole GPU", f"{FRACTION} 0.9"),
+    (f"{FRACTION} 0", "no GPU memory is left", f"{FRACTION} 0.1"),
     (f"{HICACHE} --hicache-ratio 0.5", "larger than the device", f"{HICACHE} --hicache-ratio 1.5"),
     (f"{HICACHE} --hicache-ratio -2", "less than nothing", f"{HICACHE} --hicache-ratio 0.1"),
     (
@@ -58,75 +59,31 @@ CASES = (
         "requires a storage backend",
         f"{HICACHE} {BUFFER} --hicache-storage-backend file",
     ),
-    (f"{HICACHE} {BUFFER} --disaggregation-mode decode", "not supported on decode", HICACHE),
+    (f"{HICACHE} {BUFFER} {DECODE}", "not supported on decode", HICACHE),
     (f"{HICACHE} {LINKER}", "external-linker and", HICACHE),
     (f"{LINKER} --hicache-storage-backend mooncake", "does not use", LINKER),
     (f"{LINKER} --disable-radix-cache", "requires the default", LINKER),
     (f"{HICACHE} --enable-lmcache", "--enable-lmcache and --enable-hier", "--enable-lmcache"),
     ("--enable-lmcache --disable-radix-cache", "requires radix cache", "--disable-radix-cache"),
     ("--swa-full-tokens-ratio 1.5", "in range (0, 1.0].", "--swa-full-tokens-ratio 1"),
-    (
-        "--disaggregation-mode decode --disaggregation-decode-tp 2",
-        "Cannot set --disaggregation-decode-tp",
-        "--disaggregation-mode prefill --disaggregation-decode-tp 2",
-    ),
-    (
-        "--disaggregation-mode prefill --disaggregation-transfer-backend fake",
-        "does not support 'fake'",
-        "--disaggregation-mode decode --disaggregation-transfer-backend fake",
-    ),
-    (
-        "--disaggregation-decode-retraction-backup host_pool",
-        "only supported on a PD",
-        "--disaggregation-mode decode --disaggregation-decode-retraction-backup host_pool",
-    ),
+    (f"{DECODE} {TP2}", "Cannot set --disaggregation-decode-tp", f"{PREFILL} {TP2}"),
+    (f"{PREFILL} {FAKE}", "does not support 'fake'", f"{DECODE} {FAKE}"),
+    (BACKUP, "only supported on a PD", f"{DECODE} {BACKUP}"),
     ("--encoder-only --language-only", "and --language-only together", "--encoder-only"),
-    (
-        "--encoder-only --disaggregation-mode prefill",
-        "prefill/decode together",
-        "--disaggregation-mode prefill",
-    ),
+    (f"--encoder-only {PREFILL}", "prefill/decode together", PREFILL),
     ("--pp-size 2 --enable-mixed-chunk", "Pipeline parallelism is not", "--enable-mixed-chunk"),
-    (
-        "--speculative-algorithm EAGLE --enable-mixed-chunk",
-        "enable_mixed_chunk is required",
-        "--speculative-algorithm EAGLE",
-    ),
-    (
-        "--enable-pdmux --chunked-prefill-size -1 --pp-size 2",
-        "(pp_size=1).",
-        "--enable-pdmux --chunked-prefill-size -1",
-    ),
-    (
-        "--enable-pdmux --chunked-prefill-size 64",
-        "with chunked prefill.",
-        "--chunked-prefill-size 64",
-    ),
-    (
-        "--enable-pdmux --chunked-prefill-size -1 --disaggregation-mode decode",
-        "with disaggregation mode.",
-        "--disaggregation-mode decode",
-    ),
-    (
-        "--enable-priority-scheduling --schedule-policy lpm",
-        "'lpm' is not supported.",
-        "--schedule-policy lpm",
-    ),
+    (f"{EAGLE} --enable-mixed-chunk", "enable_mixed_chunk is required", EAGLE),
+    (f"{PDMUX} --pp-size 2", "(pp_size=1).", PDMUX),
+    (f"--enable-pdmux {CHUNK} 64", "with chunked prefill.", f"{CHUNK} 64"),
+    (f"{PDMUX} {DECODE}", "with disaggregation mode.", DECODE),
+    (f"{PRIORITY} lpm", "'lpm' is not supported.", "--schedule-policy lpm"),
     ("--schedule-conservativeness -1", "must be non-negative", "--schedule-conservativeness 0"),
     ("--tokenizer-worker-num 0", "worker num must >= 1", "--tokenizer-worker-num 1"),
     ("--max-loras-per-batch 0", "must be positive", "--max-loras-per-batch 1"),
     ("--port 40000 --grpc-port 40000", "--grpc-port (40000) must differ", "--grpc-port 40000"),
     ("--served-model-name a:b", "cannot contain a colon", "--served-model-name a"),
-    (
-        "--disaggregation-mode prefill --disaggregation-ib-device mlx5_0,mlx5_0",
-        "Duplicate IB devices specified: mlx5_0,mlx5_0",
-        "--disaggregation-mode prefill --disaggregation-ib-device mlx5_0,mlx5_1",
-    ),
-    (
-        "--export-metrics-to-file",
-        "--export-metrics-to-file-dir is",
-        "--export-metrics-to-file --export-metrics-to-file-dir /m",
-    ),
+    (f"{PREFILL} {IB}0", "Duplicate IB devices specified: mlx5_0,mlx5_0", f"{PREFILL} {IB}1"),
+    (METRICS, "--export-metrics-to-file-dir is", f"{METRICS} --export-metrics-to-file-dir /m"),
 )
 
 
