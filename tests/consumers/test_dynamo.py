@@ -152,16 +152,6 @@ def test_what_kvbm_refuses_and_takes_for_something_else() -> None:
     assert (blocks.refused, "1000 blocks" in blocks.uncounted[0]) == ((), True)
 
 
-def test_dynamos_connector_is_its_kvbm() -> None:
-    module = {"kv_connector_module_path": "kvbm.vllm_integration.connector"}
-    config = json.dumps({**transfer("DynamoConnector"), **module})
-    found = read(
-        "serve", "m", "--kv-transfer-config", config, environment={"DYN_KVBM_CPU_CACHE_GB": "4"}
-    )
-    assert [pool.memory.bytes for pool in found.pools] == [4 * 10**9]
-    assert found.uncounted == ()
-
-
 def test_dynamos_pd_connector_is_a_multi_connector() -> None:
     """dynamo kvbm.vllm_integration.connector.pd_connector: KVBM first, then NIXL."""
     module = {"kv_connector_module_path": "kvbm.vllm_integration.connector"}

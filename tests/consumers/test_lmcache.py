@@ -232,12 +232,6 @@ def test_an_egm_pool_of_the_store_is_named() -> None:
     assert read({**extra(), "lmcache.extra_config": off}).uncounted == ()
 
 
-def test_the_old_server_keeps_what_nobody_can_count() -> None:
-    command = words("lmcache_server", "0.0.0.0", "65432")
-    found = read_lmcache_server(command, command[1:])
-    assert found.uncounted == ("what its clients store in it, without a bound",)
-
-
 def test_keys_for_mooncake() -> None:
     raw = {"protocol": "rdma", "mooncake_protocol": "tcp", "transfer_timeout": 3, "other": 1}
     setup = mooncake_setup({**raw, "mooncake_rdma_devices": "mlx5_0", "device_name": None})

@@ -133,26 +133,13 @@ CASES = (
         since="0.5.9",
     ),
     # K and V of different width: two tensors.
-    mha("asymmetric", 48, 4, 192, v_head_dim=128, size_gb=20, since="0.5.14"),
-    mha(
-        "asymmetric page_first_direct",
-        48,
-        4,
-        192,
-        v_head_dim=128,
-        size_gb=20,
-        layout="page_first_direct",
-        since="0.5.14",
-    ),
-    mha(
-        "asymmetric layer_first",
-        48,
-        4,
-        192,
-        v_head_dim=128,
-        size_gb=20,
-        layout="layer_first",
-        since="0.5.14",
+    *(
+        mha(name, 48, 4, 192, v_head_dim=128, size_gb=20, layout=layout, since="0.5.14")
+        for name, layout in (
+            ("asymmetric", "page_first"),
+            ("asymmetric page_first_direct", "page_first_direct"),
+            ("asymmetric layer_first", "layer_first"),
+        )
     ),
     # Drafts.
     mha("mha packed", 92, 1, size_gb=64, packed_drafts=1, since="0.5.23"),

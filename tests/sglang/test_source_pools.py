@@ -40,6 +40,7 @@ from preflight.sizing.shown_needs import host_needs
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import MASTER
 from tests.sizing.test_source_sizing import HUGE, QWEN, STORE, pages, size
+from tests.tables import each_row
 
 # Qwen3-14B on two ranks keeps 2 x 128 x 4 heads x 40 layers x 2 = 81 920 bytes a token.
 TOKEN = 81_920
@@ -47,6 +48,7 @@ MOONCAKE = "0.3.13.post1"
 SETTINGS = StoreSettings(hugepages=False, hugepage_bytes=2 * MIB)
 PD = "python3 -m sglang.launch_server --tp 2 --page-size 64 --model-path Qwen/Qwen3-14B"
 DECODE = f"{PD} --disaggregation-mode decode"
+LATENT = DECODE.replace("Qwen/Qwen3-14B", "deepseek-ai/DeepSeek-R1")
 
 
 @pytest.fixture
@@ -241,27 +243,55 @@ NEXTN = (
 )
 
 
-def test_a_draft_model_brings_a_pool_of_the_targets_slots(host: Path) -> None:
-    """Qwen3-8B on 2 ranks: 2 x 128 x 4 x 36 x 2 = 73 728 bytes for each of the target's slots."""
-    launch = (
-        f"{QWEN} --hicache-size 30 --speculative-algorithm STANDALONE "
-        "--speculative-draft-model-path Qwen/Qwen3-8B"
-    )
-    sizing = size(host, launch)
-    assert memory(sizing).most_pools_bytes == (SLOTS * TOKEN, SLOTS * 73_728)
-    assert [pool.kind for pool in memory(sizing).pools] == [PoolKind.KV, PoolKind.DRAFT]
-    half = size(host, f"{launch} --speculative-draft-kv-cache-dtype fp8_e4m3")
-    assert memory(half).most_pools_bytes == (SLOTS * TOKEN, SLOTS * 73_728 // 2)
+STANDALONE = "--speculative-algorithm STANDALONE --speculative-draft-model-path Qwen/Qwen3-8B"
+HEAD = (
+    '{"architectures": ["LlamaForCausalLMEagle3"], "torch_dtype": "bfloat16", "hidden_size": 5120, '
+    '"num_hidden_layers": 1, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128}'
+)
+
+
+@each_row(
+    ("words", "version", "allocations"),
+    [
+        # Qwen3-8B on 2 ranks: 2 x 128 x 4 x 36 x 2 = 73 728 bytes for each of the target's slots.
+        (f"{QWEN} --hicache-size 30 {STANDALONE}", "0.5.23", (SLOTS * TOKEN, SLOTS * 73_728)),
+        (
+            f"{QWEN} --hicache-size 30 {STANDALONE} --speculative-draft-kv-cache-dtype fp8_e4m3",
+            "0.5.23",
+            (SLOTS * TOKEN, SLOTS * 73_728 // 2),
+        ),
+        # Of this host's folder: one layer, 8 heads of 128 on 2 ranks, 2 x 128 x 4 x 2 bytes a slot.
+        (
+            f"{QWEN} --hicache-size 30 --speculative-algorithm EAGLE3 "
+            "--speculative-draft-model-path /models/head",
+            "0.5.23",
+            (SLOTS * TOKEN, SLOTS * 2_048),
+        ),
+        # A head of the checkpoint is packed: 62 layers of 576 x 2 bytes are 71 424 a token, 280 017
+        # tokens, 4 376 pages of 64 with one on top. No flag names the draft.
+        (f"{NEXTN} NEXTN", "0.5.23", (4_376 * 64 * 71_424,)),
+        (f"{NEXTN} eagle", "0.5.23", (4_376 * 64 * 71_424,)),
+        # Before 0.5.18, 61 layers: 284 608 tokens, 4 448 pages with one on top; the head: one more.
+        (f"{NEXTN} NEXTN", "0.5.16", (4_448 * 64 * 70_272, 4_449 * 64 * 1_152)),
+        (f"{QWEN} --hicache-size 30 --speculative-algorithm ngram", "0.5.23", (SLOTS * TOKEN,)),
+    ],
+)
+def test_the_pools_of_drafts(
+    host: Path, words: str, version: str, allocations: tuple[int, ...]
+) -> None:
+    (host / "models/head").mkdir(parents=True, exist_ok=True)
+    (host / "models/head/config.json").write_text(HEAD)
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version)
+    found = memory(size(host, words, options=options))
+    assert found.most_pools_bytes == allocations
+    kinds = [PoolKind.KV, PoolKind.DRAFT][: len(allocations)]
+    assert [pool.kind for pool in found.pools] == kinds
 
 
 def test_the_gate_asks_for_the_draft_too(tmp_path: Path) -> None:
     """(77 GiB - 10 GiB) // 2 admits 30.01 GB, and less 30.01 GB no draft of 27 GB."""
     root = Host(memory_bytes=77 * GIB).write(tmp_path)
-    launch = (
-        f"{QWEN} --hicache-size 30 --speculative-algorithm STANDALONE "
-        "--speculative-draft-model-path Qwen/Qwen3-8B"
-    )
-    sizing = size(root, launch)
+    sizing = size(root, f"{QWEN} --hicache-size 30 {STANDALONE}")
     assert sizing.status == "fails"
     assert "Requesting 27.00 GB" in sizing.reason
     assert size(root, f"{QWEN} --hicache-size 30").status == "fits"
@@ -278,57 +308,12 @@ def test_an_unknown_draft_leaves_the_targets_pool_as_the_least(host: Path) -> No
     assert "draft model some/eagle3-head" in found.most_pools_bytes.reason
 
 
-def test_a_draft_of_this_host_is_read_from_its_folder(tmp_path: Path) -> None:
-    """One layer, 8 heads of 128 on 2 ranks: 2 x 128 x 4 x 2 = 2 048 bytes a slot."""
-    root = Host(memory_bytes=512 * GIB).write(tmp_path)
-    folder = root / "models" / "head"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(
-        '{"architectures": ["LlamaForCausalLMEagle3"], "torch_dtype": "bfloat16", '
-        '"num_hidden_layers": 1, "num_attention_heads": 40, "num_key_value_heads": 8, '
-        '"head_dim": 128, "hidden_size": 5120}'
-    )
-    launch = (
-        f"{QWEN} --hicache-size 30 --speculative-algorithm EAGLE3 "
-        "--speculative-draft-model-path /models/head"
-    )
-    assert memory(size(root, launch)).most_pools_bytes == (SLOTS * TOKEN, SLOTS * 2_048)
-
-
-def test_a_head_of_the_checkpoint_is_packed(host: Path) -> None:
-    """62 layers of 576 x 2 bytes: 71 424 a token, 280 017 tokens, 4 376 pages of 64 with one on
-    top. No flag names the draft, and nothing comes on top of the size."""
-    for algorithm in ("NEXTN", "eagle"):
-        found = memory(size(host, f"{NEXTN} {algorithm}"))
-        assert found.most_pools_bytes == (4_376 * 64 * 71_424,)
-
-
-def test_before_0_5_18_a_head_has_a_pool_of_its_own(host: Path) -> None:
-    """61 layers: 284 608 tokens, 4 448 pages with one on top; the head: one page more."""
-    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version="0.5.16")
-    found = memory(size(host, f"{NEXTN} NEXTN", options=options))
-    assert found.most_pools_bytes == (4_448 * 64 * 70_272, 4_449 * 64 * 1_152)
-
-
-@pytest.mark.parametrize("algorithm", ["NGRAM", "ngram"])
-def test_an_n_gram_keeps_nothing(host: Path, algorithm: str) -> None:
-    launch = f"{QWEN} --hicache-size 30 --speculative-algorithm {algorithm}"
-    assert bounds(size(host, launch)) == (SLOTS * TOKEN, SLOTS * TOKEN)
-
-
 def test_drafts_lower_what_a_ratio_can_be_sure_of(host: Path) -> None:
     """The default --mem-fraction-static under speculative decoding is not computed: no floor."""
     options = LaunchOptions(mooncake_version=MOONCAKE, gpu_bytes=80 * GIB)
     launch = f"{QWEN} --hicache-ratio 2"
     plain = bounds(size(host, launch, options=options))
-    drafted = bounds(
-        size(
-            host,
-            f"{launch} --speculative-algorithm STANDALONE "
-            "--speculative-draft-model-path Qwen/Qwen3-8B",
-            options=options,
-        )
-    )
+    drafted = bounds(size(host, f"{launch} {STANDALONE}", options=options))
     assert plain[0] > 0
     # One page of each pool, which even an empty GPU pool has.
     assert drafted[0] == 64 * (TOKEN + 73_728)
@@ -385,15 +370,9 @@ def test_a_decode_server_backs_requests_up_without_a_flag(
     ],
 )
 def test_what_keeps_retracted_requests_elsewhere(host: Path, flags: str) -> None:
+    """A latent model does, too."""
     assert bounds(size(host, f"{DECODE} --max-total-tokens 100032 {flags}")) == (0, 0)
-
-
-def test_a_latent_model_keeps_retracted_requests_elsewhere(host: Path) -> None:
-    launch = DECODE.replace("Qwen/Qwen3-14B", "deepseek-ai/DeepSeek-R1")
-    assert bounds(size(host, launch)) == (0, 0)
-    forced = size(host, f"{launch} --disaggregation-decode-retraction-backup host_pool")
-    assert forced.status == "fails"
-    assert "requires an MHA or hybrid-SWA HiCache host stack" in forced.reason
+    assert bounds(size(host, LATENT)) == (0, 0)
 
 
 def test_size_and_ratio_hold_for_the_retraction_pool(host: Path) -> None:
@@ -427,11 +406,45 @@ def test_before_0_5_17_the_offload_pool_comes_from_sglangs_allocator(host: Path)
     assert mapped(size(host, launch))[0].on_shortage is OnShortage.FAILS
 
 
-def test_offload_refuses_a_model_with_windows(host: Path) -> None:
-    launch = f"{DECODE} {OFFLOAD} --hicache-size 10".replace("Qwen/Qwen3-14B", "openai/gpt-oss-20b")
-    sizing = size(host, (launch, MASTER))
-    assert sizing.status == "fails"
-    assert "ValueError: Unsupported KV cache type for decode offload" in sizing.reason
+@each_row(
+    ("gib", "words", "says"),
+    [
+        (
+            512,
+            f"{DECODE} {OFFLOAD} --hicache-size 10".replace("Qwen/Qwen3-14B", "openai/gpt-oss-20b"),
+            "ValueError: Unsupported KV cache type for decode offload",
+        ),
+        (
+            512,
+            f"{LATENT} --disaggregation-decode-retraction-backup host_pool",
+            "requires an MHA or hybrid-SWA HiCache host stack",
+        ),
+        (
+            9,
+            f"{QWEN} --max-total-tokens 100032",
+            "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set "
+            "--hicache-ratio or --hicache-size explicitly.",
+        ),
+        (
+            512,
+            f"{QWEN} --max-total-tokens 100032 --hicache-host-memory-fraction 1.5",
+            "--hicache-host-memory-fraction must be in (0, 1].",
+        ),
+    ],
+)
+def test_what_sglang_refuses_is_in_its_words(
+    tmp_path: Path, gib: int, words: str, says: str
+) -> None:
+    root = Host(memory_bytes=gib * GIB).write(tmp_path / str(gib))
+    sizing = size(root, (words, MASTER))
+    assert (sizing.status, sizing.exit_code) == ("fails", 2)
+    assert says in sizing.reason
+    assert "host-pools-refused" in ids(sizing)
+
+
+def test_a_fraction_that_is_none_does_not_count_beside_a_ratio(host: Path) -> None:
+    flags = "--max-total-tokens 100032 --hicache-host-memory-fraction 1.5 --hicache-ratio 2"
+    assert size(host, f"{QWEN} {flags}").status == "fits"
 
 
 @pytest.mark.parametrize(
@@ -510,27 +523,6 @@ def test_no_need_follows_from_a_model_that_nobody_knows(tmp_path: Path) -> None:
     assert isinstance(memory(sizing).most_pools_bytes, Unknown)
     assert sizing.status == "unknown"
     assert "give the model's config.json with --model-config" in sizing.reason
-
-
-def test_no_memory_left_is_refused_in_the_words_of_sglang(tmp_path: Path) -> None:
-    root = Host(memory_bytes=9 * GIB).write(tmp_path)
-    sizing = size(root, f"{QWEN} --max-total-tokens 100032")
-    assert (sizing.status, sizing.exit_code) == ("fails", 2)
-    assert (
-        "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set "
-        "--hicache-ratio or --hicache-size explicitly." in sizing.reason
-    )
-    assert "host-pools-refused" in ids(sizing)
-
-
-def test_a_fraction_that_is_none_is_refused(host: Path) -> None:
-    sizing = size(host, f"{QWEN} --max-total-tokens 100032 --hicache-host-memory-fraction 1.5")
-    assert "--hicache-host-memory-fraction must be in (0, 1]." in sizing.reason
-    given = size(
-        host,
-        f"{QWEN} --max-total-tokens 100032 --hicache-host-memory-fraction 1.5 --hicache-ratio 2",
-    )
-    assert given.status == "fits"
 
 
 def test_an_older_release_does_not_look_at_the_host(tmp_path: Path) -> None:
