@@ -3,14 +3,13 @@
     PYTHONPATH=tools python -m tests.sglang.argument_tables
 
 holds this project's parser against each release's own on several lines for every argument, and
-records what the real ones make of ``LINES``. The table itself is
+records what the real ones make of the lines in ``RECORDED``. The table itself is
 ``tools/write_sglang_arguments.py``'s.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,90 +26,8 @@ RECORDED = Path(__file__).parent / "recorded_arguments.json"
 VERSIONS = list(known_releases())
 
 # Lines whose reading by the real parsers is recorded: what a launch of HiCache and Mooncake says,
-# and every way in which a line goes wrong.
-LINES = [
-    shlex.split(line)
-    for line in """
-    --model-path m --tp 8 --enable-hierarchical-cache --hicache-size 100
-    --model m --tp-size 8 --dp 4 --enable-dp-attention --ep 8 --pp-size 2
-    --model-path=m --hicache-ratio=1.5 --page-size=64 --mem-fraction-static=0.88
-    --model-path m --hicache-mem-layout layer_first
-    --model-path m --hicache-mem-layout page_first
-    --model-path m --hicache-mem-layout page_first_direct
-    --model-path m --hicache-mem-layout page_head
-    --model-path m --hicache-mem-layout page_last
-    --model-path m --hicache-write-policy write_through
-    --model-path m --hicache-write-policy write-through
-    --model-path m --hicache-io-backend direct
-    --model-path m --hicache-io-backend kernel_ascend
-    --model-path m --hicache-storage-backend mooncake --hicache-storage-prefetch-policy timeout
-    --model-path m --hicache-storage-backend eic
-    --model-path m --hicache-storage-backend dynamic
-    --model-path m --hicache-storage-backend redis
-    --model-path m --hicache-storage-backend-extra-config '{"global_segment_size": "4gb"}'
-    --model-path m --hicache-storage-prefetch-policy best
-    --model-path m --hicache-host-memory-fraction 0.5
-    --model-path m --hicache-host-memory-mode buffer_only
-    --model-path m --enable-lmcache
-    --model-path m --disaggregation-mode decode --disaggregation-decode-enable-offload-kvcache
-    --model-path m --disaggregation-mode prefill --disaggregation-ib-device mlx5_0,mlx5_1
-    --model-path m --disaggregation-transfer-backend nixl
-    --model-path m --attn-dp-size 4
-    --model-path m --attention-context-parallel-size 2
-    --model-path m --moe-dp-size 2
-    --model-path m --dcp-size 2
-    --model-path m --kv-cache-dtype fp8_e4m3
-    --model-path m --kv-cache-dtype bf16
-    --model-path m --kv-cache-dtype fp4_e2m1
-    --model-path m --kv-cache-dtype int8
-    --model-path m --max-total-tokens 1Mi
-    --model-path m --context-length 128k --chunked-prefill-size 8k
-    --model-path m --context-length 1.5Ki
-    --model-path m --context-length 131072 --max-running-requests 256
-    --model-path m --numa-node 0 0 1 1
-    --model-path m --cuda-graph-bs 1 2 4 8
-    --model-path m --speculative-algorithm EAGLE --speculative-num-steps 3
-    --model-path m --speculative-algorithm EAGLE9
-    --model-path m --swa-full-tokens-ratio 0.25
-    --model-path m --hybrid-kvcache-ratio
-    --model-path m --hybrid-kvcache-ratio 0.3
-    --model-path m --enable-ep-moe
-    --model-path m --enable-deepep-moe
-    --model-path m --prefill-round-robin-balance
-    --model-path m --disable-cuda-graph
-    --model-path m --enable-piecewise-cuda-graph
-    --model-path m --disable-piecewise-cuda-graph
-    --model-path m --config launch.yaml
-    --model-path m --cpu-offload-gb 40
-    --model-path m --attention-backend fa3
-    --model-path m --attention-backend nsa
-    --model-path m --attention-backend dsa
-    --model-path m --nsa-prefill-backend fa3
-    --model-path m --enable-dp-lm-head --no-enable-dp-lm-head
-    --model-path m --no-dllm-fdfo
-    --model-path m --hicache 2
-    --model-path m --hicache-s 2
-    --model-path m --hicache-si 2
-    --model-path m --hicache-sise 2
-    --model-path m --hicache-size
-    --model-path m --hicache-size 30.5
-    --model-path m --hicache-size -1
-    --model-path m --hicache-size=-1
-    --model-path m --hicache-size --page-size 64
-    --model-path m --hicache-ratio two
-    --model-path m --enable-hierarchical-cache=true
-    --model-path m --enable-hierarchical-cache true
-    --model-path m --enable-hier
-    --model-path m --tp-size 8 --tp 4
-    --model-path m --page 64
-    --model-path m --mem 0.9
-    --model-path m -tp 8
-    --model-path m hicache-size 30
-    --model-path m --help
-    -h
-    --tp 8
-    """.strip().splitlines()
-]
+# and every way in which a line goes wrong. A new one is added to the file with no answers, [].
+LINES: list[list[str]] = [line for line, _ in json.loads(RECORDED.read_text())]
 
 
 def read(version: str, line: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,9 @@ SERVER = (
     "python3 -m sglang.launch_server --model-path zai-org/GLM-5.2 --tp 8 --page-size 64 "
     "--enable-hierarchical-cache --hicache-size 20"
 )
-FP8 = "--kv-cache-dtype fp8_e4m3"
+FP8, PREFILL = "--kv-cache-dtype fp8_e4m3", "--disaggregation-mode prefill"
+TILELANG = "--dsa-prefill-backend tilelang --dsa-decode-backend tilelang"
+SCALED = "--dsa-prefill-backend flashmla_kv"
 HOPPER, BLACKWELL, WORKSTATION = "0x2330", "0x2901", "0x2bb5"
 LAYERS, INDEX_LAYERS, INDEX_BYTES = 78, 21, 132
 
@@ -45,25 +47,32 @@ def measured(tmp_path: Path, flags: str, version: str, gpu: str | None) -> tuple
 
 
 @pytest.mark.parametrize(
-    ("flags", "gpu", "row"),
+    ("flags", "gpu", "row", "version"),
     [
-        ("", HOPPER, 1152),
-        ("", BLACKWELL, 576),
-        ("", "AMD", 1152),
-        (FP8, HOPPER, 656),
-        (FP8, BLACKWELL, 576),
-        (FP8, "AMD", 576),
-        ("--kv-cache-dtype bfloat16", None, 1152),
-        (f"{FP8} --dsa-prefill-backend trtllm --dsa-decode-backend trtllm", None, 576),
-        (f"{FP8} --dsa-prefill-backend flashmla_kv --dsa-decode-backend trtllm", HOPPER, 576),
-        (f"{FP8} --dsa-prefill-backend tilelang --dsa-decode-backend tilelang", HOPPER, 576),
-        (f"{FP8} --dsa-prefill-backend flashmla_kv --dsa-decode-backend flashmla_kv", None, 656),
-        (f"{FP8} --enable-hisparse", BLACKWELL, 656),
+        ("", HOPPER, 1152, "0.5.23"),
+        ("", BLACKWELL, 576, "0.5.23"),
+        ("", "AMD", 1152, "0.5.23"),
+        (FP8, HOPPER, 656, "0.5.23"),
+        (FP8, BLACKWELL, 576, "0.5.23"),
+        (FP8, "AMD", 576, "0.5.23"),
+        ("--kv-cache-dtype bfloat16", None, 1152, "0.5.23"),
+        (f"{FP8} --dsa-prefill-backend trtllm --dsa-decode-backend trtllm", None, 576, "0.5.23"),
+        (f"{FP8} {SCALED} --dsa-decode-backend trtllm", HOPPER, 576, "0.5.23"),
+        (f"{FP8} {TILELANG}", HOPPER, 576, "0.5.23"),
+        (f"{FP8} {SCALED} --dsa-decode-backend flashmla_kv", None, 656, "0.5.23"),
+        (f"{FP8} --enable-hisparse", BLACKWELL, 656, "0.5.23"),
+        # A prefill server had the decode kernel's row too, until the role alone decided.
+        (f"{FP8} {PREFILL} {SCALED} --dsa-decode-backend trtllm", HOPPER, 576, "0.5.19"),
+        (f"{FP8} {PREFILL} {SCALED} --dsa-decode-backend trtllm", HOPPER, 656, "0.5.20"),
+        (f"{FP8} {PREFILL} {TILELANG}", HOPPER, 656, "0.5.21"),
+        (f"{FP8} {PREFILL} {TILELANG}", HOPPER, 576, "0.5.22"),
     ],
 )
-def test_rows_of_0_5_23(tmp_path: Path, flags: str, gpu: str | None, row: int) -> None:
-    found = measured(tmp_path, flags, "0.5.23", gpu)
-    assert found == (l2_bytes(row), l2_bytes(row))
+def test_rows(tmp_path: Path, flags: str, gpu: str | None, row: int, version: str) -> None:
+    # Before 0.5.22 each layer kept index keys on the host.
+    layers = LAYERS if version < "0.5.22" else INDEX_LAYERS
+    found = measured(tmp_path, flags, version, gpu)
+    assert found == (l2_bytes(row, layers), l2_bytes(row, layers))
 
 
 @pytest.mark.parametrize("gpu", [None, WORKSTATION])
@@ -75,23 +84,6 @@ def test_a_gpu_that_is_not_known_is_two_bounds(tmp_path: Path, gpu: str | None) 
     # AMD's own kernel has raw rows where no NVIDIA one has.
     sparse = measured(tmp_path / "hisparse", f"{FP8} --enable-hisparse", "0.5.23", gpu)
     assert sparse == (l2_bytes(656), l2_bytes(576))
-
-
-@pytest.mark.parametrize(
-    ("version", "flags", "row"),
-    [
-        # A prefill server had the decode kernel's row too, until the role alone decided.
-        ("0.5.19", "--dsa-prefill-backend flashmla_kv --dsa-decode-backend trtllm", 576),
-        ("0.5.20", "--dsa-prefill-backend flashmla_kv --dsa-decode-backend trtllm", 656),
-        ("0.5.21", "--dsa-prefill-backend tilelang --dsa-decode-backend tilelang", 656),
-        ("0.5.22", "--dsa-prefill-backend tilelang --dsa-decode-backend tilelang", 576),
-    ],
-)
-def test_what_releases_changed(tmp_path: Path, version: str, flags: str, row: int) -> None:
-    found = measured(tmp_path, f"{FP8} {flags} --disaggregation-mode prefill", version, HOPPER)
-    # Before 0.5.22 each layer kept index keys on the host.
-    layers = LAYERS if version < "0.5.22" else INDEX_LAYERS
-    assert found == (l2_bytes(row, layers), l2_bytes(row, layers))
 
 
 @pytest.mark.parametrize(
