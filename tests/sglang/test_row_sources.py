@@ -7,7 +7,6 @@ of ``SOURCES`` in each of the releases; what they read of machine and settings i
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -15,13 +14,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sglang_wheels import unpacked
 
 from checks.base.unknown import Unknown
 from checks.releases.sglang import parse_version, sglang_release
 from preflight.sglang.model import WellKnownModel, well_known_model
 from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
 from preflight.sglang.pool_request import GpuKind, Hardware, SizedServer, _row
-from tests.paths import ROOT
+from tests.sglang.source_functions import functions
 
 VERSIONS = ("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 # What decides a row: the dtype, the kernels, the row.
@@ -69,29 +69,6 @@ def cases(version: str) -> Iterator[Case]:
                 )  # fmt: skip
 
 
-class _Plain(ast.NodeTransformer):
-    """A function without its imports, decorators and annotations: the test gives what they name."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list, node.returns = [], None
-        for argument in (*node.args.args, *node.args.kwonlyargs):
-            argument.annotation = None
-        self.generic_visit(node)
-        return node
-
-    def visit_Import(self, _: ast.Import) -> ast.AST:
-        return ast.Pass()
-
-    def visit_ImportFrom(self, _: ast.ImportFrom) -> ast.AST:
-        return ast.Pass()
-
-
-def functions(folder: Path, file: str, names: tuple[str, ...]) -> list[ast.stmt]:
-    tree = ast.parse((folder / file).read_text())
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
-    return [cast(ast.stmt, _Plain().visit(node)) for node in found]
-
-
 def pool_constants(folder: Path) -> dict[str, str]:
     """The fields of DSATokenToKVPool that say how an fp8 row is scaled, as they are written."""
     tree = ast.parse((folder / "mem_cache/memory_pool.py").read_text())
@@ -113,9 +90,6 @@ class Release:
     """SGLang's functions of one release, called for one case after the other."""
 
     def __init__(self, version: str) -> None:
-        sys.path.insert(0, str(ROOT / "tools"))
-        from sglang_wheels import unpacked
-
         folder = unpacked(version) / "sglang" / "srt"
         self.case = next(cases(version))
         constants = pool_constants(folder)
@@ -144,10 +118,7 @@ class Release:
             scope = dict(self.scope)
             if name != "calculate_mla_kv_cache_dim":
                 scope["_is_hip"] = self.hip
-            body = functions(folder, file, (name, *CHECKS))
-            module = ast.fix_missing_locations(ast.Module(body, []))
-            exec(compile(module, f"{version} {file}", "exec"), scope)
-            self.scope[name] = scope[name]
+            self.scope[name] = functions(folder / file, (name, *CHECKS), **scope)[name]
 
     def hip(self) -> bool:
         return self.case.gpu is GpuKind.AMD
@@ -226,14 +197,8 @@ def test_every_row_is_that_of_sglangs_own_functions(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS[2:])  # before, indexer_types was not read
 def test_layers_with_an_index_are_those_of_sglangs_own_function(version: str) -> None:
     """Of every release that reads indexer_types, over the fields that share an index."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    from sglang_wheels import unpacked
-
-    name, scope = "dsa_layer_skips_topk", {"is_deepseek_dsa": lambda _: True}
-    folder = unpacked(version) / "sglang" / "srt"
-    body = functions(folder, "configs/model_config.py", (name,))
-    exec(compile(ast.fix_missing_locations(ast.Module(body, [])), version, "exec"), scope)
-    skips: Any = scope[name]
+    name, file = "dsa_layer_skips_topk", unpacked(version) / "sglang/srt/configs/model_config.py"
+    skips = functions(file, (name,), is_deepseek_dsa=lambda _: True)[name]
     compared = 0
     for freq, offset, pattern, types in product(
         (None, 1, 2, 4, 7),

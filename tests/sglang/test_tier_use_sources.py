@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import pytest
 from sglang_wheels import unpacked
 
 from checks.releases.sglang import sglang_release
+from tests.sglang.source_functions import functions
 from tests.tables import each_row
 
 pytestmark = pytest.mark.sglang
@@ -29,24 +29,6 @@ class Ack(NamedTuple):
     start_event: Any
     finish_event: Any
     node_ids: list[int]
-
-
-def functions(file: Path, names: Iterable[str], **uses: Any) -> dict[str, Callable[..., Any]]:
-    """Those methods of a file's classes, by name, without their annotations and decorators."""
-    methods = {
-        node.name: node
-        for outer in ast.parse(file.read_text()).body
-        if isinstance(outer, ast.ClassDef)
-        for node in outer.body
-        if isinstance(node, ast.FunctionDef) and node.name in names
-    }
-    for node in methods.values():
-        node.decorator_list = []
-    module = ast.Module([*methods.values()], [])
-    flags = annotations.compiler_flag
-    names_there: dict[str, Any] = dict(uses)
-    exec(compile(module, str(file), "exec", flags), names_there)
-    return {name: names_there[name] for name in methods}
 
 
 def radix_cache(version: str) -> Path:
@@ -117,14 +99,10 @@ def test_decode_offload_hashes_single_tokens(version: str) -> None:
 def test_eagles_pairs_have_keys_of_their_own(version: str) -> None:
     """Of which 0.5.4 has none: it does not hash pairs at all."""
     folder = unpacked(version) / "sglang/srt/mem_cache"
-    tree = ast.parse((folder / "hicache_storage.py").read_text())
-    (node,) = (one for one in tree.body if getattr(one, "name", "") == "get_hash_str")
-    names: dict[str, Any] = {"hashlib": hashlib}
-    flags = annotations.compiler_flag
-    exec(compile(ast.Module([node], []), "get_hash_str", "exec", flags), names)
-    singles = names["get_hash_str"]([1, 2], "")
+    of_file = functions(folder / "hicache_storage.py", ["get_hash_str"], hashlib=hashlib)
+    hash_of = of_file["get_hash_str"]
     if version == "0.5.4":
         with pytest.raises(AttributeError):
-            names["get_hash_str"]([(1, 2), (2, 3)], "")
+            hash_of([(1, 2), (2, 3)], "")
     else:
-        assert names["get_hash_str"]([(1, 2), (2, 3)], "") != singles
+        assert hash_of([(1, 2), (2, 3)], "") != hash_of([1, 2], "")
