@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from checks.base.finding import Status
-from checks.base.root import Root
 from preflight.cli.main import run
-from preflight.inputs.written_launch import read_launch, size_written
 from preflight.judging.launch_checks import key_findings
 from preflight.judging.store_keys import KeyMatch, Meeting, Unsure, compared, launch_keys, matches
-from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import LaunchSizing
+from tests.processes import test_unread
+from tests.processes.test_unread import PLENTY
 
 SGLANG = (
     "MOONCAKE_MASTER=10.0.0.1:50051 python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B "
@@ -57,13 +56,9 @@ def lmcache(words: str = "", model: str = "Qwen/Qwen3-8B", front: str = "", **mo
 
 
 def sized(folder: Path, *lines: str, config: str | None = None) -> LaunchSizing:
-    (folder / "mc.json").write_text(json.dumps(FILE))
-    (folder / "tenant.json").write_text(json.dumps({**FILE, "tenant_id": "b"}))
-    path = folder / "launch.sh"
-    path.write_text("".join(f"{line} &\n" for line in lines))
-    host = Root(str(folder / "host"))
-    launch = read_launch((str(path),), (), {}, host)
-    return size_written(launch, LaunchOptions(1 << 42, (), model_config=config), host)
+    files = {"mc.json": json.dumps(FILE), "tenant.json": json.dumps({**FILE, "tenant_id": "b"})}
+    script = "".join(f"{line} &\n" for line in lines)
+    return test_unread.sized(folder, script, files, PLENTY._replace(model_config=config))
 
 
 def match_of(folder: Path, first: str, second: str) -> KeyMatch:
@@ -76,6 +71,12 @@ UNKNOWN, APART = Meeting.UNKNOWN, Meeting.APART
 SEED = "PYTHONHASHSEED=0"
 EXTRA = "--hicache-storage-backend-extra-config"
 EAGLE = "--speculative-algorithm EAGLE3 --speculative-draft-model-path d"
+NAMED = f"{SGLANG} --served-model-name q"
+R1 = "deepseek-ai/DeepSeek-R1"
+NAMED_R1 = NAMED.replace("Qwen/Qwen3-8B", R1)
+XXHASH = vllm("--prefix-caching-hash-algo xxhash")
+RANDOM = "PYTHONHASHSEED=random"
+PCP, DCP = "--prefill-context-parallel-size", "--decode-context-parallel-size"
 MAMBA = SGLANG.replace("Qwen/Qwen3-8B", "Qwen/Qwen3-Next-80B-A3B-Instruct")
 ALONE = "MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=10.0.0.2:50052"
 PAIRS = [
@@ -87,12 +88,7 @@ PAIRS = [
     (f"{SGLANG} --pp-size 2", f"{SGLANG} --pp-size 4", COLLIDE, "pipeline stages: 2 against 4"),
     (SGLANG, f"{SGLANG} --kv-cache-dtype fp8_e4m3", COLLIDE, "KV dtype: auto against fp8_e4m3"),
     (SGLANG, f"{SGLANG} --served-model-name q", NEVER, "prefix: Qwen-Qwen3-8B against q"),
-    (
-        SGLANG,
-        f"{SGLANG} --speculative-algorithm EAGLE3 --speculative-draft-model-path d",
-        NEVER,
-        "tokens in a key: single against pairs",
-    ),
+    (SGLANG, f"{SGLANG} {EAGLE}", NEVER, "tokens in a key: single against pairs"),
     (  # decode offload hashes single tokens, whatever drafts
         f"{SGLANG} {EAGLE} --disaggregation-mode prefill",
         f"{SGLANG} {EAGLE} --disaggregation-mode decode "
@@ -103,20 +99,9 @@ PAIRS = [
     (MAMBA, f"{MAMBA} --speculative-algorithm NEXTN", EQUAL, ""),
     (f"{ALONE} MOONCAKE_TENANT_ID=blue {SGLANG}", f"{ALONE} {SGLANG}", EQUAL, ""),
     (SGLANG, SGLANG.replace("page_first", "page_first_direct"), COLLIDE, "memory layout"),
-    (
-        f"{SGLANG} --served-model-name q",
-        f"{SGLANG} --served-model-name q".replace("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"),
-        NEVER,
-        "rank and stage numbers in a key: 1 against 0",
-    ),
-    (  # _0_k is rank 0 of the one and stage 0 of the other
-        f"{SGLANG} --served-model-name q",
-        f"{SGLANG} --served-model-name q --pp-size 2".replace(
-            "Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"
-        ),
-        COLLIDE,
-        "model: Qwen/Qwen3-8B against deepseek-ai/DeepSeek-R1",
-    ),
+    (NAMED, NAMED_R1, NEVER, "rank and stage numbers in a key: 1 against 0"),
+    # _0_k is rank 0 of the one and stage 0 of the other
+    (NAMED, f"{NAMED_R1} --pp-size 2", COLLIDE, f"model: Qwen/Qwen3-8B against {R1}"),
     (SGLANG, SGLANG.replace("10.0.0.1", "10.0.0.2"), APART, "10.0.0.2:50051"),
     (f"MOONCAKE_TENANT_ID=b {SGLANG}", SGLANG, APART, "tenant: b against default"),
     (SGLANG, f"{SGLANG} --tp $TP", UNKNOWN, "TP is not set"),
@@ -131,27 +116,12 @@ PAIRS = [
     (vllm("--block-size 32"), vllm("--block-size 64"), NEVER, "block size: 32 against 64"),
     (vllm("--block-size 32"), vllm(), UNKNOWN, "left to the engine"),
     (vllm(front=SEED), vllm(), NEVER, "hash seed: 0 against vLLM's own"),
-    (
-        vllm("--prefix-caching-hash-algo xxhash"),
-        vllm("--prefix-caching-hash-algo xxhash"),
-        NEVER,
-        "the seed of xxhash is drawn at random in each process",
-    ),
+    (XXHASH, XXHASH, NEVER, "the seed of xxhash is drawn at random in each process"),
     (vllm(front="MOONCAKE_CONFIG_PATH=tenant.json"), vllm(), APART, "tenant: b against default"),
     (vllm(store_tp_size=8), vllm(), UNKNOWN, "store layout"),
     (vllm("--block-size $B"), vllm("--block-size 16"), UNKNOWN, "B is not set"),
-    (
-        vllm("--prefill-context-parallel-size $N"),
-        vllm("--decode-context-parallel-size $N"),
-        UNKNOWN,
-        "N is not set",
-    ),
-    (
-        vllm("--decode-context-parallel-size 1k"),
-        vllm("--decode-context-parallel-size 1000"),
-        EQUAL,
-        "",
-    ),
+    (vllm(f"{PCP} $N"), vllm(f"{DCP} $N"), UNKNOWN, "N is not set"),
+    (vllm(f"{DCP} 1k"), vllm(f"{DCP} 1000"), EQUAL, ""),
     (
         vllm('--speculative-config \'{"model": "a"}\''),
         vllm('--speculative-config \'{"model": "b"}\''),
@@ -159,19 +129,9 @@ PAIRS = [
         "whether both drafts keep the same layers is not known",
     ),
     (vllm(front="MOONCAKE_CONFIG_PATH=far.json"), vllm(), UNKNOWN, "far.json"),
-    (
-        vllm("--prefill-context-parallel-size 2"),
-        vllm(),
-        COLLIDE,
-        "prefill context ranks: 2 against",
-    ),
-    (vllm(front="PYTHONHASHSEED=random"), vllm(front="PYTHONHASHSEED=random"), EQUAL, ""),
-    (
-        lmcache(front="PYTHONHASHSEED=random"),
-        lmcache(front="PYTHONHASHSEED=random"),
-        NEVER,
-        "drawn",
-    ),
+    (vllm(f"{PCP} 2"), vllm(), COLLIDE, "prefill context ranks: 2 against"),
+    (vllm(front=RANDOM), vllm(front=RANDOM), EQUAL, ""),
+    (lmcache(front=RANDOM), lmcache(front=RANDOM), NEVER, "drawn"),
     (f"{SGLANG} --tp 4 --dcp-size 2", f"{SGLANG} --tp 4", NEVER, "tp 4, dcp 2, page 64, pp 1"),
     (f"{SGLANG} {EXTRA} $EXTRA", SGLANG, UNKNOWN, "EXTRA is not set"),
     (f'{SGLANG} {EXTRA} \'{{"extra_backend_tag": "t"}}\'', SGLANG, NEVER, "prefix: t_Qwen"),
@@ -180,12 +140,7 @@ PAIRS = [
     (lmcache(), lmcache(), NEVER, "PYTHONHASHSEED is not set"),
     (lmcache(front=SEED), lmcache("-tp 2", front=SEED), NEVER, "workers in a key: 1 against 2"),
     (lmcache(front=SEED, chunk_size=64), lmcache(front=SEED), NEVER, "chunk size: 64 against 256"),
-    (
-        lmcache("-tp 2", "deepseek-ai/DeepSeek-R1", SEED),
-        lmcache("-tp 4", "deepseek-ai/DeepSeek-R1", SEED),
-        EQUAL,
-        "",
-    ),
+    (lmcache("-tp 2", R1, SEED), lmcache("-tp 4", R1, SEED), EQUAL, ""),
 ]
 
 

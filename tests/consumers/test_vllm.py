@@ -10,7 +10,6 @@ import pytest
 
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Spot
-from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.cli.main import run
@@ -24,13 +23,13 @@ from preflight.consumers.vllm import (
     store_config,
 )
 from preflight.consumers.vllm_arguments import expand_numbers
-from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Origin, Word
 from preflight.processes.host_groups import host_groups
-from preflight.processes.processes import LaunchOptions, understand
+from preflight.processes.processes import understand
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from tests.processes import test_unread
 from tests.tables import each_row
 
 STORE = {
@@ -52,17 +51,11 @@ def multi(*children: dict[str, Any]) -> dict[str, Any]:
 
 
 def sized(folder: Path, words: str, config: dict[str, Any] | None, **file: Any) -> LaunchSizing:
-    (folder / "mc.json").write_text(json.dumps({**STORE, **file}))
     given = "" if config is None else f" --kv-transfer-config '{json.dumps(config)}'"
     words = words if words[:1].isalpha() else f"org/Model-8B {words}"
-    path = folder / "launch.sh"
-    path.write_text(
-        "export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_CONFIG_PATH=mc.json\n"
-        f"mooncake_master &\nvllm serve {words}{given}\n"
-    )
-    host = Root(str(folder / "host"))
-    launch = read_launch((str(path),), (), {}, host)
-    return size_written(launch, LaunchOptions(available_bytes=1 << 42, nic_nodes=()), host)
+    variables = "export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_CONFIG_PATH=mc.json"
+    script = f"{variables}\nmooncake_master &\nvllm serve {words}{given}\n"
+    return test_unread.sized(folder, script, {"mc.json": json.dumps({**STORE, **file})})
 
 
 def needs_of(sizing: LaunchSizing) -> LaunchNeeds:
@@ -168,14 +161,9 @@ def test_a_misspelt_connector_is_given_the_nearest_name(name: str, says: str) ->
 
 
 def test_a_store_file_that_is_not_here_is_unknown_by_name(tmp_path: Path) -> None:
-    script = tmp_path / "l.sh"
     config = json.dumps(transfer("MooncakeStoreConnector"))
-    script.write_text(
-        f"MOONCAKE_CONFIG_PATH=/far/mc.json vllm serve m --kv-transfer-config '{config}'\n"
-    )
-    host = Root(str(tmp_path / "host"))
-    launch = read_launch((str(script),), (), {}, host)
-    sizing = size_written(launch, LaunchOptions(available_bytes=1 << 40), host)
+    words = f"vllm serve m --kv-transfer-config '{config}'"
+    sizing = test_unread.sized(tmp_path, f"MOONCAKE_CONFIG_PATH=/far/mc.json {words}\n")
     assert sizing.status == "unknown"
     assert "/far/mc.json" in sizing.reason
 

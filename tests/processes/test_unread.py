@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,23 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 from tests.tables import each_row
 
+PLENTY = LaunchOptions(available_bytes=1 << 42, nic_nodes=())
 
-def sized(tmp_path: Path, script: str, **files: str) -> LaunchSizing:
-    for name, text in files.items():
+
+def sized(
+    tmp_path: Path,
+    script: str,
+    files: Mapping[str, str] | None = None,
+    options: LaunchOptions = PLENTY,
+) -> LaunchSizing:
+    """A launch.sh, with ``files`` beside it, on a host below ``host``."""
+    for name, text in (files or {}).items():
         (tmp_path / name).write_text(text)
     path = tmp_path / "launch.sh"
     path.write_text(script)
     host = Root(str(tmp_path / "host"))
     launch = read_launch((str(path),), (), {}, host)
-    return size_written(launch, LaunchOptions(available_bytes=1 << 40), host)
+    return size_written(launch, options, host)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +166,7 @@ def test_the_masters_file_stands_below_its_flags(tmp_path: Path) -> None:
     found = sized(
         tmp_path,
         "mooncake_master --config_path=m.yaml --metrics_port 9013\n",
-        **{"m.yaml": "rpc_port: 50061\nmetrics_port: 9003\nno_flag_of_it: 1\n"},
+        {"m.yaml": "rpc_port: 50061\nmetrics_port: 9003\nno_flag_of_it: 1\n"},
     )
     (master,) = found.inputs.processes
     assert [port.port for port in ports(master)] == [50061, 9013]

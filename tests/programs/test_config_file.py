@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
-from preflight.inputs.written_launch import read_launch
-from preflight.processes.processes import SglangServer, understand
+from preflight.processes.processes import SglangServer
+from tests.processes.test_unread import sized
 
 YAML = """\
 model-path: m
@@ -21,11 +20,9 @@ hicache-storage-backend-extra-config: {master_server_address: "a:1", global_segm
 
 
 def server(folder: Path, line: str, **files: str) -> SglangServer:
-    for name, text in files.items():
-        (folder / f"{name}.yaml").write_text(text)
-    (folder / "launch.sh").write_text(f"python3 -m sglang.launch_server {line}\n")
-    launch = read_launch((str(folder / "launch.sh"),), (), {}, Root("/"))
-    (process,) = understand(launch.reading.commands, launch.read_file, "0.5.23")
+    texts = {f"{name}.yaml": text for name, text in files.items()}
+    script = f"python3 -m sglang.launch_server {line}\n"
+    (process,) = sized(folder, script, texts).inputs.processes
     assert process.server is not None
     return process.server
 
