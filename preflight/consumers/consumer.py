@@ -7,9 +7,9 @@ from checks.base.pages import Default
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import version_numbers
-from preflight.launches.source import ReadFile, Word
+from preflight.launches.source import Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
-from preflight.programs.sglang_arguments import SettingValue, file_text, port_value, word_value
+from preflight.programs.sglang_arguments import SettingValue, port_value, word_value
 from preflight.programs.store_processes import StoreProcess
 from preflight.programs.store_service_config import LEAST_SIZE_BYTES, PROTOCOLS
 
@@ -266,40 +266,6 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
     return ""
 
 
-def store_file(
-    environment: Mapping[str, Word], read_file: ReadFile, read: Callable[[str], dict[str, Any]]
-) -> tuple[dict[str, Any] | Unknown, str, tuple[str, ...]]:
-    """Read the file of MOONCAKE_CONFIG_PATH: its values, its path, and its errors."""
-    path = environment.get(STORE_PATH)
-    if path is None or not path.text:
-        unset = f"The environment variable '{STORE_PATH}' is not set."
-        return Unknown(unset), "", (f"ValueError: {unset}",)
-    text = file_text(path, read_file)
-    if isinstance(text, Unknown):
-        return text, "", ()
-    config = attempt(lambda: read(text))
-    if isinstance(config, str):
-        return Unknown(config), path.text, (f"{path.text}: {config}",)
-    return config, path.text, ()
-
-
-def file_client(config: Mapping[str, Any], path: str) -> StoreProcess:
-    """Return the client that a store's file sets up; refused: the error of Mooncake's setup."""
-    segment, local = config["global_segment_size"], config["local_buffer_size"]
-    protocol = str(config["protocol"])
-    wrong = setup_refuses(segment, local, protocol)
-    transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
-    return StoreProcess(
-        StoreClient(max(0, segment), max(0, local), transport),
-        (f"{path}: {wrong}",) if wrong else (),
-        devices=str(config["device_name"]),
-        master=str(config["master_server_address"]),
-        metadata=str(config["metadata_server"]),
-        file=path,
-        protocol=protocol,
-    )
-
-
 def chunked_pool(size: int) -> OwnPool:
     """Return a pool of whole chunks: the last one may be missing."""
     return OwnPool(size, max(size - MOST_CHUNK_BYTES, size // 2 + 1))
@@ -311,10 +277,3 @@ def attempt(read: Callable[[], _Read]) -> _Read | str:
         return read()
     except (ValueError, TypeError, AttributeError, OverflowError, KeyError) as error:
         return f"{type(error).__name__}: {error}"
-
-
-def json_object(value: Any) -> dict[str, Any]:
-    """Return ``value``, an object. Raises AttributeError as Python does where it is none."""
-    if not isinstance(value, dict):
-        raise AttributeError(f"{type(value).__name__!r} object has no attribute 'get'")
-    return value

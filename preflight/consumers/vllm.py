@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from checks.base.units import GIB, format_bytes
-from checks.base.unknown import Unknown, known
+from checks.base.unknown import Unknown
 from preflight.consumers.consumer import (
     STORE_PATH,
     Client,
@@ -21,10 +21,8 @@ from preflight.consumers.consumer import (
     WorkerPool,
     attempt,
     chunked_pool,
-    file_client,
-    json_object,
     port_of,
-    store_file,
+    setup_refuses,
 )
 from preflight.consumers.vllm_arguments import (
     VllmArguments,
@@ -37,7 +35,7 @@ from preflight.consumers.vllm_arguments import (
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.launches.variables import may_be_absent
-from preflight.programs.memory_records import OwnPool
+from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 from preflight.programs.store_processes import StoreProcess
 
@@ -398,27 +396,46 @@ class _Connectors(ConsumerParts):
         self.sockets += [f"{folder}/{name}{int(first) + rank}" for rank in range(engines)]
 
     def _store_config(self) -> tuple[StoreProcess, str]:
-        """Return the client, and the tenant whose keys it sees."""
-        config, path, refused = store_file(self.environment, self.read_file, store_config)
-        for says in refused:  # that no file is named, by every release with such a connector
-            since = _STORE_FILES_FROM if path else READ_FROM
-            self._refuse(says, since, "what MooncakeStoreConnector takes")
-        if isinstance(config, Unknown):
-            return StoreProcess(config, devices=config, file=path), ""
-        raw = json.loads(known(file_text(self.environment[STORE_PATH], self.read_file)))
+        """Return the client of the file of MOONCAKE_CONFIG_PATH, and the tenant whose keys the
+        client sees; Unknown if there is no such file, or the connector refuses it."""
+        path, what = self.environment.get(STORE_PATH), "what MooncakeStoreConnector takes"
+        if path is None or not path.text:  # by every release with such a connector
+            unset = Unknown(f"The environment variable '{STORE_PATH}' is not set.")
+            self._refuse(f"ValueError: {unset.reason}", READ_FROM, what)
+            return StoreProcess(unset, devices=unset), ""
+        text, place = file_text(path, self.read_file), path.text
+        if isinstance(text, Unknown):
+            return StoreProcess(text, devices=text), ""
+        config = attempt(lambda: store_config(text))
+        if isinstance(config, str):
+            self._refuse(f"{place}: {config}", _STORE_FILES_FROM, what)
+            refused = Unknown(config)
+            return StoreProcess(refused, devices=refused, file=place), ""
+        raw = json.loads(text)
         for key in sorted(set(raw) - _STORE_DEFAULTS.keys()):
-            self.ignored.append(f"{key} in {path}: MooncakeStoreConnector has no such key")
-        self.settings |= {f"store.{name}": SettingValue(v, path) for name, v in config.items()}
-        client = file_client(config, path)
-        wrong = client.refused
+            self.ignored.append(f"{key} in {place}: MooncakeStoreConnector has no such key")
+        self.settings |= {f"store.{name}": SettingValue(v, place) for name, v in config.items()}
+        segment, local = config["global_segment_size"], config["local_buffer_size"]
+        protocol = str(config["protocol"])
+        wrong = setup_refuses(segment, local, protocol)
         if not wrong and config["metadata_server"] == "":
-            wrong = (f"{path}: metadata_server is empty, which names an etcd without an address",)
-        # Mooncake's own words, whichever vLLM asks it.
-        self.refused += [f"{error}: Initialize MooncakeDistributedStore failed." for error in wrong]
+            wrong = "metadata_server is empty, which names an etcd without an address"
+        if wrong:  # Mooncake's own words, whichever vLLM asks it
+            failed = "Initialize MooncakeDistributedStore failed."
+            self.refused.append(f"{place}: {wrong}: {failed}")
         if isinstance(raw.get("enable_offload"), str):
             becomes = str(config["enable_offload"]).lower()
-            self.misread.append(f"enable_offload in {path} is a text: it counts as {becomes}")
-        return client._replace(refused=()), str(config["tenant_id"])
+            self.misread.append(f"enable_offload in {place} is a text: it counts as {becomes}")
+        transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+        client = StoreProcess(
+            StoreClient(max(0, segment), max(0, local), transport),
+            devices=str(config["device_name"]),
+            master=str(config["master_server_address"]),
+            metadata=str(config["metadata_server"]),
+            file=place,
+            protocol=protocol,
+        )
+        return client, str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
         """Read MooncakeConnector: a transfer engine."""
@@ -542,7 +559,9 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 def store_config(text: str) -> dict[str, Any]:
     """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises the same errors."""
-    config = json_object(json.loads(text))
+    config = json.loads(text)
+    if not isinstance(config, dict):
+        raise AttributeError(f"{type(config).__name__!r} object has no attribute 'get'")
     config = {key: config.get(key, default) for key, default in _STORE_DEFAULTS.items()}
     for key in ("global_segment_size", "local_buffer_size"):
         config[key] = vllm_size_bytes(config[key])

@@ -117,7 +117,10 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
             left.remove(process)
     if not hosts and (apart := _never_together(processes, shared) or _rounds(processes, shared)):
         return apart
-    if len(hosts) == 1 and not left and any(_far(process) for process in processes):
+    wrappers = [each for process in processes for each in process.command.wrappers if each]
+    by_ssh = (each for each in wrappers if each[0].rpartition("/")[2] == "ssh")
+    far = any(_named_host(wrapper) not in ("", *_HERE) for wrapper in by_ssh)
+    if len(hosts) == 1 and not left and far:
         ((what, (address, numbers)),) = hosts.items()
         return (HostGroup("1", what, frozenset(numbers), frozenset(shared), address),)
     if len(hosts) < 2:
@@ -327,13 +330,6 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
         return "", ""  # one text for every host, which $NODE_RANK tells apart
     address = split_address(first).host if rank == 0 else _bound(process)
     return f"node rank {rank} of {first}", address if _is_host(address) else ""
-
-
-def _far(process: LaunchProcess) -> bool:
-    """Return whether ssh starts a process on another host."""
-    started = [each for each in process.command.wrappers if each]
-    remote = (each for each in started if each[0].rpartition("/")[2] == "ssh")
-    return any(_named_host(wrapper) not in ("", *_HERE) for wrapper in remote)
 
 
 def _named_host(wrapper: Sequence[str]) -> str:

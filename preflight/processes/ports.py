@@ -17,6 +17,7 @@ from preflight.processes.containers import network_of, pod_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import port_value, unresolved
+from preflight.programs.store_service_config import SERVICE_PORT
 
 # What listens where when nothing is said.
 MASTER_PORT = 50051
@@ -27,7 +28,6 @@ CLIENT_HTTP_PORT = 9300
 ROUTER_PORT = 30000
 # Of sglang.srt.disaggregation.mini_lb and launch_lb (LBArgs).
 BALANCER_PORT = 8000
-SERVICE_PORT = 8080
 
 # SGLang's rank 0 serves torch's store at --dist-init-addr, else at --nccl-port, which is not read
 # then (model_executor/model_runner.py:773-779 of 0.5.9; distributed/bootstrap.py:237-249 of 0.5.23,

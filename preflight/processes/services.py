@@ -212,15 +212,12 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
     """Yield the master of a setting, or the stores in which a leader is written."""
     value = setting.value
-    if value in (None, "") or isinstance(value, Unknown):
-        if isinstance(value, Unknown):
-            yield Service("master", value, None, "", process.name, setting.origin, False)
-        return
-    scheme, separator, rest = str(value).partition("://")
-    if not separator:
-        yield _service(process, "master", str(value), MASTER_PORT, setting, bound)
+    if isinstance(value, Unknown) or not value or "://" not in str(value):
+        port = None if isinstance(value, Unknown) else MASTER_PORT
+        yield from _plain(process, "master", setting, port, bound)
         return
     # High availability: the address is that of the store in which the leader is written.
+    scheme, _, rest = str(value).partition("://")
     for part in endpoints(rest):
         yield _service(process, f"metadata-{scheme}", part, None, setting, bound)
 
@@ -243,7 +240,7 @@ def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> It
     if value in (None, "", PEER_TO_PEER):
         return
     if isinstance(value, Unknown):
-        yield Service("metadata-http", value, None, "", process.name, setting.origin, False)
+        yield from _plain(process, "metadata-http", setting, None, bound)
         return
     scheme, separator, rest = str(value).partition("://")
     # Without a scheme it is an etcd (transfer_metadata_plugin.cpp).

@@ -20,12 +20,10 @@ from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import SettingValue, word_value
-from preflight.programs.store_processes import offload_buffer_bytes, offload_folder
+from preflight.programs.store_processes import OFFLOAD_PATH, offload_buffer_bytes, offload_folder
 
 # storage_backend.h: what offload may fill without MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES.
 DEFAULT_LIMIT_BYTES = 2 * TIB
-# storage_backend.h: where it writes without MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
-DEFAULT_FOLDER = "/data/file_storage"
 LIMIT = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
 _FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
 _CONFIG_VARIABLES = ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CONFIG_PATH")
@@ -131,7 +129,7 @@ def _limit(environment: Mapping[str, Word]) -> tuple[int, str]:
 def _folder(environment: Mapping[str, Word]) -> SettingValue:
     word = environment.get(_FOLDER)
     if word is None:
-        return SettingValue(DEFAULT_FOLDER, Default("default of Mooncake"))
+        return SettingValue(OFFLOAD_PATH, Default("default of Mooncake"))
     value = word_value(word)
     return SettingValue(value, f"{_FOLDER} at {word.origin}")
 

@@ -62,16 +62,11 @@ def name_rows() -> tuple[NameRow, ...]:
 
 
 @cache
-def _whole() -> dict[tuple[str, str], NameRow]:
-    return {(row.kind, row.name): row for row in name_rows() if "*" not in row.name}
-
-
-@cache
 def row_of(kind: str, name: str) -> NameRow | None:
     """Return the row of a name of this kind; None for one that is newer than the table."""
-    patterns = (row for row in name_rows() if row.kind == kind and "*" in row.name)
-    exact_row = _whole().get((kind, name))
-    return exact_row or next((row for row in patterns if fnmatchcase(name, row.name)), None)
+    rows = [row for row in name_rows() if row.kind == kind]
+    exact_row = next((row for row in rows if row.name == name), None)
+    return exact_row or next((row for row in rows if fnmatchcase(name, row.name)), None)
 
 
 def without_row(kind: str, names: Iterable[str]) -> list[str]:
@@ -79,8 +74,6 @@ def without_row(kind: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if row_of(kind, name) is None})
 
 
-# Programs that hold memory of their own, which nothing here counts.
-UNCOUNTED = {ProcessKind.ENGINE: "the memory that it takes"}
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
@@ -350,7 +343,7 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
             for what in (*consumer.uncounted, *doubted):
                 yield NotRead(_first(texts, 3), f"{what}: not counted", process.command.origin)
             continue
-        why = UNCOUNTED.get(process.kind)
+        why = "the memory that it takes" if process.kind is ProcessKind.ENGINE else None
         if process.kind is ProcessKind.REDIS and not _of_metadata_only(processes):
             why = "what it holds"
         if why is not None:

@@ -168,8 +168,10 @@ def read_number(reader: Reader, text: str) -> NumberRead:
     match = _LEADING.match(text)
     value = int(match.group(1)[:_MOST_DIGITS]) if match else None
     cut = not _is_number(text)
-    if reader in (Reader.ATOI, Reader.ATOLL):
-        return NumberRead(_as_signed(value or 0, reader), cut)
+    if reader in (Reader.ATOI, Reader.ATOLL):  # glibc: strtol saturates, atoi keeps the low 32 bits
+        value = max(_LONG[0], min(_LONG[1], value or 0))
+        low = value & 2**32 - 1
+        return NumberRead((low ^ 2**31) - 2**31 if reader is Reader.ATOI else value, cut)
     least, most = _RANGES[reader]
     if value is None or not least <= value <= most:
         return NumberRead(None, cut)  # std::invalid_argument, std::out_of_range
@@ -222,12 +224,3 @@ def _whole(reader: Reader, text: str) -> int | None:
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?\d+", text.strip(STRTOD_BLANKS), re.ASCII) is not None
-
-
-def _as_signed(value: int, reader: Reader) -> int:
-    """Return a number as glibc converts it: strtol saturates, atoi keeps its low 32 bits."""
-    value = max(-(2**63), min(2**63 - 1, value))
-    if reader is Reader.ATOI:
-        value &= 2**32 - 1
-        value -= 2**32 if value >= 2**31 else 0
-    return value

@@ -42,9 +42,9 @@ class Architectures(NamedTuple):
     nothing here reads.
     """
 
-    sliding: frozenset[str]
-    sparse: frozenset[str]
-    attention_twice: frozenset[str]
+    sliding: tuple[str, ...]
+    sparse: tuple[str, ...]
+    attention_twice: tuple[str, ...]
     other_pools: tuple[str, ...]
     other_hybrids: tuple[str, ...]
 
@@ -54,11 +54,7 @@ def _architectures() -> Architectures:
     """Return the names of architectures with pools of their own kind."""
     with open(data_file("model_architectures.json"), encoding="utf-8") as file:
         table: dict[str, list[str]] = json.load(file)
-    sliding, sparse, twice = map(
-        frozenset, (table["sliding"], table["sparse"], table["attention_twice"])
-    )
-    others = tuple(table["other_pools"]), tuple(table["other_hybrids"])
-    return Architectures(sliding, sparse, twice, *others)
+    return Architectures(**{name: tuple(names) for name, names in table.items()})
 
 
 class LayerKind(Enum):
@@ -136,12 +132,16 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
         raise ConfigError("has no architectures, by which SGLang chooses the pools")
     layers = layer_kinds(text, architectures)
     nextn = text.get("num_nextn_predict_layers")
+    if not isinstance(nextn, int) or isinstance(nextn, bool) or not 0 < nextn <= MOST_LAYERS:
+        nextn = 0
     linear = _linear(text, architectures) if LayerKind.LINEAR in layers else None
     dtype_bytes = _dtype_bytes(config)
     if text.get("kv_lora_rank") is not None:
         if LayerKind.SLIDING in layers:
             raise ConfigError("sliding-window layers of latent attention are not understood")
-        index_layers = _index_layers(text, architectures, len(layers))
+        sparse = architectures[0] in _architectures().sparse and text.get("index_topk") is not None
+        # Some models share an indexer between several layers.
+        index_layers = tuple(n for n in range(len(layers)) if sparse and not _shares_index(text, n))
         return ModelGeometry(
             name,
             AttentionKind.MLA,
@@ -153,7 +153,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
             index_layers=index_layers,
             index_head_dim=positive(text, "index_head_dim") if index_layers else 0,
             linear=linear,
-            nextn_layers=small_count(nextn),
+            nextn_layers=nextn,
         )
     head_dim = _head_dim(text)
     # SGLang reads a v_head_dim of 0 as unset.
@@ -166,7 +166,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
         Heads(_kv_heads(text), head_dim, v_head_dim),
         sliding=_sliding_heads(text) if LayerKind.SLIDING in layers else None,
         linear=linear,
-        nextn_layers=small_count(nextn),
+        nextn_layers=nextn,
     )
 
 
@@ -218,15 +218,6 @@ def _kv_heads(text: Mapping[str, object]) -> int:
         return 1
     written = (key for key in _KV_HEADS if text.get(key) is not None)
     return positive(text, next(written, "num_attention_heads"))
-
-
-def _index_layers(
-    text: Mapping[str, object], architectures: tuple[str, ...], count: int
-) -> tuple[int, ...]:
-    """Return the layers with an indexer of their own: some models share one between several."""
-    if text.get("index_topk") is None or architectures[0] not in _architectures().sparse:
-        return ()
-    return tuple(layer for layer in range(count) if not _shares_index(text, layer))
 
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
@@ -298,7 +289,7 @@ def layer_kinds(
     for key in table.other_hybrids:
         if text.get(key) not in (None, False):
             raise ConfigError(f"{key} is not understood")
-    if table.sliding.intersection(architectures):
+    if not set(table.sliding).isdisjoint(architectures):
         return _sliding_layers(text, architectures, count)
     # MiniMax counts its layers of full attention as 1; those of the hybrids before M2 differ.
     kinds = text.get("attn_type_list")
@@ -320,7 +311,7 @@ def layer_kinds(
         if not isinstance(full, list):
             raise ConfigError("linear_attn_config does not name full_attn_layers")
         return _full_layers(count, LayerKind.LINEAR, full)
-    twice = bool(table.attention_twice.intersection(architectures))
+    twice = not set(table.attention_twice).isdisjoint(architectures)
     return (LayerKind.FULL,) * (count << twice)
 
 
@@ -366,13 +357,6 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         raise ConfigError(f"{key} is {_shown(value)}, not a whole number from 1 to {most}")
     return value
-
-
-def small_count(value: object) -> int:
-    """Return a count that a config may leave out or null. It is 0 if the value is not a small whole
-    number."""
-    fits = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS
-    return value if isinstance(value, int) and fits else 0
 
 
 def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
