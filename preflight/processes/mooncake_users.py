@@ -64,13 +64,17 @@ def _server_uses_mooncake(server: SglangServer) -> bool:
     return "mooncake" in map(server.value, backends)
 
 
+def _of_server(process: LaunchProcess, key: str) -> Any:
+    """Return a setting of the store of an SGLang server; None without one."""
+    store = None if process.server is None else process.server.store
+    return None if store is None else store.value(key)
+
+
 def device_names(process: LaunchProcess) -> str | None:
     """Return the device names that a store client is given; None if there are none, or unknown."""
-    if process.server is not None:
-        store = process.server.store
-        value = None if store is None else store.value("device_name")
-    else:
-        value = None if process.store is None else process.store.devices
+    value = _of_server(process, "device_name")
+    if process.server is None and process.store is not None:
+        value = process.store.devices
     return value if isinstance(value, str) else None
 
 
@@ -86,19 +90,16 @@ def offloads(process: LaunchProcess) -> bool:
 
 def ssd_offload(process: LaunchProcess) -> Any:
     """Return the SSD offload setting of a store client: True for on."""
-    if process.server is not None:
-        store = process.server.store
-        return None if store is None else store.value("enable_ssd_offload")
-    return None if process.store is None else process.store.offload
+    if process.server is not None or process.store is None:
+        return _of_server(process, "enable_ssd_offload")
+    return process.store.offload
 
 
 def store_protocol(process: LaunchProcess) -> str | Unknown | None:
     """Return the transport of a store client: rdma, tcp, efa, ..; None if it is no client."""
-    if process.server is not None:
-        store = process.server.store
-        return None if store is None else store.value("protocol")
-    if process.store is None:
-        return None
+    if process.server is not None or process.store is None:
+        protocol: str | Unknown | None = _of_server(process, "protocol")
+        return protocol
     client, protocol = process.store.client, process.store.protocol
     if isinstance(client, Unknown):
         return client

@@ -19,6 +19,7 @@ from preflight.programs.sglang_argument_tables import RefusedError, argument_fla
 from preflight.programs.sglang_arguments import (
     ParsedArguments,
     SettingValue,
+    merged_words,
     parse_sglang_arguments,
 )
 from preflight.programs.store_config import StoreConfig, read_store_config
@@ -319,22 +320,30 @@ def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
             yield word
 
 
+def flag_values(words: tuple[Word, ...]) -> dict[str, Word]:
+    """Return the word behind each flag, or attached to the flag by "=". The last word has none."""
+    values: dict[str, Word] = {}
+    for word, following in zip(words, (*words[1:], None), strict=False):
+        flag, equals, attached = word.text.partition("=")
+        value = word._replace(text=attached) if equals else following
+        if word.text.startswith("--") and value is not None:
+            values[flag] = value
+    return values
+
+
 def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
     handed_on: list[Word] = []
     taken = False
-    values: dict[str, Word | None] = {}
-    for word, following in zip(words, (*words[1:], None), strict=False):
-        if word.text.startswith("--"):
-            taken = word.text.startswith("--sglang-")
-            flag, equals, attached = word.text.partition("=")
-            values[flag] = word._replace(text=attached) if equals else following
+    for word in words:
+        taken = word.text.startswith("--sglang-") if word.text.startswith("--") else taken
         if taken:
             handed_on.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
-    if not handed_on or values.get("--hf-checkpoint") is None:
+    values = flag_values(words)
+    if not handed_on or "--hf-checkpoint" not in values:
         return ()
     flags = {"--hf-checkpoint": "--model-path", "--rollout-num-gpus-per-engine": "--tp-size"}
-    pairs = [(value, flag) for name, flag in flags.items() if (value := values.get(name))]
+    pairs = [(values[name], flag) for name, flag in flags.items() if name in values]
     front = [each for word, flag in pairs for each in (word._replace(text=flag), word)]
     return (*front, *handed_on)
 
@@ -352,8 +361,6 @@ def _arguments(
     """Return the arguments, those of the file behind ``--config`` among them."""
     if all(word.text != "--config" for word in words):
         return parse_sglang_arguments(words, sglang_version)
-    from preflight.programs.sglang_arguments import merged_words
-
     try:
         merged = merged_words(words, argument_table(sglang_version), read_file)
     except RefusedError as refusal:

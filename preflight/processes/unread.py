@@ -29,7 +29,13 @@ from preflight.launches.source import (
 )
 from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
-from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, with_router
+from preflight.processes.processes import (
+    GFLAGS_PROGRAMS,
+    LaunchProcess,
+    ProcessKind,
+    flag_values,
+    with_router,
+)
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
@@ -288,10 +294,7 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
     words = process.command.words
     if process.server is None or not any(word.text.startswith("--sglang-") for word in words):
         return None
-    values: dict[str, Word] = {}
-    for word, value in zip(words, (*words[1:], words[-1]), strict=True):
-        flag, equals, attached = word.text.partition("=")
-        values[flag] = word._replace(text=attached) if equals else value
+    values = flag_values(words)
     colocated = any(word.text == "--colocate" for word in words)
     asked = "--rollout-num-gpus"
     if asked not in values and not colocated:

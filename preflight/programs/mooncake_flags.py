@@ -114,13 +114,11 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[F
             beside = left[0].text if left else ""
             looks = beside.lower() in TRUE | FALSE
             yield FlagRead(name, "1", word, "", flag, beside if looks else "")
-        elif equals:
-            yield FlagRead(name, resolved, word, _illegal(name, flag, resolved), flag)
-        elif not left:
+        elif not equals and not left:
             says = f"ERROR: flag '--{name}' is missing its argument"
             yield FlagRead(name, None, word, "" if word.unresolved else says, flag)
         else:
-            argument = left.pop(0)
+            argument = word._replace(text=value) if equals else left.pop(0)
             resolved = None if argument.unresolved else argument.text
             yield FlagRead(name, resolved, word, _illegal(name, flag, resolved), flag)
 

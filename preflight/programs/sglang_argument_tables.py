@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from checks.base.regex import regex
@@ -44,13 +45,8 @@ def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
     """Return first and last known release of each span that has ``flag``."""
     known = _data()["versions"]
     has = [any(flag in row["flags"] for row in _table(i, True).rows) for i in range(len(known))]
-    spans: list[tuple[str, str]] = []
-    for i, present in enumerate(has):
-        if present and i and has[i - 1]:
-            spans[-1] = (spans[-1][0], known[i])
-        elif present:
-            spans.append((known[i], known[i]))
-    return tuple(spans)
+    runs = (list(run) for present, run in groupby(range(len(known)), has.__getitem__) if present)
+    return tuple((known[run[0]], known[run[-1]]) for run in runs)
 
 
 @cache

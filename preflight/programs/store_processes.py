@@ -158,8 +158,7 @@ def offload_buffer_bytes(
         return OFFLOAD_BUFFER_BYTES
     whole = mooncake is None or mooncake.common_reader
     value = read_number(Reader.WHOLE if whole else Reader.STOLL, word.text).value
-    fits = value is not None and -(2**63) <= value < 2**63
-    return value if value is not None and fits else OFFLOAD_BUFFER_BYTES
+    return OFFLOAD_BUFFER_BYTES if value is None or not -(2**63) <= value < 2**63 else value
 
 
 def offload_folder(folder: str, environment: Mapping[str, Word]) -> str | Unknown:

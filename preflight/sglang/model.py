@@ -22,7 +22,12 @@ from checks.releases.sglang import DraftPool, SglangRelease
 from preflight.base.program import data_file
 from preflight.launches.source import placeholder_in
 from preflight.processes.processes import SglangServer
-from preflight.sglang.model_geometry import LayerKind, ModelGeometry, geometry_from_config
+from preflight.sglang.model_geometry import (
+    LayerKind,
+    ModelGeometry,
+    geometry_from_config,
+    text_config,
+)
 
 # Suffixes under which the same architecture is published: chat tuning, dates of Qwen's refreshes,
 # and then weight formats. None of them changes the shape of the KV cache; a format that stores it
@@ -122,11 +127,6 @@ def _name(path: str) -> str:
     return parts[-1].replace("___", ".") if parts else ""
 
 
-def well_known_names() -> tuple[str, ...]:
-    """Return every model of the table, as published."""
-    return tuple(dict.fromkeys(title for title, _ in _table().values()))
-
-
 @cache
 def _table() -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the entries by lower-case name and alias."""
@@ -138,10 +138,6 @@ def _table() -> dict[str, tuple[str, dict[str, Any]]]:
         for title, entry in models.items()
         for name in (title, *entry.get("aliases", ()))
     }
-
-
-# Where a multimodal config keeps its language model.
-_NESTED = ("text_config", "language_config", "llm_config")
 
 
 class Model(NamedTuple):
@@ -220,8 +216,7 @@ def _from_config(text: str, name: str, weights_bytes: int | Unknown | None) -> M
         return Model(name, Unknown(f"{name}: config.json: {error}"), weights_bytes)
     if not isinstance(config, Mapping):
         return Model(name, Unknown(f"{name}: config.json: not a JSON object"), weights_bytes)
-    nested = (config.get(key) for key in _NESTED)
-    fields = next((each for each in nested if isinstance(each, Mapping) and each), config)
+    fields = text_config(config)
     width, context = (
         value if type(value) is int and 0 < value < 1 << 40 else None
         for value in map(fields.get, ("hidden_size", "max_position_embeddings"))

@@ -126,7 +126,7 @@ def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeomet
 
 def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
     """Return the shape of a model's cache. Raises ConfigError if the configuration lacks it."""
-    text = _text_config(config)
+    text = text_config(config)
     architectures = names(config, "architectures") or names(text, "architectures")
     if not architectures:
         raise ConfigError("has no architectures, by which SGLang chooses the pools")
@@ -170,7 +170,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
     )
 
 
-def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
+def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the language model's part of a config, or the whole config."""
     text = config
     for _ in range(2):  # thinker_config holds a text_config

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.sglang.model import WellKnownModel, well_known_model, well_known_names
+from preflight.sglang.model import WellKnownModel, _table, well_known_model
 from preflight.sglang.model_geometry import (
     AttentionKind,
     Heads,
@@ -216,7 +216,7 @@ def test_index_layers_that_are_not_understood(fields: dict[str, Any]) -> None:
     assert next(iter(fields)) in found.reason
 
 
-@each_row("name", well_known_names())
+@each_row("name", {title for title, _ in _table().values()})
 def test_every_well_known_model_has_a_geometry(name: str) -> None:
     known = well_known_model(name)
     if isinstance(known, Unknown):  # what SGLang keeps of it is not computed here, and said so

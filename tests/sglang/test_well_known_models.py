@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from checks.base.unknown import Unknown
-from preflight.sglang.model import WellKnownModel, _table, well_known_model, well_known_names
+from preflight.sglang.model import WellKnownModel, _table, well_known_model
 from preflight.sglang.model_geometry import AttentionKind, LayerKind
 from tests.paths import ROOT
 from tests.tables import each_row
@@ -63,7 +63,7 @@ def test_some_models_share_index_keys() -> None:
 
 def test_which_models_carry_a_draft_layer() -> None:
     """The MTP layer decides the size of a draft's pool: some publish it, Kimi has none."""
-    found = {name: well_known_model(name) for name in well_known_names()}
+    found = {name: well_known_model(name) for name, _ in _table().values()}
     layers = {
         name: model.geometry.nextn_layers
         for name, model in found.items()
