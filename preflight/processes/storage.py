@@ -141,7 +141,8 @@ def _path(setting: SettingValue) -> str | Unknown:
 def offloading(
     client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, own_folder: str = ""
 ) -> StoreClient:
-    """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and its folder.
+    """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and a key of the
+    folder that the client offloads to, "" if not known.
 
     own_folder: what SGLang puts behind the folder that it is given, so that each rank has its own
     (mooncake_store.py); if it is given none, every rank takes Mooncake's.
@@ -151,22 +152,16 @@ def offloading(
     if process.server is not None and not mooncake.setup_offloads:
         return client._replace(offload_buffer_bytes=None)
     buffer = offload_buffer_bytes(process.command.environment, mooncake)
-    folder = _offload_client_folder(process, own_folder)
-    return client._replace(offload_buffer_bytes=buffer, offload_folder=folder)
-
-
-def _offload_client_folder(process: LaunchProcess, own_folder: str) -> str:
-    """Return a key of the folder that a store client offloads to; "" if not known."""
-    where = place(process)
-    store = None if process.server is None else process.server.store
+    client = client._replace(offload_buffer_bytes=buffer)
+    where, store = place(process), None if process.server is None else process.server.store
     configured: object = process.store.offload_path if process.store else None
-    if store is not None:
-        configured = store.value("ssd_offload_path")
+    configured = configured if store is None else store.value("ssd_offload_path")
     if where is None or isinstance(configured, Unknown):
-        return ""
+        return client
     folder = configured if isinstance(configured, str) else ""
-    folder_used = offload_folder(folder, process.command.environment)
-    if isinstance(folder_used, Unknown) or "$" in folder_used:
-        return ""
-    parts = (*("/".join(words) for words in where), folder_used.rstrip("/") or "/")
-    return " ".join((*parts, own_folder) if folder and own_folder and store else parts)
+    used = offload_folder(folder, process.command.environment)
+    if isinstance(used, Unknown) or "$" in used:
+        return client
+    parts = [*("/".join(words) for words in where), used.rstrip("/") or "/"]
+    parts += [own_folder] if folder and own_folder and store else []
+    return client._replace(offload_folder=" ".join(parts))

@@ -227,7 +227,10 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
         draft = request.draft if stage == request.pp - 1 else None
         pools = host_pools(request._replace(stage=stage, draft=draft))
         if sized.purpose is Purpose.OFFLOAD and isinstance(pools, HostPools):
-            pools = _without_indexer(sized, pools)
+            # The offload manager mirrors keys and values alone.
+            kept = [pool for pool in pools.pools if pool.kind is not PoolKind.INDEXER]
+            whole = len(kept) == len(pools.pools) or sized.release.indexer is Indexer.ON_TOP
+            pools = HostPools(tuple(kept)) if whole else _NO_OFFLOAD_POOL
         stages.append(_stage_bounds(pools, asked))
     least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
     most = max(stages, key=_most_bytes)
@@ -246,14 +249,6 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
 def _most_bytes(memory: ServerMemory) -> float:
     most = memory.most_pools_bytes
     return float("inf") if isinstance(most, Unknown) else sum(most)
-
-
-def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
-    """Return the pools without the indexer's. The offload manager mirrors keys and values alone."""
-    indexer = [pool for pool in pools.pools if pool.kind is PoolKind.INDEXER]
-    if indexer and sized.release.indexer is not Indexer.ON_TOP:
-        return Unknown("this release's offload pool of a sparse-attention model is not computed")
-    return HostPools(tuple(pool for pool in pools.pools if pool not in indexer))
 
 
 def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerMemory:
@@ -292,6 +287,9 @@ _NO_MEMORY_LEFT = Refusal(
     "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set --hicache-ratio "
     "or --hicache-size explicitly.",
     advice="free memory of the host, or give --hicache-size a size that fits (fit says which)",
+)
+_NO_OFFLOAD_POOL = Unknown(
+    "this release's offload pool of a sparse-attention model is not computed"
 )
 _NO_GPU_MEMORY = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static"
 _NO_CGROUP = Refusal(
