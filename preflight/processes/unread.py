@@ -1,8 +1,8 @@
-"""What of a launch no reader here knows: with any of it no answer about memory passes.
+"""What of a launch no reader here knows, and which releases the launch itself names.
 
-What the names on a launch touch is a table, ``data/launch_names.txt``, of SGLang's arguments, flags
-of Mooncake's programs and variables: of each name whether this project reads it (modelled), has it
-in no number (named), or need not (harmless), with where that was read.
+With anything unread no answer about memory passes. What the names on a launch touch is a table,
+``data/launch_names.txt``, of SGLang's arguments, flags of Mooncake's programs and variables: whether
+this project reads a name (modelled), has it in no number (named), or need not (harmless).
 """
 
 import math
@@ -10,11 +10,13 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import clean_words
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import older_than_known, sglang_release
 from preflight.base.program import data_file
 from preflight.launches.launchers import tasks
 from preflight.launches.source import (
@@ -28,11 +30,14 @@ from preflight.launches.source import (
     placeholder_in,
 )
 from preflight.launches.variables import matching, may_be_absent
+from preflight.processes.image_releases import IMAGE, pip_pins, stated_releases
 from preflight.processes.other_programs import Servers, unknown_beside
 from preflight.processes.processes import (
     GFLAGS_PROGRAMS,
+    LaunchOptions,
     LaunchProcess,
     ProcessKind,
+    classify,
     flag_values,
     with_router,
 )
@@ -471,3 +476,73 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         doubts = [*command.doubts, *(note for word in command.words for note in word.doubts)]
         for note in (*doubts, *(note for word in settings for note in word.doubts)):
             yield NotRead("condition", note.text, note.origin)
+
+
+_KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
+_SERVERS = (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG)
+
+
+class WrittenVersion(NamedTuple):
+    """A release that a launch names. product: sglang or mooncake. by: what names it."""
+
+    product: str
+    version: str
+    by: str
+    at: Origin
+
+    @property
+    def origin(self) -> str:
+        return f"{self.by} at {self.at}"
+
+
+def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
+    """Return the release of each product that a launch names only one of."""
+    by_product: dict[str, dict[str, WrittenVersion]] = {}
+    for each in _named(reading):
+        try:
+            _KNOWN[each.product](each.version)
+        except ValueError:
+            continue
+        by_product.setdefault(each.product, {}).setdefault(each.version, each)
+    pairs = ((product, [*versions.values()]) for product, versions in by_product.items())
+    return {product: named[0] for product, named in pairs if len(named) == 1}
+
+
+def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
+    """Return the SGLang that the launch names and no row has, unless another one is given."""
+    reasons: dict[str, NotRead] = {}
+    for each in _named(reading) if options.sglang_version is None else ():
+        if each.product == "sglang" and (why := older_than_known(each.version)):
+            reasons.setdefault(each.version, NotRead(each.by, why, each.at))
+    return tuple(reasons.values())
+
+
+def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
+    """Return the options with the releases that the launch names, under those that were given."""
+    named = {f"{product}_version": named for product, named in written_versions(reading).items()}
+    named = {option: each for option, each in named.items() if getattr(options, option) is None}
+    origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
+    versions: dict[str, Any] = {option: each.version for option, each in named.items()}
+    return options._replace(origins=origins, **versions)
+
+
+def _named(reading: Reading) -> Iterator[WrittenVersion]:
+    """Yield the releases that images, labels and pip installs of a launch name."""
+    stated = [stated_releases(command.container) for command in reading.commands]
+    serves = [classify(command)[0] in _SERVERS for command in reading.commands]
+    # The SGLang of a router's image is not the one that a server's has.
+    of_servers = [each for each, is_server in zip(stated, serves, strict=True) if is_server]
+    # The Mooncake of a master's image is not the one that an SGLang's image has.
+    said_by = {"sglang": of_servers or stated, "mooncake": stated}
+    products = [name for name in _KNOWN if all(name in each for each in said_by[name])]
+    for command, releases, is_server in zip(reading.commands, stated, serves, strict=True):
+        container = command.container
+        for product in products:
+            named = releases.get(product)
+            counts = is_server or product != "sglang" or not of_servers
+            if container is not None and named is not None and counts:
+                by = f"image {container.image}" if named.by == IMAGE else named.by
+                yield WrittenVersion(product, named.release, by, command.origin)
+        for product, release, word in pip_pins(command):
+            if product in _KNOWN:
+                yield WrittenVersion(product, release, word.text, word.origin)

@@ -15,8 +15,13 @@ from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.host_groups import TakenGroup, take_group
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, understand
-from preflight.processes.unread import NotRead, undecided, unread
-from preflight.processes.written_releases import with_written_versions, written_too_old
+from preflight.processes.unread import (
+    NotRead,
+    undecided,
+    unread,
+    with_written_versions,
+    written_too_old,
+)
 from preflight.sglang.admission_gate import (
     FeasiblePages,
     FreeMemory,

@@ -12,8 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
 from preflight.processes.processes import ProcessKind, understand
-from preflight.processes.unread import unread
-from preflight.processes.written_releases import written_versions
+from preflight.processes.unread import unread, written_versions
 from preflight.programs.sglang_arguments import unresolved
 from tests.tables import each_row
 
