@@ -255,11 +255,17 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 
 def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a reader of the files that a process of this command opens."""
-    there = _reads_there(command, read_file)
+    """Return a reader of the files that a process of this command opens: written, mounted, or the
+    host's. The reader gives Unknown for a ~ that no shell has expanded."""
+    plain = command.container is None and place_of(command) == ()
+
+    def mounted(name: str) -> str | Unknown:
+        path = name if plain or not name.startswith("/") else host_path(command, name)
+        return path if isinstance(path, Unknown) else read_file(path)
+
+    there = reads_written(command.files, mounted) if command.files else mounted
 
     def read(name: str) -> str | Unknown:
-        """Return the text of a file; Unknown for a ~ that no shell has expanded."""
         if not name.startswith("~/"):
             return there(name)
         why = "a shell expands it only at the start of a word or of an assignment's value"
@@ -267,19 +273,3 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
         return Unknown(why, advice=f"write $HOME{name[1:]} in the launch")
 
     return read
-
-
-def _reads_there(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a reader of files as a command sees them: written, mounted, or the host's."""
-    if command.files:
-        return reads_written(command.files, reads_in(command._replace(files={}), read_file))
-
-    def read(name: str) -> str | Unknown:
-        """Return the text of a file, by the path that the container has for it."""
-        if not name.startswith("/"):
-            return read_file(name)
-        path = host_path(command, name)
-        return path if isinstance(path, Unknown) else read_file(path)
-
-    plain = command.container is None and place_of(command) == ()
-    return read_file if plain else read

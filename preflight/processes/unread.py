@@ -1,8 +1,8 @@
 """What of a launch no reader here knows, and which releases the launch itself names.
 
-With anything unread no answer about memory passes. What the names on a launch touch is a table,
-``data/launch_names.txt``, of SGLang's arguments, flags of Mooncake's programs and variables: whether
-this project reads a name (modelled), has it in no number (named), or need not (harmless).
+With anything unread no answer about memory passes. ``data/launch_names.txt`` is a table of SGLang's
+arguments, flags of Mooncake's programs and variables: what each touches, and whether this project
+reads the name (modelled), has it in no number (named), or need not (harmless).
 """
 
 import math

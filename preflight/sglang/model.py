@@ -66,7 +66,6 @@ class WellKnownModel(NamedTuple):
     geometry: ModelGeometry
     weights_bytes: int | None
     least_weights_bytes: int
-    source: str
 
 
 def well_known_model(model_path: str) -> WellKnownModel | Unknown:
@@ -114,7 +113,7 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     parameters = own_bytes / 2 or billions * 1e9 * _LEAST_OF_NAME
     least = int(parameters * _LEAST_PARAMETER_BYTES[kind])
     weights = None if quantized else own_bytes or None
-    return WellKnownModel(title, geometry, weights, least, entry["source"])
+    return WellKnownModel(title, geometry, weights, least)
 
 
 def _name(path: str) -> str:
