@@ -234,11 +234,11 @@ def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingVa
     return SettingValue(port, f"{name} at {word.origin}", written_as=name)
 
 
-def flags_of(words: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
+def flags_of(arguments: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
     """Return the values of each flag by its name, ``--a b`` and ``--a=b``, and the other words."""
     flags: dict[str, list[Word]] = {}
     others = []
-    left = list(words)
+    left = list(arguments)
     while left:
         word = left.pop(0)
         name, equals, text = word.text.partition("=")

@@ -425,8 +425,8 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
     return "", StoreClient(segment, local, Protocol.TCP if protocol == "tcp" else Protocol.RDMA)
 
 
-def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consumer:
-    """Read the memory of LMCache's own server. command: all its words; ``words``: its arguments.
+def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> Consumer:
+    """Read the memory of LMCache's own server. command: all its words.
 
     ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the host;
     ``lmcache_server`` keeps all that its clients store, without a bound.
@@ -435,7 +435,7 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:
         return Consumer(RELEASE, uncounted=("what its clients store in it, without a bound",))
-    flags, _ = flags_of(words)
+    flags, _ = flags_of(arguments)
     parts = ConsumerParts()
     parts.uncounted += [f"what {name} takes" for name in _OTHER_POOLS if name[2:] in flags]
     for word in flags.get("l2-adapter", ()):

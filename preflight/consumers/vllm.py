@@ -118,10 +118,10 @@ _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector
 
 
 def read_vllm(
-    words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
+    argv: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
     """Read ``vllm serve``, or the API server's module, with these arguments."""
-    return _consumer(vllm_arguments(words), environment, read_file)
+    return _consumer(vllm_arguments(argv), environment, read_file)
 
 
 def _consumer(
@@ -160,7 +160,7 @@ def _consumer(
 
 
 def read_dynamo_vllm(
-    words: Sequence[Word],
+    argv: Sequence[Word],
     environment: Mapping[str, Word],
     read_file: ReadFile,
     release: str | None = None,
@@ -172,9 +172,9 @@ def read_dynamo_vllm(
     are refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of another
     module.
     """
-    arguments = vllm_arguments(words)
+    arguments = vllm_arguments(argv)
     old = environment.get("DYN_CONNECTOR")
-    named = _dynamos_connectors(words) or ([] if old is None else old.text.split())
+    named = _dynamos_connectors(argv) or ([] if old is None else old.text.split())
     takes = release is not None and release.startswith("0.")
     beside = [_DYNAMO_CONNECTORS.get(name, name) for name in named if name not in _NO_CONNECTOR]
     consumer = _consumer(arguments, environment, read_file, () if release and not takes else beside)
@@ -187,11 +187,11 @@ def read_dynamo_vllm(
     return consumer._replace(ports=ports, refused=tuple(refused), uncounted=tuple(uncounted))
 
 
-def _dynamos_connectors(words: Sequence[Word]) -> list[str]:
+def _dynamos_connectors(argv: Sequence[Word]) -> list[str]:
     """Return the words of ``--connector``, which takes several."""
     names: list[str] = []
     taken = False
-    for word in words:
+    for word in argv:
         name, equals, value = word.text.partition("=")
         if word.text.startswith("-"):
             taken = name == "--connector"

@@ -74,14 +74,14 @@ class VllmArguments(NamedTuple):
         return value if isinstance(value, int | Unknown) else default
 
 
-def vllm_arguments(words: Sequence[Word]) -> VllmArguments:
+def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
     """Read the arguments of vLLM: ``--a b``, ``--a=b``, switches.
 
     No launch that is known has ``--config FILE`` or ``--a.b c`` for JSON: they are not read.
     """
     flags: dict[str, Word] = {}
     model = unread = None
-    left = list(words)
+    left = list(argv)
     if left and left[0].text == "serve":
         left.pop(0)
         if left and not left[0].text.startswith("-"):

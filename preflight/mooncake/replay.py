@@ -113,9 +113,9 @@ class ProcessRun:
                 elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
                     mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
                 yield mapped
-        for pool in self.process.own_pools:
+        for own_pool in self.process.own_pools:
             self.host_pools_left -= 1
-            yield self._own_pool(pool)
+            yield self._own_pool(own_pool)
         for client in self.process.clients:
             yield from self._dummy_client(client) if client.dummy else self._client(client)
 
@@ -137,12 +137,13 @@ class ProcessRun:
         else:
             yield self._shared_memory(what, size, registered)
 
-    def _own_pool(self, pool: OwnPool) -> Allocation:
-        what, registered = MemoryKind.CPU_POOL, pool.registered
-        if pool.hugepage_bytes is None:
-            return _regular(what, pool.bytes, registered)
-        fails, page = OnShortage.FAILS, pool.hugepage_bytes
-        return self._map(what, pool.bytes, Backing.HUGETLB, registered, fails, pool.error, page)
+    def _own_pool(self, asked: OwnPool) -> Allocation:
+        """Return the pool of another engine, of huge pages or of regular ones."""
+        what, registered = MemoryKind.CPU_POOL, asked.registered
+        if asked.hugepage_bytes is None:
+            return _regular(what, asked.bytes, registered)
+        fails, page = OnShortage.FAILS, asked.hugepage_bytes
+        return self._map(what, asked.bytes, Backing.HUGETLB, registered, fails, asked.error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
         """Yield the buffer of a client whose segment another process has."""

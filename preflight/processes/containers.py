@@ -255,8 +255,7 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 
 def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a reader of the files that a process of this command opens: written, mounted, or the
-    host's. The reader gives Unknown for a ~ that no shell has expanded."""
+    """Return a reader of the files that a process opens: written, mounted, or its host's."""
     plain = command.container is None and place_of(command) == ()
 
     def mounted(name: str) -> str | Unknown:
@@ -266,6 +265,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
     there = reads_written(command.files, mounted) if command.files else mounted
 
     def read(name: str) -> str | Unknown:
+        """Return the text of a file; Unknown for a ~ that no shell has expanded."""
         if not name.startswith("~/"):
             return there(name)
         why = "a shell expands it only at the start of a word or of an assignment's value"

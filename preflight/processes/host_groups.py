@@ -315,8 +315,8 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
     if server is not None and server.value("nnodes") != 1:
         rank = server.value("node_rank")
         flags = ("--dist-init-addr", "--nccl-init-addr")
-        words = valued([word.text for word in process.arguments])
-        first = next((value for name, value in words if name in flags), "")
+        arguments = valued([word.text for word in process.arguments])
+        first = next((value for name, value in arguments if name in flags), "")
     elif consumer is not None and consumer.node is not None:
         rank, first = consumer.node, consumer.leader
     else:

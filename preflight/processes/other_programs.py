@@ -82,10 +82,10 @@ _NOT_KNOWN = "this program is not known here, and so neither is the memory that 
 
 
 @cache
-def _known(kind: str) -> frozenset[str]:
+def _known(row_kind: str) -> frozenset[str]:
     """Return the names of a kind of ``data/small_programs.txt``: tool, small or module."""
     with open(data_file("small_programs.txt"), encoding="ascii") as file:
-        rows = [line.split() for line in file if line.startswith(f"{kind} ")]
+        rows = [line.split() for line in file if line.startswith(f"{row_kind} ")]
     return frozenset(name for row in rows for name in row[1:])
 
 
@@ -98,15 +98,15 @@ def tells_of_server(text: str) -> bool:
 
 def unknown_program(command: Command) -> str:
     """Return why a program that no reader knows is one of an engine or store; "" for another."""
-    words = command.words
-    if not words:
+    argv = command.words
+    if not argv:
         return ""
-    if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
-        return f"which program this is depends on {open_names(words[0])}"
-    name = words[0].text.rpartition("/")[2]
+    if argv[0].unresolved and not argv[0].text.rpartition("/")[2].isidentifier():
+        return f"which program this is depends on {open_names(argv[0])}"
+    name = argv[0].text.rpartition("/")[2]
     if name in _known("tool") or is_program(name):
         return ""
-    texts = [word.text for word in words[1:]]
+    texts = [word.text for word in argv[1:]]
     named = [name]
     if name.startswith("python"):
         script = next((text for text in texts if not text.startswith("-")), "")
@@ -173,8 +173,8 @@ def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
     command = process.command
     texts = [word.text for word in command.words]
     name = texts[0].rpartition("/")[2]
-    words = _started(name, texts) if name in _VERBS or name in LAUNCHERS else texts
-    if not command.waited or any(map(_GOES_ON.fullmatch, (*texts[1:3], *words[1:3]))):
+    started = _started(name, texts) if name in _VERBS or name in LAUNCHERS else texts
+    if not command.waited or any(map(_GOES_ON.fullmatch, (*texts[1:3], *started[1:3]))):
         return True
     if any(map(_detaches, (*command.wrappers, texts))) or _starts(name, texts):
         return True
@@ -183,12 +183,12 @@ def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
     return of_container or servers.before(process)
 
 
-def _detaches(words: Sequence[str]) -> bool:
+def _detaches(argv: Sequence[str]) -> bool:
     """Return whether a launcher leaves its program running."""
-    name = words[0].rpartition("/")[2]
+    name = argv[0].rpartition("/")[2]
     if name == "setsid":
-        return bool({"-f", "--fork"} & set(words))
-    return name in _DETACH and not set(_DETACH[name]) & set(words)
+        return bool({"-f", "--fork"} & set(argv))
+    return name in _DETACH and not set(_DETACH[name]) & set(argv)
 
 
 def _is_small(name: str, texts: Sequence[str]) -> bool:

@@ -62,7 +62,7 @@ def _known(what: str) -> Mapping[str, ProcessKind]:
     """Return the kinds of ``data/known_programs.txt`` by name. what: module or program."""
     with open(data_file("known_programs.txt"), encoding="ascii") as file:
         rows = [line.split()[1:] for line in file if line.startswith(f"{what} ")]
-    return {name: ProcessKind[kind] for kind, *names in rows for name in names}
+    return {name: ProcessKind[row_kind] for row_kind, *names in rows for name in names}
 
 
 # SGLang 0.5.23 mem_cache/storage: the others keep memory of their own in each rank (hf3fs shared
@@ -206,50 +206,51 @@ def _understand(
     of_host: Mapping[str, Named],
 ) -> LaunchProcess:
     """Return one command as a process, with its arguments read as its program reads them."""
-    kind, arguments = classify(command)
+    process_kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
-    if kind in (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG):
+    if process_kind in (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG):
         handed_on, unread = arguments, None
-        if kind is ProcessKind.DYNAMO_SGLANG:
+        if process_kind is ProcessKind.DYNAMO_SGLANG:
             handed_on, unread = _without_dynamos(arguments, environment)
         elif with_router(command):
             handed_on = arguments = tuple(_without_router(arguments))
         server = _server(command, handed_on, read_file, sglang_version)
         unread = _uncounted(server) if unread is None else unread
-        return LaunchProcess(kind, command, arguments, server, unread=unread)
-    if kind is ProcessKind.MASTER:
+        return LaunchProcess(process_kind, command, arguments, server, unread=unread)
+    if process_kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
-        return LaunchProcess(kind, command, arguments, unread=unread)
-    if kind in _CONSUMERS:
+        return LaunchProcess(process_kind, command, arguments, unread=unread)
+    if process_kind in _CONSUMERS:
         here = of_host if command.container is None else {}
         named = {**here, **named_releases(command, commands)}
-        consumer = _consumer(kind, command, arguments, read_file, named)._replace(named=named)
+        consumer = _consumer(process_kind, command, arguments, read_file, named)
         first = next((client.store for client in consumer.clients), None)
-        return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
+        consumer = consumer._replace(named=named)
+        return LaunchProcess(process_kind, command, arguments, store=first, consumer=consumer)
     store = None
-    if kind is ProcessKind.STORE_SERVICE:
+    if process_kind is ProcessKind.STORE_SERVICE:
         store = read_store_service(arguments, environment, read_file)
-    elif kind is ProcessKind.CLIENT:
+    elif process_kind is ProcessKind.CLIENT:
         store = read_mooncake_client(arguments, environment)
-    return LaunchProcess(kind, command, arguments, store=store)
+    return LaunchProcess(process_kind, command, arguments, store=store)
 
 
 def _consumer(
-    kind: ProcessKind,
+    process_kind: ProcessKind,
     command: Command,
     arguments: tuple[Word, ...],
     read_file: ReadFile,
     named: Mapping[str, Named],
 ) -> Consumer:
     """Return the memory of an engine beside SGLang."""
-    if kind is ProcessKind.LMCACHE:
+    if process_kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 
         return read_lmcache_server(command.words, arguments)
     from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
 
-    if kind is ProcessKind.VLLM:
+    if process_kind is ProcessKind.VLLM:
         return read_vllm(arguments, command.environment, read_file)
     dynamo = named["dynamo"].release if "dynamo" in named else None
     return read_dynamo_vllm(arguments, command.environment, read_file, dynamo)
@@ -257,52 +258,52 @@ def _consumer(
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     """Return a command's kind, and the arguments of its program."""
-    words = command.words
-    if not words:
+    argv = command.words
+    if not argv:
         return ProcessKind.OTHER, ()
-    program = words[0].text.rpartition("/")[2]
-    second, third = [*(word.text for word in words[1:3]), "", ""][:2]
+    program = argv[0].text.rpartition("/")[2]
+    second, third = [*(word.text for word in argv[1:3]), "", ""][:2]
     if (program, second) == ("sglang", "serve"):
-        return ProcessKind.SGLANG, _served(words[2:])
+        return ProcessKind.SGLANG, _served(argv[2:])
     if program == "vllm" and second != "serve":
         if second == "bench" and third in ("latency", "throughput"):  # of an engine of its own
-            return ProcessKind.ENGINE, words[3:]
-        return ProcessKind.OTHER, words[1:]  # vllm bench serve, vllm chat
+            return ProcessKind.ENGINE, argv[3:]
+        return ProcessKind.OTHER, argv[1:]  # vllm bench serve, vllm chat
     if program == "ollama":  # its other commands ask the server
-        return ProcessKind.ENGINE if second == "serve" else ProcessKind.OTHER, words[1:]
+        return ProcessKind.ENGINE if second == "serve" else ProcessKind.OTHER, argv[1:]
     if (program, second) == ("lmcache", "server"):
-        return ProcessKind.LMCACHE, words[2:]
+        return ProcessKind.LMCACHE, argv[2:]
     if program in _known("program"):
-        return _known("program")[program], words[1:]
+        return _known("program")[program], argv[1:]
     # Whatever $PYTHON is, what takes -m is one.
-    if program.startswith("python") or (words[0].unresolved and second == "-m"):
-        return _python(words)
-    return ProcessKind.OTHER, words[1:]
+    if program.startswith("python") or (argv[0].unresolved and second == "-m"):
+        return _python(argv)
+    return ProcessKind.OTHER, argv[1:]
 
 
-def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
+def _python(argv: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
     """Return the kind of a module or a script, and its arguments, behind the interpreter's own."""
     index = 1
-    while index < len(words):
-        text = words[index].text
+    while index < len(argv):
+        text = argv[index].text
         if match := _RUNS_MODULE.fullmatch(text):
             attached = match.group(1)
-            module = attached or (words[index + 1].text if index + 1 < len(words) else "")
-            behind = words[index + 1 + (not attached) :]
-            kind = _known("module").get(module, ProcessKind.OTHER)
+            module = attached or (argv[index + 1].text if index + 1 < len(argv) else "")
+            behind = argv[index + 1 + (not attached) :]
+            process_kind = _known("module").get(module, ProcessKind.OTHER)
             # With an address it measures the server that runs there.
             asks = any(word.flag == "--base-url" for word in behind)
             asks = asks and module == "sglang.bench_one_batch_server"
-            return ProcessKind.OTHER if asks else kind, behind
+            return ProcessKind.OTHER if asks else process_kind, behind
         if text.startswith("-c"):
             break
         if not text.startswith("-"):
-            kind = _known("program").get(text.rpartition("/")[2], ProcessKind.OTHER)
-            prefixed = _prefixed(words[index + 1 :]) if kind is ProcessKind.OTHER else ()
-            return (ProcessKind.SGLANG, prefixed) if prefixed else (kind, words[index + 1 :])
+            process_kind = _known("program").get(text.rpartition("/")[2], ProcessKind.OTHER)
+            prefixed = _prefixed(argv[index + 1 :]) if process_kind is ProcessKind.OTHER else ()
+            return (ProcessKind.SGLANG, prefixed) if prefixed else (process_kind, argv[index + 1 :])
         # -W ignore and -X faulthandler take the next word.
         index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
-    return ProcessKind.OTHER, words[1:]
+    return ProcessKind.OTHER, argv[1:]
 
 
 def with_router(command: Command) -> bool:
@@ -310,20 +311,20 @@ def with_router(command: Command) -> bool:
     return any(word.text == _WITH_ROUTER for word in command.words)
 
 
-def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
+def _without_router(argv: tuple[Word, ...]) -> Iterator[Word]:
     """Yield the words that a router hands on to its servers: all but ``--router-...``."""
     left_out = False
-    for word in words:
+    for word in argv:
         if word.text.startswith("--"):
             left_out = word.text.startswith("--router-")
         if not left_out:
             yield word
 
 
-def flag_values(words: tuple[Word, ...]) -> dict[str, Word]:
+def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
     """Return the word behind each flag, or attached to the flag by "=". The last word has none."""
     values: dict[str, Word] = {}
-    for word, following in zip(words, (*words[1:], None), strict=False):
+    for word, following in zip(argv, (*argv[1:], None), strict=False):
         flag, equals, attached = word.text.partition("=")
         value = word._replace(text=attached) if equals else following
         if word.text.startswith("--") and value is not None:
@@ -331,15 +332,15 @@ def flag_values(words: tuple[Word, ...]) -> dict[str, Word]:
     return values
 
 
-def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
+def _prefixed(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
     handed_on: list[Word] = []
     taken = False
-    for word in words:
+    for word in argv:
         taken = word.text.startswith("--sglang-") if word.text.startswith("--") else taken
         if taken:
             handed_on.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
-    values = flag_values(words)
+    values = flag_values(argv)
     if not handed_on or "--hf-checkpoint" not in values:
         return ()
     flags = {"--hf-checkpoint": "--model-path", "--rollout-num-gpus-per-engine": "--tp-size"}
@@ -348,32 +349,32 @@ def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
     return (*front, *handed_on)
 
 
-def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
+def _served(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return the words of ``sglang serve MODEL`` with the flag that it leaves out before MODEL."""
-    if words and not words[0].text.startswith("-"):
-        return (words[0]._replace(text="--model-path", unresolved=()), *words)
-    return words
+    if argv and not argv[0].text.startswith("-"):
+        return (argv[0]._replace(text="--model-path", unresolved=()), *argv)
+    return argv
 
 
 def _arguments(
-    words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
+    argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> ParsedArguments:
     """Return the arguments, those of the file behind ``--config`` among them."""
-    if all(word.text != "--config" for word in words):
-        return parse_sglang_arguments(words, sglang_version)
+    if all(word.text != "--config" for word in argv):
+        return parse_sglang_arguments(argv, sglang_version)
     try:
-        merged = merged_words(words, argument_table(sglang_version), read_file)
+        merged = merged_words(argv, argument_table(sglang_version), read_file)
     except RefusedError as refusal:
         # Every release that reads such a file refuses it alike.
-        parsed = parse_sglang_arguments(words, sglang_version)
+        parsed = parse_sglang_arguments(argv, sglang_version)
         return parsed._replace(error=str(refusal), exact=True)
     if isinstance(merged, Unknown):
-        return parse_sglang_arguments(words, sglang_version)._replace(error=None, unread=merged)
+        return parse_sglang_arguments(argv, sglang_version)._replace(error=None, unread=merged)
     return parse_sglang_arguments(merged, sglang_version)
 
 
 def _without_dynamos(
-    words: tuple[Word, ...], environment: Mapping[str, Word]
+    argv: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
     """Return the words that ``dynamo.sglang`` hands on to SGLang, Unknown if a file decides.
 
@@ -382,7 +383,7 @@ def _without_dynamos(
     values of SGLang's flags it makes SGLang's (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
-    flags = [name for name in names if any(word.flag == name for word in words)]
+    flags = [name for name in names if any(word.flag == name for word in argv)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
     unread = None
     if len(flags) + len(set_) > 1:  # one of them alone is passed over
@@ -390,7 +391,7 @@ def _without_dynamos(
     known = tuple(argument_flags())
     kept: list[Word] = []
     keeps = True
-    for word in words:
+    for word in argv:
         if word.text.startswith("-") and not word.text[1:2].isdecimal():
             # Dynamo reads --config F alone; --config=F reaches nobody.
             keeps = any(flag.startswith(word.flag) for flag in known) and not word.text.startswith(
@@ -401,10 +402,10 @@ def _without_dynamos(
     return tuple(_without_dynamos_values(kept)), unread
 
 
-def _without_dynamos_values(words: list[Word]) -> Iterator[Word]:
+def _without_dynamos_values(argv: list[Word]) -> Iterator[Word]:
     """Yield words with Dynamo's values of SGLang's flags replaced by SGLang's own."""
     flag = ""
-    for word in words:
+    for word in argv:
         name, equals, attached = word.text.partition("=")
         of_flag = _DYNAMOS_VALUES.get(name if equals else flag, {})
         meant = of_flag.get(attached if equals else word.text)
@@ -413,10 +414,10 @@ def _without_dynamos_values(words: list[Word]) -> Iterator[Word]:
 
 
 def _server(
-    command: Command, words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
+    command: Command, argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> SglangServer:
     """Return a server with its arguments, and the store that its storage backend opens."""
-    arguments = _arguments(words, read_file, sglang_version)
+    arguments = _arguments(argv, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
     offloads = arguments.value("disaggregation_decode_enable_offload_kvcache") is True

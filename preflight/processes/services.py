@@ -58,8 +58,8 @@ def misdirected(
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
             if isinstance(service.host, str) and service.kind in _ASKED:
-                where, kind = (service.host, service.port), service.kind
-                elsewhere = listens_elsewhere(processes, *where, kind)
+                where, role = (service.host, service.port), service.kind
+                elsewhere = listens_elsewhere(processes, *where, role)
                 if elsewhere:
                     yield process, service, elsewhere
 
@@ -107,7 +107,7 @@ def endpoints(rest: str) -> list[str]:
 
 
 def listens_elsewhere(
-    processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
+    processes: tuple[LaunchProcess, ...], host: str, port: int | None, role: str
 ) -> str:
     """Return the ports on which a Compose service listens instead; "" if it may be right."""
     named = [process for process in processes if host and service_of(process.command) == host]
@@ -116,15 +116,15 @@ def listens_elsewhere(
     numbers = [bound.port for _, bound in ports_bound]
     if unsure or port in numbers or any(isinstance(number, Unknown) for number in numbers):
         return ""
-    alike = [bound.port for of, bound in ports_bound if _SERVES.get((of, bound.what)) == kind]
+    alike = [bound.port for of, bound in ports_bound if _SERVES.get((of, bound.what)) == role]
     meant = " or ".join(map(str, alike or numbers))
     return f"that service listens on port {meant}" if meant else ""
 
 
 def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
     bound = ((process.kind, port) for process in processes for port in ports(process))
-    known = ((kind, port.what, port.port) for kind, port in bound if isinstance(port.port, int))
-    return {(_SERVES.get((kind, what), ""), number) for kind, what, number in known}
+    known = ((of, port.what, port.port) for of, port in bound if isinstance(port.port, int))
+    return {(_SERVES.get((of, what), ""), number) for of, what, number in known}
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
@@ -244,10 +244,10 @@ def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> It
         return
     scheme, separator, rest = str(value).partition("://")
     # Without a scheme it is an etcd (transfer_metadata_plugin.cpp).
-    kind = _METADATA_KINDS.get(scheme, f"metadata-{scheme}") if separator else "metadata-etcd"
+    role = _METADATA_KINDS.get(scheme, f"metadata-{scheme}") if separator else "metadata-etcd"
     default = {"http": 80, "https": 443}.get(scheme if separator else "")
     for part in endpoints(rest if separator else str(value)):
-        yield _service(process, kind, part, default, setting, bound)
+        yield _service(process, role, part, default, setting, bound)
 
 
 class RouterTarget(NamedTuple):
@@ -265,12 +265,12 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
     Those whose URL is not known are left out. Source: sglang_router 0.3.2 router_args.py,
     _parse_prefill_urls; sglang.srt.disaggregation of older releases has the bootstrap ports apart.
     """
-    words = process.arguments if process.kind is ProcessKind.ROUTER else ()
-    apart = any(word.text.startswith("--prefill-bootstrap-ports") for word in words)
+    arguments = process.arguments if process.kind is ProcessKind.ROUTER else ()
+    apart = any(word.text.startswith("--prefill-bootstrap-ports") for word in arguments)
     elsewhere: int | Unknown | None = Unknown("--prefill-bootstrap-ports") if apart else None
     mode = ""
-    for place, word in enumerate(words):
-        text, following = word.text, words[place + 1 : place + 2]
+    for place, word in enumerate(arguments):
+        text, following = word.text, arguments[place + 1 : place + 2]
         if text.startswith("--"):
             flag, _, text = text.partition("=")
             mode = {"--prefill": "prefill", "--decode": "decode"}.get(flag, "")
@@ -311,18 +311,18 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 
 
 def _plain(
-    process: LaunchProcess, kind: str, setting: SettingValue, default: int | None, bound: Bound
+    process: LaunchProcess, role: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
     """Yield the service at the address of a setting; none for an empty one."""
     if isinstance(setting.value, Unknown):
-        yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
+        yield Service(role, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:
-        yield _service(process, kind, str(setting.value), default, setting, bound)
+        yield _service(process, role, str(setting.value), default, setting, bound)
 
 
 def _service(
     process: LaunchProcess,
-    kind: str,
+    role: str,
     text: str,
     default: int | None,
     setting: SettingValue,
@@ -331,8 +331,8 @@ def _service(
     """Return the service at an address, with the default port if the address has none."""
     address = split_address(text)
     port = default if address.port is None else address.port
-    is_own = (kind, port) in bound
-    return Service(kind, address.host, port, address.path, process.name, setting.origin, is_own)
+    is_own = (role, port) in bound
+    return Service(role, address.host, port, address.path, process.name, setting.origin, is_own)
 
 
 def master_address(text: str) -> str:

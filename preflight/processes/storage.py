@@ -81,14 +81,14 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
         yield item._replace(shared=ranks > 1 and not own_folders, created=created)
     server = process.server
     if server is not None:
-        for kind, name in (("model", "model_path"), ("draft", "speculative_draft_model_path")):
+        for path_kind, name in (("model", "model_path"), ("draft", "speculative_draft_model_path")):
             setting = server.arguments.settings.get(name)
             if setting is not None and setting.value is not None:
                 path = _path(setting)
                 there = _on_host(process, path)
-                if kind == "model" and isinstance(there, Unknown) and there is not path:
+                if path_kind == "model" and isinstance(there, Unknown) and there is not path:
                     there = Unknown(there.reason, advice=f"{_GIVE_SHAPE}, or {there.advice}")
-                yield Storage(kind, there, process.name, setting.origin)
+                yield Storage(path_kind, there, process.name, setting.origin)
     for path, origin in _configurations(process):
         if path not in process.command.files:
             yield Storage("config", _on_host(process, path), process.name, origin)
@@ -162,6 +162,6 @@ def offloading(
     used = offload_folder(folder, process.command.environment)
     if isinstance(used, Unknown) or "$" in used:
         return client
-    parts = [*("/".join(words) for words in where), used.rstrip("/") or "/"]
+    parts = [*("/".join(wrapper) for wrapper in where), used.rstrip("/") or "/"]
     parts += [own_folder] if folder and own_folder and store else []
     return client._replace(offload_folder=" ".join(parts))

@@ -66,23 +66,23 @@ def name_rows() -> tuple[NameRow, ...]:
             if line.startswith(" "):
                 rows += (NameRow(name, *head) for name in line.split())
             elif not line.startswith("#"):
-                words, _, rest = line.strip().partition(": ")
+                fields, _, rest = line.strip().partition(": ")
                 what, _, source = rest.removesuffix("]").rpartition(" [")
-                head = (*words.split(), what, source)
+                head = (*fields.split(), what, source)
     return tuple(rows)
 
 
 @cache
-def row_of(kind: str, name: str) -> NameRow | None:
+def row_of(name_kind: str, name: str) -> NameRow | None:
     """Return the row of a name of this kind; None for one that is newer than the table."""
-    rows = [row for row in name_rows() if row.kind == kind]
+    rows = [row for row in name_rows() if row.kind == name_kind]
     exact_row = next((row for row in rows if row.name == name), None)
     return exact_row or next((row for row in rows if fnmatchcase(name, row.name)), None)
 
 
-def without_row(kind: str, names: Iterable[str]) -> list[str]:
+def without_row(name_kind: str, names: Iterable[str]) -> list[str]:
     """Return those of ``names`` that the table does not have, each once."""
-    return sorted({name for name in names if row_of(kind, name) is None})
+    return sorted({name for name in names if row_of(name_kind, name) is None})
 
 
 # Notices of the readers that tell of settings or programs that were not read.
@@ -296,11 +296,11 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
     Source: github.com/THUDM/slime ``slime/utils/arguments.py``: --rollout-num-gpus divided by
     --rollout-num-gpus-per-engine; with --colocate, the GPUs of the actor where it is left out.
     """
-    words = process.command.words
-    if process.server is None or not any(word.text.startswith("--sglang-") for word in words):
+    argv = process.command.words
+    if process.server is None or not any(word.text.startswith("--sglang-") for word in argv):
         return None
-    values = flag_values(words)
-    colocated = any(word.text == "--colocate" for word in words)
+    values = flag_values(argv)
+    colocated = any(word.text == "--colocate" for word in argv)
     asked = "--rollout-num-gpus"
     if asked not in values and not colocated:
         return Unknown(f"how many engines the trainer starts is not known: it has no {asked}")
@@ -373,9 +373,9 @@ def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
     return script and ("script-not-read", command.origin) in noted
 
 
-def _first(words: Sequence[str], number: int) -> str:
+def _first(texts: Sequence[str], number: int) -> str:
     """Return the first words of a command, without secrets."""
-    return brief(" ".join(clean_words(words)[:number]))
+    return brief(" ".join(clean_words(texts)[:number]))
 
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
@@ -412,8 +412,8 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield settings that touch memory uncounted, by their row in launch_names.txt."""
     rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
-        for kind, name, shown, origin in _used(process):
-            row = row_of(kind, name)
+        for name_kind, name, shown, origin in _used(process):
+            row = row_of(name_kind, name)
             if row is not None and row.state == "named":
                 rows.setdefault(shown, (row, origin))
     if rows:

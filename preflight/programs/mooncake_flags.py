@@ -59,13 +59,13 @@ def flag_table() -> FlagTable:
     releases: tuple[str, ...] = ()
     with open(data_file("mooncake_flags.txt"), encoding="utf-8") as file:
         for line in file:
-            kind, *words = line.split()
-            if kind == "releases":
-                releases = tuple(words)
-            elif kind == "program":
-                flags = programs[words[0]] = {}
-            elif kind != "#":
-                flags[words[0]] = Flag(kind, *words[1:])
+            flag_type, *fields = line.split()
+            if flag_type == "releases":
+                releases = tuple(fields)
+            elif flag_type == "program":
+                flags = programs[fields[0]] = {}
+            elif flag_type != "#":
+                flags[fields[0]] = Flag(flag_type, *fields[1:])
     for program, name, value, code, says in empty_values():
         flag = programs.get(program, {}).get(name)
         if flag is not None and code.isdecimal() and _legal(flag.type, value):
@@ -80,7 +80,7 @@ def empty_values() -> tuple[tuple[str, ...], ...]:
     """Return the measured rows: program, flag, value ("" or " "), exit code or "runs", message."""
     with open(data_file("mooncake_empty_values.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("|") for line in file if not line.startswith("#")]
-    return tuple((*words.split(), value, code, says) for words, value, code, says in rows)
+    return tuple((*names.split(), value, code, says) for names, value, code, says in rows)
 
 
 def flags_of(program: str) -> Mapping[str, Flag]:
@@ -88,9 +88,9 @@ def flags_of(program: str) -> Mapping[str, Flag]:
     return flag_table().programs[program]
 
 
-def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
+def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
     """Yield every flag of a command line in order; other words are passed over."""
-    left = list(words)
+    left = list(arguments)
     while left:
         word = left.pop(0)
         if word.text == "--":
@@ -123,18 +123,18 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[F
             yield FlagRead(name, resolved, word, _illegal(name, flag, resolved), flag)
 
 
-def value_of(words: tuple[Word, ...], name: str) -> Word | None:
+def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
     """Return the value of a flag, the last one counting, as gflags and argparse read it.
 
     It is written ``--name=value``, ``-name value`` or ``--na-me``; its text is empty if the flag
     stands alone. None without the flag.
     """
     result = None
-    for index, word in enumerate(words):
+    for index, word in enumerate(arguments):
         flag, equals, value = word.text.lstrip("-").partition("=")
         if not word.text.startswith("-") or flag.replace("-", "_") != name:
             continue
-        following = words[index + 1 : index + 2]
+        following = arguments[index + 1 : index + 2]
         if equals:
             result = word._replace(text=value)
         elif following and not following[0].text.startswith("-"):
@@ -144,10 +144,10 @@ def value_of(words: tuple[Word, ...], name: str) -> Word | None:
     return result
 
 
-def is_on(words: tuple[Word, ...], program: str, name: str) -> bool | None:
+def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
     """Return whether a switch is on, None if unknown; ``--name false`` turns it on in gflags."""
     on: bool | None = False
-    for flag in read_flags(words, flags_of(program)):
+    for flag in read_flags(arguments, flags_of(program)):
         if flag.name == name:
             on = None if flag.value is None else flag.value.lower() in TRUE or not flag.value
     return on
@@ -160,27 +160,27 @@ def _illegal(name: str, flag: Flag, value: str | None) -> str:
     return f"ERROR: illegal value '{value}' specified for {flag.type} flag '{name}'"
 
 
-def _legal(kind: str, value: str) -> bool:
-    """Tell whether gflags takes ``value`` for a flag of type ``kind``."""
-    if kind == "string":
+def _legal(flag_type: str, value: str) -> bool:
+    """Tell whether gflags takes ``value`` for a flag of type ``flag_type``."""
+    if flag_type == "string":
         return True
-    if kind == "bool":
+    if flag_type == "bool":
         return value.lower() in TRUE | FALSE
-    if kind == "double":
+    if flag_type == "double":
         return as_double(value) is not None
-    return as_integer(kind, value) is not None
+    return as_integer(flag_type, value) is not None
 
 
-def as_integer(kind: str, value: str) -> int | None:
+def as_integer(flag_type: str, value: str) -> int | None:
     """Return the integer that gflags reads from the whole text; None if gflags refuses the text."""
     text = value.lstrip(" \t\n\v\f\r")
-    if value and not text and kind.startswith("u"):
+    if value and not text and flag_type.startswith("u"):
         return 0  # strtoull reads no digit, and ends where the text does
     if not re.fullmatch(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)", text) or len(text) > 40:
         return None
     number = int(text, 16) if "x" in text.lower() else int(text)
-    least = 0 if kind.startswith("u") else -(1 << _BITS[kind])
-    fits = least <= number < 1 << _BITS[kind] and not (least == 0 and text.startswith("-"))
+    least = 0 if flag_type.startswith("u") else -(1 << _BITS[flag_type])
+    fits = least <= number < 1 << _BITS[flag_type] and not (least == 0 and text.startswith("-"))
     return number if fits else None
 
 
@@ -218,9 +218,9 @@ def with_config_file(
         return arguments, Unknown(f"--config_path {path.text}: {error}")
     known = flags_of("mooncake_master")
     from_file = tuple(
-        Word(f"--{key}={node.text}", Origin(path.text, node.line))
+        Word(f"--{key}={entry.text}", Origin(path.text, entry.line))
         for document in documents[:1]
-        for key, node in document.fields.items()
-        if node.text is not None and key in known
+        for key, entry in document.fields.items()
+        if entry.text is not None and key in known
     )
     return (*from_file, *arguments), None

@@ -121,13 +121,13 @@ PORTS = (1024, 65535)
 EPHEMERAL_PORTS = (32768, 60999)
 
 
-def _rows(kind: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
-    """Return the rows of one kind: lists are tuples, a reader is named."""
+def _rows(row_type: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """Return the rows of one row_type: lists are tuples, a reader is named."""
     result = []
     for row in rows:
         fields = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
         reader = {"reader": Reader[row["reader"]]} if "reader" in row else {}
-        result.append(kind(**fields | reader))
+        result.append(row_type(**fields | reader))
     return tuple(result)
 
 

@@ -115,8 +115,8 @@ def _cuda_graph_config(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"--cuda-graph-config must be JSON: {error}") from None
     if isinstance(value, dict):
         return value
-    kind = type(value).__name__
-    raise argparse.ArgumentTypeError(f"--cuda-graph-config must be a JSON object, got {kind}")
+    type_name = type(value).__name__
+    raise argparse.ArgumentTypeError(f"--cuda-graph-config must be a JSON object, got {type_name}")
 
 
 def _lora(text: str) -> Any:

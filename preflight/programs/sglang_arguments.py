@@ -74,21 +74,21 @@ class _Parser(argparse.ArgumentParser):
         raise RefusedError(message)
 
 
-def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) -> ParsedArguments:
+def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> ParsedArguments:
     """Read the words after ``sglang.launch_server``; a refusal is in ``error``.
 
     version: of the SGLang that reads them; None if not known: then the newest known release is
     taken. A release without a table has that of the newest known one before it. Raises
     ValueError as ``parse_version`` does.
     """
-    return _parsed(tuple(words), version)
+    return _parsed(tuple(argv), version)
 
 
 @lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
-def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
+def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
     """Return all arguments as the release reads them, with the message of a refusal."""
     table = argument_table(version)
-    texts = [_text(word.text, word) for word in words]
+    texts = [_text(word.text, word) for word in argv]
     flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}
     parser = _parser(version, tuple(sorted(flags)))
     error = None
@@ -112,7 +112,7 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
         else:
             settings["model_path"] = SettingValue(unresolved(may_hold), str(may_hold.origin))
     exact, assumed = table.exact, version is None
-    return ParsedArguments(settings, error, left, table.version, exact, None, words, about, assumed)
+    return ParsedArguments(settings, error, left, table.version, exact, None, argv, about, assumed)
 
 
 # Variables that LeaderWorkerSet and RBG give every pod of a group.
@@ -257,16 +257,16 @@ class _Store(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         """Store the value of an argument, or refuse, as the kind of the argument says."""
-        kind = self.row["kind"]
-        if kind == "help":
+        row_kind = self.row["kind"]
+        if row_kind == "help":
             raise RefusedError("prints its help and ends")
-        if kind == "refused":
+        if row_kind == "refused":
             raise RefusedError(self.row["message"])
-        if kind == "ignored":
+        if row_kind == "ignored":
             return
-        if kind == "switch":
+        if row_kind == "switch":
             values = not str(option_string).startswith("--no-")
-        elif kind in _CONSTANT:
+        elif row_kind in _CONSTANT:
             values = self.row["value"]
         setattr(namespace, self.dest, _Stored(values, self.row["flags"][0]))
 
@@ -358,9 +358,9 @@ def _setting(stored: _Stored) -> SettingValue:
     return SettingValue(value.value, f"{flag}{where}", written_as=flag)
 
 
-def _converter(kind: str) -> Any:
+def _converter(type_name: str) -> Any:
     """Return the type of an argument: a word with an unresolved variable becomes Unknown."""
-    convert, name = CONVERTERS.get(kind, (str, kind))
+    convert, name = CONVERTERS.get(type_name, (str, type_name))
 
     def converted(text: str) -> Any:
         word = getattr(text, "word", None)
@@ -379,22 +379,22 @@ _NOT_SUPPORTED = frozenset({"switch", "refused", "ignored", "lora"})
 
 
 def merged_words(
-    words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
+    argv: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
-    """Return ``words`` with those of the file in front, or Unknown. Raises RefusedError."""
-    place, *others = [index for index, word in enumerate(words) if word.text == _FLAG]
+    """Return ``argv`` with those of the file in front, or Unknown. Raises RefusedError."""
+    place, *others = [index for index, word in enumerate(argv) if word.text == _FLAG]
     if others:
         raise RefusedError("ValueError: Multiple config files specified! Only one allowed.")
-    if place == len(words) - 1:
+    if place == len(argv) - 1:
         raise RefusedError("ValueError: No config file specified after --config flag!")
-    path = words[place + 1]
+    path = argv[place + 1]
     if path.unresolved:
         return unresolved(path)
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries
     from_file = tuple(Word(text, Origin(path.text)) for text in _as_words(entries, table))
-    return (*from_file, *words[:place], *words[place + 2 :])
+    return (*from_file, *argv[:place], *argv[place + 2 :])
 
 
 def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:

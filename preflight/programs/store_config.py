@@ -394,8 +394,8 @@ def read_extra_config(
     except (ValueError, RecursionError) as error:
         return {}, f"Invalid hicache storage backend extra config JSON: {error}"
     if not isinstance(parsed, dict):
-        kind = type(parsed).__name__
-        return {}, f"Invalid hicache storage backend extra config: a dictionary, not {kind}"
+        type_name = type(parsed).__name__
+        return {}, f"Invalid hicache storage backend extra config: a dictionary, not {type_name}"
     return parsed, None
 
 

@@ -180,6 +180,6 @@ def _client(
     """Return the memory of a store client; Unknown if a size is unknown."""
     segment, local = known(segment), known(local)
     # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
-    kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+    transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     buffer = offload_buffer_bytes(environment) if offload is True else None
-    return StoreClient(segment, local, kind, buffer)
+    return StoreClient(segment, local, transport, buffer)

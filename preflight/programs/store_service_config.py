@@ -186,12 +186,12 @@ def read_service_config(
     return ServiceConfig(values, *texts, options.port, file, by_older)
 
 
-def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
+def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
     """Read --config, -D, --define, --port, --max-wait-time, or a start of one."""
-    config, port = None, Word(str(SERVICE_PORT), words[0].origin) if words else None
+    config, port = None, Word(str(SERVICE_PORT), argv[0].origin) if argv else None
     overrides: list[Word] = []
     error = None
-    left = list(words)
+    left = list(argv)
     while left and error is None:
         word = left.pop(0)
         name, equals, value = word.text.partition("=")

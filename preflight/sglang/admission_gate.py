@@ -81,7 +81,7 @@ def asked_bytes(
 ) -> tuple[int, str] | None:
     """Return the free memory for which the gate admits each pool, with the formula. None if no pool
     is checked. free // shares >= largest: free >= largest * shares."""
-    requested = [pool.requested_bytes for pool in pools if pool.requested_bytes is not None]
+    requested = [each.requested_bytes for each in pools if each.requested_bytes is not None]
     if not requested:
         return None
     shares, largest = ranks if release.ranks_share_memory else 1, max(requested)
@@ -105,8 +105,8 @@ def gate_booked(
     off the budget (``host_memory_budget_scope``).
     """
 
-    def booked(pool: HostPool) -> int:
-        return pool.requested_bytes or 0
+    def booked(each: HostPool) -> int:
+        return each.requested_bytes or 0
 
     return _answers(pools, release, lambda taken: budget_bytes - taken, booked)
 
@@ -133,7 +133,7 @@ def gate(
         left = headroom - taken if isinstance(headroom, int) else headroom
         return free_bytes(FreeMemory(memory.available_bytes - taken, left), ranks, release)
 
-    return _answers(pools, release, free, lambda pool: 0 if on_hugepages else pool.taken_bytes)
+    return _answers(pools, release, free, lambda each: 0 if on_hugepages else each.taken_bytes)
 
 
 def _answers(
@@ -145,23 +145,23 @@ def _answers(
     """Return the gate's answer for each pool, in their order. free: what a pool is compared with,
     once so many bytes are taken. takes: by each pool."""
     answers, taken = [], 0
-    for pool in pools:
-        if pool.requested_bytes is not None:
+    for each in pools:
+        if each.requested_bytes is not None:
             left = free(taken)
-            refused = pool.requested_bytes > left
-            message = _refusal(pool.kind, pool.requested_bytes, left, release) if refused else None
-            answers.append(GateAnswer(pool.kind, pool.requested_bytes, left, message))
+            refused = each.requested_bytes > left
+            message = _refusal(each.kind, each.requested_bytes, left, release) if refused else None
+            answers.append(GateAnswer(each.kind, each.requested_bytes, left, message))
             if refused:
                 break
-        taken += takes(pool)
+        taken += takes(each)
     return tuple(answers)
 
 
-def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
+def _refusal(what: PoolKind, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
     """Return the ValueError's text that stops the server."""
-    words = _INDEXER_WORDS if kind in _INDEXER_POOLS else _KV_WORDS
+    message = _INDEXER_WORDS if what in _INDEXER_POOLS else _KV_WORDS
     requested, free = (f"{size / 1e9:.2f}" for size in (requested_bytes, free_bytes))
-    return words.format(name=release.indexer_name, requested=requested, free=free)
+    return message.format(name=release.indexer_name, requested=requested, free=free)
 
 
 class FeasiblePages(NamedTuple):
@@ -200,7 +200,7 @@ def feasible_hugepages(
     size from MemAvailable. least_pages: what the whole host needs of them. The cgroup's headroom
     does not change with the pool, for reserved pages are not charged to a memory cgroup.
     """
-    asked = asked_bytes([pool for pools in ranks_pools for pool in pools], ranks, release)
+    asked = asked_bytes([each for pools in ranks_pools for each in pools], ranks, release)
     if asked is None:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")
     needed, formula = asked

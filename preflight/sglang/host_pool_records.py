@@ -122,11 +122,11 @@ class HostPools(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return sum(pool.bytes for pool in self.pools)
+        return sum(host_pool.bytes for host_pool in self.pools)
 
     @property
     def allocations_bytes(self) -> tuple[int, ...]:
-        return tuple(size for pool in self.pools for size in pool.allocations_bytes)
+        return tuple(size for host_pool in self.pools for size in host_pool.allocations_bytes)
 
 
 class Refusal(Unknown):
@@ -150,20 +150,20 @@ def page_count(request: PoolRequest, tokens: int) -> int:
     return tokens // request.physical_page_tokens + request.release.extra_page
 
 
-def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> HostPool:
+def kv_pool(request: PoolRequest, pool_kind: PoolKind, row: RowBytes, pages: int) -> HostPool:
     """Return a pool of ``pages`` pages with ``row`` bytes a token."""
     tokens = pages * request.physical_page_tokens
     parts = tuple(tokens * part for part in row.parts)
     geometry = request.geometry
     # The prefix cache's own pool alone; a draft's is registered whole (mooncake_store.py).
     has_both = isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MHA
-    one_tensor = kind is PoolKind.KV and len(parts) == 1
+    one_tensor = pool_kind is PoolKind.KV and len(parts) == 1
     two_halves = one_tensor and request.release.registers_halves and has_both
     mapped = parts
     if request.release.pinned_power_of_two:  # torch's pinned allocator; others map exact sizes
         mapped = tuple(1 << (size - 1).bit_length() for size in parts)
     sizes, objects = (sum(parts), mapped, tokens * row.sized), 2 if has_both else 1
-    return HostPool(kind, tokens, pages, *sizes, halves=two_halves, page_objects=objects)
+    return HostPool(pool_kind, tokens, pages, *sizes, halves=two_halves, page_objects=objects)
 
 
 # One float32 scale for each block of this many elements (DSATokenToKVPool.quant_block_size).

@@ -139,20 +139,20 @@ def _indexer(
     request: PoolRequest, row: RowBytes, pages: int, which: PoolKind = PoolKind.INDEXER
 ) -> HostPool | None:
     """Return the index pool beside a KV pool; None if the release or the model has none."""
-    kind = request.release.indexer
-    if not row.index_per_layer or not row.index_layers or kind is Indexer.NONE:
+    place = request.release.indexer
+    if not row.index_per_layer or not row.index_layers or place is Indexer.NONE:
         return None
     page_tokens = request.physical_page_tokens
     # (size + page + 1) // page: one page more than the KV pool, and two with a page of one token.
     index_pages = (pages * page_tokens + page_tokens + 1) // page_tokens
     per_layer = index_pages * page_tokens * row.index_per_layer
     whole = per_layer * row.index_layers
-    by_layer = kind is Indexer.INSIDE and request.layout == "layer_first"
-    split = by_layer or kind is Indexer.INSIDE_PER_LAYER
+    by_layer = place is Indexer.INSIDE and request.layout == "layer_first"
+    split = by_layer or place is Indexer.INSIDE_PER_LAYER
     tensors = (per_layer,) * row.index_layers if split else (whole,)
     tokens = pages * page_tokens
     # Inside the size, the KV pool's own check has counted it.
-    requested = tokens * row.index_per_layer * row.index_layers if kind is Indexer.ON_TOP else None
+    requested = tokens * row.index_per_layer * row.index_layers if place is Indexer.ON_TOP else None
     return HostPool(which, tokens, index_pages, whole, tensors, requested)
 
 
@@ -194,8 +194,8 @@ def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools
         _stop("this release has no host pools for this hybrid model's layers")
     refused = ("page_head",) if release.linear_layer_first else ("page_head", "layer_first")
     if layers.linear and request.layout in refused:
-        words = f"AssertionError: Unsupported layout: {request.layout} (linear-attention state)"
-        raise UnknownFactError(Refusal(words))
+        message = f"AssertionError: Unsupported layout: {request.layout} (linear-attention state)"
+        raise UnknownFactError(Refusal(message))
     if request.draft is not None or request.packed_drafts:
         _stop("the draft pools of a hybrid model are not computed")
     if any(each.sliding for each in rows) and not all(each.sized and each.sliding for each in rows):
@@ -284,9 +284,9 @@ def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | 
     slots = pages * request.physical_page_tokens
     if device_tokens is None or not request.release.must_exceed_device or slots > device_tokens:
         return
-    words = (
+    message = (
         "AssertionError: The host memory should be larger than the device memory with the "
         f"current protocol (host {slots} tokens, device {device_tokens})"
     )
     advice = "give a larger --hicache-size, or --hicache-ratio above 1"
-    raise UnknownFactError(Refusal(words, advice=advice))
+    raise UnknownFactError(Refusal(message, advice=advice))

@@ -90,9 +90,9 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
         return None
     names = ("global_segment_size", "protocol", "enable_ssd_offload", "standalone_storage")
     size, protocol, offload, standalone = (known(store.value(name)) for name in names)
-    kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+    transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     if standalone:
-        return StoreClient(0, SGLANG_LOCAL_BUFFER_BYTES, kind, dummy=True)
+        return StoreClient(0, SGLANG_LOCAL_BUFFER_BYTES, transport, dummy=True)
     try:
         segment = max(0, segment_per_rank(sglang_segment_bytes(size), ranks, release))
     except ValueError as error:
@@ -103,7 +103,7 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
         # Up to 0.5.5 the extra config could ask for another, and it was divided as the segment is.
         asked = store.local_buffer_bytes
         local = segment_per_rank(local if asked is None else asked, ranks, release)
-    return StoreClient(segment, local, kind, buffer)
+    return StoreClient(segment, local, transport, buffer)
 
 
 def own_allocator(

@@ -107,11 +107,11 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     own_bytes = entry.get("weights_bytes") or 2 * entry.get("parameters", 0)
     suffix = _name(path).removeprefix(name)
     eight = _EIGHT_BITS.search(suffix) and "4" not in suffix
-    kind = "8 bits" if quantized and eight else "other" if quantized else "own"
+    weight_format = "8 bits" if quantized and eight else "other" if quantized else "own"
     named = _BILLIONS.search(title)
     billions = entry.get("billions") or (float(named[1]) if named else 0)
     parameters = own_bytes / 2 or billions * 1e9 * _LEAST_OF_NAME
-    least = int(parameters * _LEAST_PARAMETER_BYTES[kind])
+    least = int(parameters * _LEAST_PARAMETER_BYTES[weight_format])
     weights = None if quantized else own_bytes or None
     return WellKnownModel(title, geometry, weights, least)
 
@@ -279,8 +279,8 @@ def server_drafts(
         return Drafts(name, own=geometry.of(f"{of_draft}: "), model=model)
     if name == "EAGLE" and geometry.nextn_layers:
         return _head(server, name, model, geometry, release)
-    own = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
-    return Drafts(name, own=own, model=model)
+    own_model = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
+    return Drafts(name, own=own_model, model=model)
 
 
 def _head(

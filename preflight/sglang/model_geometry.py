@@ -111,8 +111,8 @@ class ModelGeometry(NamedTuple):
     linear: LinearState | Unknown | None = None
     nextn_layers: int = 0
 
-    def count(self, kind: LayerKind) -> int:
-        return self.layers.count(kind)
+    def count(self, layer_kind: LayerKind) -> int:
+        return self.layers.count(layer_kind)
 
 
 def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeometry | Unknown:
@@ -179,13 +179,13 @@ def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
             if isinstance(nested, Mapping) and nested:
                 text = nested
                 break
-    kind = text.get("model_type")
-    if not isinstance(kind, str) or "auto_map" in config:
+    model_type = text.get("model_type")
+    if not isinstance(model_type, str) or "auto_map" in config:
         return text  # a checkpoint that brings its own class has defaults that only its code tells
     # What transformers' class of the model type takes for a field that is left out.
     with open(data_file("config_defaults.json"), encoding="utf-8") as file:
         table: dict[str, dict[str, object]] = json.load(file)["defaults"]
-    return {**table.get(kind, {}), **text}
+    return {**table.get(model_type, {}), **text}
 
 
 def _sliding_heads(text: Mapping[str, object]) -> Heads:
@@ -293,13 +293,13 @@ def layer_kinds(
         return _sliding_layers(text, architectures, count)
     # MiniMax counts its layers of full attention as 1; those of the hybrids before M2 differ.
     kinds = text.get("attn_type_list")
-    if kinds is not None and (not isinstance(kinds, list) or any(kind != 1 for kind in kinds)):
+    if kinds is not None and (not isinstance(kinds, list) or any(each != 1 for each in kinds)):
         raise ConfigError("attn_type_list is not understood")
     interval = text.get("full_attention_interval")
     types = names(text, "layer_types")
-    for kind in types[:count]:
-        if kind not in _KNOWN_TYPES:
-            raise ConfigError(f"layer type {kind!r:.40} is not understood")
+    for layer_type in types[:count]:
+        if layer_type not in _KNOWN_TYPES:
+            raise ConfigError(f"layer type {layer_type!r:.40} is not understood")
     if interval is not None or "linear_attention" in types:
         if types:
             return _typed_layers(types, count, LayerKind.LINEAR)
@@ -328,9 +328,9 @@ def _sliding_layers(
         return _full_layers(count, LayerKind.SLIDING, range(4, count + 1, 4))
     pattern = text.get("hybrid_layer_pattern")
     if isinstance(pattern, list):
-        if len(pattern) < count or any(kind not in (0, 1) for kind in pattern):
+        if len(pattern) < count or any(each not in (0, 1) for each in pattern):
             raise ConfigError("hybrid_layer_pattern does not give each layer 0 or 1")
-        return tuple(LayerKind.SLIDING if kind else LayerKind.FULL for kind in pattern[:count])
+        return tuple(LayerKind.SLIDING if each else LayerKind.FULL for each in pattern[:count])
     types = names(text, "layer_types")
     if not types:
         raise ConfigError("has no layer_types, by which SGLang splits the pools")
@@ -343,10 +343,10 @@ def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}
-    for kind in types[:count]:
-        if kind not in allowed:
-            raise ConfigError(f"layer type {kind!r:.40} is not understood here")
-    return tuple(allowed[kind] for kind in types[:count])
+    for layer_type in types[:count]:
+        if layer_type not in allowed:
+            raise ConfigError(f"layer type {layer_type!r:.40} is not understood here")
+    return tuple(allowed[layer_type] for layer_type in types[:count])
 
 
 def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> int:

@@ -348,10 +348,10 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
     if kv_type not in _SPARSE_DTYPES:
-        words = f"DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
-        words = f"AssertionError: {words}"
+        message = f"DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
+        message = f"AssertionError: {message}"
         advice = f"give --kv-cache-dtype fp8_e4m3 or bfloat16 in place of {kv_type}"
-        raise UnknownFactError(Refusal(words, advice=advice))
+        raise UnknownFactError(Refusal(message, advice=advice))
 
 
 def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:

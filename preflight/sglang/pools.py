@@ -86,7 +86,7 @@ def server_memory(
         tuple(size for part in pools for size in part.least_pools_bytes),
         _together([part.most_pools_bytes for part in pools]),
         "; ".join(part.why for part in pools),
-        tuple(pool for part in pools for pool in part.pools) if named else (),
+        tuple(host_pool for part in pools for host_pool in part.pools) if named else (),
         next((part.refused for part in pools if part.refused is not None), None),
     )
     if not any(part.least_by_stage or part.most_by_stage for part in pools):
