@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from checks.base.pages import MemoryKind, Region, Spot
 from checks.base.units import KIB
@@ -75,20 +75,6 @@ class Allocation(NamedTuple):
         return self.backing in (Backing.HUGETLB, Backing.MEMFD_HUGETLB)
 
 
-class Pools(Protocol):
-    """Where a replay's huge pages come from."""
-
-    def grants(self, at: Spot, pages: int) -> bool:
-        """Tell whether the kernel allows such a mapping. Takes nothing. ``at``: where the process
-        is bound."""
-
-    def take(self, at: Spot, pages: int) -> bool:
-        """Take pages, all or none. at: the spot that they must come from."""
-
-    def kills(self, page_size_bytes: int) -> bool:
-        """Return whether a mapping without pages is granted, and ends in a bus error."""
-
-
 class EndlessPools:
     """Pools that never run short: a replay against them tells what is asked for."""
 
@@ -111,9 +97,11 @@ class StockedPools:
         self._killing = killing
 
     def grants(self, at: Spot, pages: int) -> bool:
+        """Tell whether the kernel allows a mapping, of a process bound at a spot. Takes nothing."""
         return self.kills(at.page_size_bytes) or self._has(at, pages)
 
     def kills(self, page_size_bytes: int) -> bool:
+        """Return whether a mapping without pages is granted, and ends in a bus error."""
         return page_size_bytes in self._killing
 
     def _has(self, at: Spot, pages: int) -> bool:
@@ -130,6 +118,10 @@ class StockedPools:
             ):
                 self._left[spot] -= pages
         return True
+
+
+# Where a replay's huge pages come from.
+Pools = EndlessPools | StockedPools
 
 
 def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:

@@ -48,14 +48,7 @@ _VERBS: dict[str, tuple[str, ...]] = {
     "ray": ("start",),
     "tmux": _NEW_PANES,
 }
-# Options of launchers that take the next word.
-_VALUED = frozenset(
-    "-A -B -C -D -e -f -F -G -H -i -I -J -l -M -n -N -np -o -p -q -s -S -t -u -w -x -y --account "
-    "--bind --container-image --container-mounts --container-name --container-workdir --env "
-    "--env-file --error --gid --gpus --host --hostfile --job-name --name --namespace --nodelist "
-    "--nodes --ntasks --output --partition --property --slice --uid --unit --user --workdir".split()
-)
-# Of launchers to which some of them are switches.
+# Of launchers to which some of the options that take a word (``valued``) are switches.
 _SWITCHES = {"nsenter": frozenset("-C -i -m -n -p -u".split())}
 # What starts something that goes on, and the options with which it waits for it.
 _DETACH: dict[str, tuple[str, ...]] = {
@@ -83,7 +76,7 @@ _NOT_KNOWN = "this program is not known here, and so neither is the memory that 
 
 @cache
 def _known(row_kind: str) -> frozenset[str]:
-    """Return the names of a kind of ``data/small_programs.txt``: tool, small or module."""
+    """Return the names of a kind of ``data/small_programs.txt``: tool, small, module or valued."""
     with open(data_file("small_programs.txt"), encoding="ascii") as file:
         rows = [line.split() for line in file if line.startswith(f"{row_kind} ")]
     return frozenset(name for row in rows for name in row[1:])
@@ -227,7 +220,7 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
             plain += texts[at + 1 :]
             break
         cluster = f"-{before[-1:]}" if re.fullmatch(r"-[A-Za-z]+", before) else before
-        valued = _VALUED - _SWITCHES.get(name, frozenset())
+        valued = _known("valued") - _SWITCHES.get(name, frozenset())
         if text[:1] != "-" and valued.isdisjoint((before, cluster)):
             plain.append(text)
         before = text
