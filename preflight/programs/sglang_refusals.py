@@ -158,7 +158,7 @@ _BROKEN: Mapping[str, Callable[[Values], Any]] = {
 }
 
 
-class Refusal(NamedTuple):
+class ValueRefusal(NamedTuple):
     """says: what SGLang prints, with values in braces. since, until: its first and last release, or
     "". broken: whether values are so refused."""
 
@@ -169,12 +169,12 @@ class Refusal(NamedTuple):
 
 
 @cache
-def refusal_rows() -> tuple[Refusal, ...]:
+def refusal_rows() -> tuple[ValueRefusal, ...]:
     """Return the table, in its order."""
     with open(data_file("sglang_refusals.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split(" ", 3) for line in file if not line.startswith("#")]
     return tuple(
-        Refusal(says, since.strip("-"), until.strip("-"), _BROKEN[name])
+        ValueRefusal(says, since.strip("-"), until.strip("-"), _BROKEN[name])
         for name, since, until, says in rows
     )
 
@@ -195,7 +195,7 @@ def every_release_refuses(arguments: ParsedArguments) -> bool:
     return all(any(refusals(arguments, version)) for version in known_releases())
 
 
-def _holds(row: Refusal, values: Values) -> bool:
+def _holds(row: ValueRefusal, values: Values) -> bool:
     """Return whether a row's condition holds; an unknown or missing value makes none hold."""
     try:
         return bool(row.broken(values))
