@@ -74,21 +74,14 @@ def test_where_the_pools_size_comes_from(
     assert pool.memory.bytes == int(gib * GIB)
 
 
-def test_a_size_with_a_unit_is_lost() -> None:
-    found = read(LMCACHE_MAX_LOCAL_CPU_SIZE="20GB")
-    assert "max_local_cpu_size: TypeError" in found.refused_by[0].says
-    assert "20GB" in found.misread[0]
-
-
-def test_a_file_that_is_not_here_is_named() -> None:
+def test_what_is_refused_or_not_here_is_said() -> None:
+    """In LMCache's own words; a size with a unit is lost."""
+    lost = read(LMCACHE_MAX_LOCAL_CPU_SIZE="20GB")
+    assert "max_local_cpu_size: TypeError" in lost.refused_by[0].says
+    assert "20GB" in lost.misread[0]
     assert read(LMCACHE_CONFIG_FILE="far.yaml").uncounted == ("what LMCache takes (not here)",)
-
-
-def test_what_it_refuses_is_in_its_own_words() -> None:
-    found = read(LMCACHE_MIN_RETRIEVE_TOKENS="-1")
-    assert [one.says for one in found.refused_by] == [
-        "LMCache: ValueError: min_retrieve_tokens must be >= 0, got -1"
-    ]
+    (refused,) = read(LMCACHE_MIN_RETRIEVE_TOKENS="-1").refused_by
+    assert refused.says == "LMCache: ValueError: min_retrieve_tokens must be >= 0, got -1"
 
 
 def test_an_empty_address_of_the_controller_is_given_and_empty_ports_are_not() -> None:

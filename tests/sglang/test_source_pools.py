@@ -45,6 +45,8 @@ from tests.tables import each_row
 # Qwen3-14B on two ranks keeps 2 x 128 x 4 heads x 40 layers x 2 = 81 920 bytes a token.
 TOKEN = 81_920
 MOONCAKE = "0.3.13.post1"
+NEWEST = (MOONCAKE, "0.5.23")
+OF_SGLANG = "SGLANG_HUGEPAGE_SIZE"
 SETTINGS = StoreSettings(hugepages=False, hugepage_bytes=2 * MIB)
 PD = "python3 -m sglang.launch_server --tp 2 --page-size 64 --model-path Qwen/Qwen3-14B"
 DECODE = f"{PD} --disaggregation-mode decode"
@@ -78,48 +80,47 @@ def mapped(sizing: LaunchSizing, rank: int = 0) -> tuple[Allocation, ...]:
 # SGLANG_HUGEPAGE_SIZE ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("written", "page", "count"),
+OWN, ON_STORE = f"{QWEN} --hicache-size 30", f"{QWEN} {STORE} --hicache-size 30"
+
+
+@each_row(
+    ("words", "environment", "versions", "page", "count"),
     [
-        ("2MB", 2 * MIB, 14308),
-        (" 2mb ", 2 * MIB, 14308),  # strip, upper
-        ("1GB", GIB, 28),
-        ("4MB", 2 * MIB, 0),
-        ("", 2 * MIB, 0),
+        # 30 005 002 240 bytes round up to whole pages of the size that is asked for, per rank.
+        (OWN, {}, NEWEST, 2 * MIB, 0),
+        (OWN, {OF_SGLANG: "2MB"}, NEWEST, 2 * MIB, 14308),
+        (OWN, {OF_SGLANG: " 2mb "}, NEWEST, 2 * MIB, 14308),  # strip, upper
+        (OWN, {OF_SGLANG: "1GB"}, NEWEST, GIB, 28),
+        (OWN, {OF_SGLANG: "4MB"}, NEWEST, 2 * MIB, 0),
+        (OWN, {OF_SGLANG: ""}, NEWEST, 2 * MIB, 0),
+        # It reads the variable since 0.5.13.
+        (OWN, {OF_SGLANG: "2MB"}, (MOONCAKE, "0.5.12"), 2 * MIB, 0),
+        (OWN, {OF_SGLANG: "2MB"}, (MOONCAKE, "0.5.13"), 2 * MIB, 14308),
+        # Every backend but Mooncake's takes SGLang's allocator; shared memory has no huge pages.
+        (f"{OWN} --hicache-storage-backend file", {OF_SGLANG: "2MB"}, NEWEST, 2 * MIB, 14308),
+        (f"{OWN} --hicache-storage-backend nixl", {OF_SGLANG: "2MB"}, NEWEST, 2 * MIB, 14308),
+        (f"{OWN} --hicache-storage-backend shm", {OF_SGLANG: "2MB"}, NEWEST, 2 * MIB, 0),
+        # Mooncake has one since 0.3.8.post1; before, SGLang falls back to its own.
+        (ON_STORE, {**MASTER, OF_SGLANG: "2MB"}, NEWEST, 2 * MIB, 0),
+        (ON_STORE, {**MASTER, OF_SGLANG: "2MB"}, ("0.3.7", "0.5.23"), 2 * MIB, 14308),
     ],
 )
 def test_sglangs_own_huge_pages_are_counted_per_tensor(
-    host: Path, written: str, page: int, count: int
+    host: Path,
+    words: str,
+    environment: dict[str, str],
+    versions: tuple[str, str],
+    page: int,
+    count: int,
 ) -> None:
-    """30 005 002 240 bytes round up to whole pages of the size that is asked for, per rank."""
-    sizing = size(host, (f"{QWEN} --hicache-size 30", {"SGLANG_HUGEPAGE_SIZE": written}))
-    assert pages(sizing, page) == 2 * count
+    options = LaunchOptions(mooncake_version=versions[0], sglang_version=versions[1])
+    assert pages(size(host, (words, environment), options=options), page) == 2 * count
 
 
-@pytest.mark.parametrize(("backend", "count"), [("file", 14308), ("nixl", 14308), ("shm", 0)])
-def test_every_other_backend_takes_sglangs_allocator(host: Path, backend: str, count: int) -> None:
-    """Shared memory has no huge pages of that variable."""
-    launch = f"{QWEN} --hicache-size 30 --hicache-storage-backend {backend}"
-    assert pages(size(host, (launch, {"SGLANG_HUGEPAGE_SIZE": "2MB"}))) == 2 * count
-
-
-def test_sglang_reads_the_variable_since_0_5_13(host: Path) -> None:
-    launch = (f"{QWEN} --hicache-size 30", {"SGLANG_HUGEPAGE_SIZE": "2MB"})
-    old, new = (
-        size(host, launch, options=LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version))
-        for version in ("0.5.12", "0.5.13")
-    )
-    assert (pages(old), pages(new)) == (0, 2 * 14308)
-
-
-def test_the_mooncake_backend_ignores_it_where_mooncake_has_an_allocator(host: Path) -> None:
-    """Before 0.3.8.post1 SGLang falls back to its own allocator, and the variable counts."""
-    launch = (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, "SGLANG_HUGEPAGE_SIZE": "2MB"})
-    new = size(host, launch)
+def test_a_pool_of_sglangs_allocator_is_registered_like_any_pool_of_the_stores(host: Path) -> None:
+    launch = (ON_STORE, {**MASTER, OF_SGLANG: "2MB"})
     old = size(host, launch, options=LaunchOptions(mooncake_version="0.3.7"))
-    assert (pages(new), pages(old)) == (0, 2 * 14308)
     assert [a.backing for a in mapped(old) if a.what == "L2 host pool"] == [Backing.HUGETLB]
-    # Registered with the NICs like any pool of the store's.
     assert mapped(old)[0].registered
 
 
