@@ -40,6 +40,7 @@ STORE = {
     "local_buffer_size": "1GB",
 }
 ORIGIN = Origin("launch.sh", 1)
+EXECUTOR = "--distributed-executor-backend"
 
 
 def transfer(name: str, role: str = "kv_both", **extra: Any) -> dict[str, Any]:
@@ -97,12 +98,8 @@ def test_every_child_of_a_multi_connector_counts(tmp_path: Path) -> None:
 def test_the_pool_is_an_interval_of_one_chunk(tmp_path: Path) -> None:
     sizing = sized(tmp_path, "", transfer("OffloadingConnector", cpu_bytes_to_use=20 * GIB))
     assert sizing.least is not None
-    least = [known_bytes(one) for one in sizing.least.asked]
-    assert least == [[20 * GIB - MOST_CHUNK_BYTES]]
-
-
-def known_bytes(process: Any) -> list[int]:
-    return [allocation.bytes for allocation in process.allocations]
+    least = [each.bytes for one in sizing.least.asked for each in one.allocations]
+    assert least == [20 * GIB - MOST_CHUNK_BYTES]
 
 
 def test_over_rdma_the_segment_is_registered_and_the_pool_is_not(tmp_path: Path) -> None:
@@ -119,25 +116,17 @@ def test_over_rdma_the_segment_is_registered_and_the_pool_is_not(tmp_path: Path)
 
 
 def test_a_standalone_store_contributes_no_segment(tmp_path: Path) -> None:
-    sizing = sized(
-        tmp_path,
-        "-tp 2",
-        transfer("MooncakeStoreConnector"),
-        mode="standalone-store",
-        global_segment_size=0,
-    )
-    assert [known_bytes(one) for one in known_asked(sizing)] == [[GIB], [GIB]]
-
-
-def known_asked(sizing: LaunchSizing) -> Any:
-    assert sizing.shown is not None
-    return sizing.shown.asked
+    file = {"mode": "standalone-store", "global_segment_size": 0}
+    shown = sized(tmp_path, "-tp 2", transfer("MooncakeStoreConnector"), **file).shown
+    assert shown is not None
+    assert [[each.bytes for each in one.allocations] for one in shown.asked] == [[GIB], [GIB]]
 
 
 def test_an_engine_without_a_connector_takes_nothing(tmp_path: Path) -> None:
     sizing = sized(tmp_path, "-tp 8", None)
     assert sizing.status == "fits"
-    assert known_asked(sizing) == ()
+    assert sizing.shown is not None
+    assert sizing.shown.asked == ()
 
 
 def test_a_connector_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
@@ -178,16 +167,15 @@ def test_a_store_file_that_is_not_here_is_unknown_by_name(tmp_path: Path) -> Non
         ("-tp 4 -dp 2 --data-parallel-rank 1", 1, 4),
         ("-tp 4 -dp 4 --nnodes 2", 2, 4),
         ("-tp 2 --prefill-context-parallel-size 2", 1, 4),
+        *((words, None, None) for words in ("-tp x", "-tp 0", f"{EXECUTOR} ray")),  # unknown
     ],
 )
-def test_workers_on_this_host(words: str, engines: int, workers: int) -> None:
+def test_workers_on_this_host(words: str, engines: int | None, workers: int | None) -> None:
     found = read("serve", "m", *words.split())
-    assert (found.engines, found.workers) == (engines, workers)
-
-
-@pytest.mark.parametrize("words", ["-tp x", "--distributed-executor-backend ray", "-tp 0"])
-def test_workers_that_nobody_can_count_are_unknown(words: str) -> None:
-    assert isinstance(read("serve", "m", *words.split()).ranks, Unknown)
+    if engines is None:
+        assert isinstance(found.ranks, Unknown)
+    else:
+        assert (found.engines, found.workers) == (engines, workers)
 
 
 @pytest.mark.parametrize(
@@ -230,18 +218,20 @@ def test_the_bootstrap_port_is_the_prefillers() -> None:
     assert ports("kv_consumer") == {"HTTP port": 8000}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "becomes"),
-    [("4GB", 4 * GIB), ("4 gb", 4 * GIB), ("1.5gb", 3 * GIB // 2), ("100 B", 100), (-5, -5)],
+    [
+        *(("4GB", 4 * GIB), ("4 gb", 4 * GIB), ("1.5gb", 3 * GIB // 2), ("100 B", 100), (-5, -5)),
+        *((size, None) for size in ("4GiB", "4G", "4TB", "1e9", "-1")),
+    ],
 )
-def test_a_size_of_the_stores_file(size: object, becomes: int) -> None:
-    assert store_config(json.dumps({"global_segment_size": size}))["global_segment_size"] == becomes
-
-
-@pytest.mark.parametrize("size", ["4GiB", "4G", "4TB", "1e9", "-1"])
-def test_a_size_that_vllm_refuses(size: str) -> None:
+def test_a_size_of_the_stores_file(size: object, becomes: int | None) -> None:
+    text = json.dumps({"global_segment_size": size})
+    if becomes is not None:
+        assert store_config(text)["global_segment_size"] == becomes
+        return
     with pytest.raises(ValueError, match="Invalid format"):
-        store_config(json.dumps({"global_segment_size": size}))
+        store_config(text)
 
 
 @pytest.mark.parametrize(

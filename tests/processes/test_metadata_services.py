@@ -48,11 +48,8 @@ def test_a_store_services_metadata_server_is_asked_unless_the_launch_has_one(
 ) -> None:
     found = _services(tmp_path, before + STORE.format(url=URL, flags=flags))["metadata-http"]
     assert (found.host, found.port, found.path, found.own) == ("127.0.0.1", 8080, "/metadata", own)
-
-
-def test_a_store_service_without_a_metadata_server_asks_none(tmp_path: Path) -> None:
-    found = _services(tmp_path, STORE.format(url="P2PHANDSHAKE", flags=""))
-    assert set(found) == {"master"}
+    without = _services(tmp_path, STORE.format(url="P2PHANDSHAKE", flags=""))
+    assert set(without) == {"master"}
 
 
 @pytest.mark.parametrize(
