@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.capture import open_root
 from preflight.sizing.server_hardware import gpu_memory
@@ -16,35 +15,37 @@ from tests.builders.synthetic import build_host, gpu_host
 H800_BYTES = 80 << 30
 
 
-def _host(tmp_path: Path, change: dict[str, object] | None = None) -> Root:
-    """Eight H800; ``change`` is made to the last one's answer of NVML."""
-    tree = build_host(tmp_path / "host", gpu_host())
-    if change is not None:
-        calls = tree / "calls.json"
-        answers = json.loads(calls.read_text())
-        answers["gpus.nvml"]["devices"][-1].update(change)
-        calls.write_text(json.dumps(answers))
-    return open_root(str(tree))
-
-
-def test_gpus_that_agree_are_asked_only_where_that_is_wanted(tmp_path: Path) -> None:
-    host = _host(tmp_path)
-    assert gpu_memory(None, host, asked=True, elsewhere=False) == H800_BYTES
-    assert gpu_memory(1 << 30, host, asked=True, elsewhere=False) == 1 << 30
-    assert isinstance(gpu_memory(None, host, asked=False, elsewhere=False), Unknown)
-    assert isinstance(gpu_memory(None, host, asked=True, elsewhere=True), Unknown)
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight H800."""
+    return build_host(tmp_path_factory.mktemp("host"), gpu_host())
 
 
 @pytest.mark.parametrize(
     ("change", "why"), [({"memory_bytes": 40 << 30}, "GPUs differ"), ({"mig": 1}, "MIG divides it")]
 )
 def test_gpus_that_do_not_agree_are_not_guessed_from(
-    tmp_path: Path, change: dict[str, object], why: str
+    tree: Path, change: dict[str, object], why: str
 ) -> None:
-    found = gpu_memory(None, _host(tmp_path, change), asked=True, elsewhere=False)
+    """``change``: in the last one's answer of NVML."""
+    calls = tree / "calls.json"
+    text = calls.read_text()
+    answers = json.loads(text)
+    answers["gpus.nvml"]["devices"][-1].update(change)
+    calls.write_text(json.dumps(answers))
+    found = gpu_memory(None, open_root(str(tree)), asked=True, elsewhere=False)
+    calls.write_text(text)
     assert isinstance(found, Unknown)
     assert why in found.reason
     assert "--gpu-memory" in found.reason
+
+
+def test_gpus_that_agree_are_asked_only_where_that_is_wanted(tree: Path) -> None:
+    host = open_root(str(tree))
+    assert gpu_memory(None, host, asked=True, elsewhere=False) == H800_BYTES
+    assert gpu_memory(1 << 30, host, asked=True, elsewhere=False) == 1 << 30
+    assert isinstance(gpu_memory(None, host, asked=False, elsewhere=False), Unknown)
+    assert isinstance(gpu_memory(None, host, asked=True, elsewhere=True), Unknown)
 
 
 def test_a_host_without_a_gpu_says_so(tmp_path: Path) -> None:
