@@ -1,6 +1,6 @@
 """Where a launch's memory comes to lie: the NUMA nodes of its NICs, and of each rank.
 
-Every store names its own devices, and a server's ranks may name one each; ``--nic-numa-nodes``
+Each store names devices, and a server's ranks may name one each; ``--nic-numa-nodes``
 stands for them all.
 """
 

@@ -1,8 +1,8 @@
 """Mooncake's allocations, replayed: what each process maps, in the order in which it does.
 
 This is the one model of memory that the project has. It walks through the library's own steps
-against pools that may run short, so that what falls through there falls through here too, process
-by process until one fails. The steps of one process:
+against pools that may run short, so that what falls through in the library falls through here too,
+process by process until one fails. The steps of one process:
 
 1. host pools (SGLang's L2): one memfd each, or one anonymous mapping where SGLang's own allocator
    takes them, which does without huge pages when there are none;
@@ -401,7 +401,7 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
 
     ``turns``: whose turn it is, as indexes into ``launch.processes``; after them, and by default,
     every process maps its host pools, in order, and then each sets up its clients. Nothing in
-    SGLang enforces that order; ``checks.hugetlb.fit`` judges over all of them.
+    SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order.
     """
     folders: set[str] = set()
     runs = [ProcessRun(process, launch, pools, folders) for process in launch.processes]
@@ -540,10 +540,11 @@ def pages_by_spot(
 
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:
-    """Return the pages on other nodes that a bound process must also see free on its own.
+    """Return the pages on other nodes that a bound process must also see free on the node of its
+    binding.
 
-    It maps a split segment, and must see all of it free on its own node first. The kernel grants a
-    mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
+    It maps a split segment, and must see the whole segment free on that node first. The kernel
+    grants a mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
     allowed_mems_nr), although each share is then bound, and taken, elsewhere.
     """
     numa_node = process.process.node

@@ -2,7 +2,7 @@
 
 Two are on different hosts where their node ranks differ, if ssh or srun names a host, if they
 bind addresses that no host has both of, or where both want one port and neither runs beside the
-other. What none of this is said of may run on any of them, and is counted with each.
+other. What none of this is said of may run on any host, and is counted with each.
 """
 
 import re

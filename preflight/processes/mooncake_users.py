@@ -1,6 +1,6 @@
 """Which processes of a launch load Mooncake's library, and which RDMA devices each rank names.
 
-Lists, per-rank maps, and what SGLang makes of them. Source: SGLang 0.5.23 ``mooncake_store.py`` (a
+Lists, per-rank maps, and what SGLang makes of both. Source: SGLang 0.5.23 ``mooncake_store.py`` (a
 map is looked up by the rank inside its group, and is auto-discovery where it is no JSON or names no
 such rank), and ``distributed/device_communicators/mooncake_transfer_engine.py`` (by the GPU's id).
 """

@@ -1,4 +1,4 @@
-"""Which processes a source starts, each understood as its own program understands it."""
+"""Which processes a source starts, each understood as its program understands it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -379,8 +379,8 @@ def _without_dynamos(
     """Return the words that ``dynamo.sglang`` hands on to SGLang, Unknown if a file decides.
 
     Its own flags (ai-dynamo 1.6.1: --namespace, --endpoint, --dyn-...) go with their values: they
-    are those that SGLang has not. So does what is misspelled, which ends the worker. Of its own
-    values of SGLang's flags it makes SGLang's (sglang/args.py).
+    are those that SGLang has not. So does what is misspelled, which ends the worker. Dynamo's
+    values of SGLang's flags become SGLang's (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]

@@ -146,8 +146,8 @@ def _resolvable(
 ) -> Iterator[Service]:
     """Yield services with the host's name unknown if only the container can look it up.
 
-    A name in a network of its own is looked up there: what the launch starts under it is there, and
-    of any other it is not known.
+    In a container's network a name means what the launch starts under that name; what another name
+    means is not known.
     """
     network = network_of(process.command)
     for service in talks_to:
@@ -171,7 +171,8 @@ def _is_address(host: str) -> bool:
 
 
 def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
-    """Yield each address that a process needs: services it talks to, and its own for others."""
+    """Yield each address that a process needs: services it talks to, and the one by which others
+    find the process."""
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:

@@ -144,7 +144,7 @@ def offloading(
     """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and a key of the
     folder that the client offloads to, "" if not known.
 
-    own_folder: what SGLang puts behind the folder that it is given, so that each rank has its own
+    own_folder: what SGLang puts behind the folder that it is given, so that no two ranks share one
     (mooncake_store.py); if it is given none, every rank takes Mooncake's.
     """
     if client.offload_buffer_bytes is None:

@@ -77,7 +77,7 @@ class OwnAllocator(NamedTuple):
     """SGLang's own allocator of host pools: an anonymous mapping for each tensor.
 
     ``hugepage_bytes``: of SGLANG_HUGEPAGE_SIZE; None for regular pages. A tensor whose huge pages
-    are not there takes regular ones, with a line in the log
+    are missing takes regular ones, with a line in the log
     (mem_cache/storage/mmap/mmap_allocator.py, since 0.5.13).
     """
 

@@ -2,7 +2,7 @@
 
 An unknown flag or a value of another type ends the program before it does anything. The flags are
 data, ``data/mooncake_flags.txt``, which ``tools/write_mooncake_flags.py`` writes; the reading is
-gflags' (gflags.cc CommandLineFlagParser), with its own words.
+gflags' (gflags.cc CommandLineFlagParser), in gflags' words.
 """
 
 import re

@@ -1,7 +1,7 @@
 """SGLang's command line, read with the argument parser that the release itself builds.
 
-The arguments are data, see ``sglang_argument_tables``; the parser is argparse, as there, so that
-abbreviations are resolved and values refused in the same words.
+The arguments are data, see ``sglang_argument_tables``; the parser is argparse, as in SGLang, so
+that abbreviations are resolved and values refused in the same words.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from preflight.programs.sglang_argument_tables import (
 
 
 class SettingValue(NamedTuple):
-    """A value as its consumer reads it, with the origin; Unknown if an open variable is part of it.
+    """A value as its consumer reads it, with the origin; Unknown if an open variable is part.
 
     given: False for a default, or for an argument that the release lacks. written_as: the flag or
     variable of the value; "" if a file sets it or nobody does.
@@ -235,7 +235,7 @@ class _Stored(NamedTuple):
 
 
 class _Choices(list[Any]):
-    """Choices that hold for what a converter yields; an unknown value may be any of them."""
+    """Choices that hold for what a converter yields; an unknown value may be any choice."""
 
     def __contains__(self, item: object) -> bool:
         value = item.value if isinstance(item, _Given) else item

@@ -1,4 +1,4 @@
-"""How Mooncake reads its environment, as its C++ code does it, and the settings that come of it.
+"""How Mooncake reads its environment, as its C++ code does it, and the settings that follow.
 
 Each reader says what the library makes of a text, however surprising. Sources: Mooncake
 ``mooncake-store/include/utils.h`` (byte sizes), ``mooncake-store/src/client_service.cpp`` (leading

@@ -196,8 +196,8 @@ def feasible_hugepages(
 ) -> FeasiblePages:
     """Return the numbers of huge pages with which these pools start, all on huge pages.
 
-    memory: as read while ``current_pages`` of that size are reserved; each page more takes its
-    size from MemAvailable. least_pages: what the whole host needs of them. The cgroup's headroom
+    memory: as read while ``current_pages`` of that size are reserved; each page more takes its size
+    from MemAvailable. least_pages: what the whole host needs of that size. The cgroup's headroom
     does not change with the pool, for reserved pages are not charged to a memory cgroup.
     """
     asked = asked_bytes([each for pools in ranks_pools for each in pools], ranks, release)

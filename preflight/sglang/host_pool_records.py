@@ -34,7 +34,7 @@ class PoolRequest(NamedTuple):
     size_gb: ``--hicache-size``; 0 or less is unset. ratio: ``--hicache-ratio``, resolved.
     device_tokens: the L1 pool's tokens, ``--max-total-tokens`` where that binds; None if unknown.
     packed_drafts: one-layer NEXTN/MTP drafts that join the target's pool.
-    draft: an EAGLE or STANDALONE draft model with a pool of its own, sharded as the target.
+    draft: an EAGLE or STANDALONE draft model with a separate pool, sharded as the target.
     draft_item_bytes: one element of its cache; None takes ``kv_item_bytes``.
     raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
     """
@@ -205,7 +205,7 @@ class RowBytes(NamedTuple):
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
     """Return the row of one rank in each pipeline stage. Raises UnknownFactError if the model is
-    not known, or what this release stores of it."""
+    not known, or not what this release stores."""
     geometry = known(request.geometry)
     return tuple(_row(request, geometry, stage) for stage in range(request.pp))
 

@@ -4,9 +4,9 @@ Where a variable that is not set decides a number, there is no launch, and the r
 variable.
 
 To /dev/shm the first rank of a tensor-parallel group writes a ring buffer (24 MiB, a sparse file),
-and zeroes the flags at its end: one page. What else lies there depends on what only a start tells:
-the ring's chunks on what is sent, NCCL's segments on which GPUs reach each other, torch's on the
-model. Host pools do not: they are memfd or anonymous memory. Source: shm_broadcast.py
+and zeroes the flags at its end: one page. What else lies in /dev/shm depends on what only a start
+tells: the ring's chunks on what is sent, NCCL's segments on which GPUs reach each other, torch's on
+the model. Host pools do not: they are memfd or anonymous memory. Source: shm_broadcast.py
 ShmRingBuffer and parallel_state.py, 0.5.2 to 0.5.23.
 """
 
@@ -111,7 +111,7 @@ def own_allocator(
 ) -> OwnAllocator | None:
     """Return SGLang's own allocator of host pools; None if Mooncake's takes them.
 
-    Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to its own
+    Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to SGLang's
     (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
     asked for none before SGLang 0.5.17, and nothing did before 0.5.7 (memory_pool_host.py).
     """
@@ -167,7 +167,7 @@ def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
 
 
 class Ranks(NamedTuple):
-    """One process each, ``here`` of them on this host: node ``node_rank`` of ``nnodes``."""
+    """One process each, ``here`` on this host: node ``node_rank`` of ``nnodes``."""
 
     tp: int
     pp: int

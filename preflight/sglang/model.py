@@ -3,7 +3,7 @@ and the drafts of a server that drafts tokens: which host pools they bring, or j
 
 Well-known models are a table (``data/models.json``). An entry, under the model's published name:
 ``config``, the fields of its ``config.json`` that size the KV cache; ``source``, where they were
-read; where known, ``aliases``, and its weights: ``weights_bytes`` (with ``weights_source``), the
+read; if known, ``aliases``, and its weights: ``weights_bytes`` (with ``weights_source``), the
 number of its ``parameters``, or their ``billions`` where the name does not say them.
 """
 
@@ -60,7 +60,7 @@ _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
 
 
 class WellKnownModel(NamedTuple):
-    """``weights_bytes``: of a checkpoint under its own name; None if not known."""
+    """``weights_bytes``: of a checkpoint under the published name; None if not known."""
 
     name: str
     geometry: ModelGeometry
@@ -235,8 +235,8 @@ class Drafts(NamedTuple):
     """A server's draft models, as the host pools see them.
 
     algorithm: "" without speculative decoding. packed: the number of one-layer pools within the
-    target's. own: the model with a separate pool; Unknown, with the draft's name, if there may be
-    one; None without. model: as read, for weights and hidden states.
+    target's. own: the model with a separate pool; Unknown, with the draft's name, if the draft may
+    have one; None without. model: as read, for weights and hidden states.
     """
 
     algorithm: str = ""
@@ -287,7 +287,7 @@ def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
     """Return the drafts with a one-layer head for each runner. They are packed, or, before 0.5.18,
-    the first is a pool of its own."""
+    the first has a separate pool."""
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

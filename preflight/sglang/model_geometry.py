@@ -272,7 +272,7 @@ def _dtype_bytes(config: Mapping[str, object]) -> int:
 
 
 class ConfigError(Exception):
-    """A config that does not say what is asked of it; its text says what is missing."""
+    """A config that lacks a field, or has another than is understood; the text says which."""
 
 
 def layer_kinds(
