@@ -358,14 +358,8 @@ def _bound(process: LaunchProcess) -> str:
     if stores or process.kind is ProcessKind.STORE_SERVICE:
         word = process.command.environment.get("MOONCAKE_LOCAL_HOSTNAME")
         values.append("" if word is None or word.unresolved else word.text)
-    plain = (_plain(value) for value in values if isinstance(value, str))
-    return next(filter(None, plain), "")
-
-
-def _plain(value: str) -> str:
-    """Return the host of an address that one host alone has, or ""."""
-    host = split_address(value).host
-    return host if _is_host(host) else ""
+    hosts = (split_address(value).host for value in values if isinstance(value, str))
+    return next(filter(_is_host, hosts), "")
 
 
 def _is_host(text: str) -> bool:

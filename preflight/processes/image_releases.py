@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 from checks.base.regex import regex
+from preflight.base.program import data_file
 from preflight.consumers.consumer import Named
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Word
@@ -39,23 +41,14 @@ _PRODUCTS = {
     "vllm-openai-rocm": "vllm",
     "mooncake": "mooncake",
 }
-# Dynamo's release: the engines of its images, vLLM and SGLang. Source: its support matrix and
-# release artifacts (docs.nvidia.com/dynamo), as of 1.4.0.
-_DYNAMO = {
-    release: engines
-    for releases, engines in {
-        "0.6.0 0.6.1 0.6.1.post1": ("0.11.0", "0.5.3.post2"),
-        "0.7.0 0.7.0.post1 0.7.1": ("0.11.0", "0.5.4.post3"),
-        "0.8.0 0.8.1 0.8.1.post1 0.8.1.post2 0.8.1.post3": ("0.12.0", "0.5.6.post2"),
-        "0.9.0 0.9.1": ("0.14.1", "0.5.8"),
-        "1.0.0 1.0.1 1.0.2": ("0.16.0", "0.5.9"),
-        "1.1.0 1.1.1": ("0.19.0", "0.5.10.post1"),
-        "1.2.0 1.2.1": ("0.20.1", "0.5.11"),
-        "1.3.0 1.3.1": ("0.23.0", "0.5.14"),
-        "1.4.0": ("0.26.0", "0.5.16"),
-    }.items()
-    for release in releases.split()
-}
+
+
+@cache
+def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
+    """Return the releases of vLLM and SGLang by the release of Dynamo whose images have them."""
+    with open(data_file("dynamo_releases.txt"), encoding="ascii") as file:
+        rows = [line.split() for line in file if not line.startswith("#")]
+    return {release: (vllm, sglang) for vllm, sglang, *releases in rows for release in releases}
 
 
 def image_releases(image: str) -> Mapping[str, str]:
@@ -72,7 +65,9 @@ def image_releases(image: str) -> Mapping[str, str]:
         return {**tagged, _PRODUCTS[name]: release}
     if name.startswith("lmcache/"):
         return {**tagged, "lmcache": release}
-    vllm, sglang = ("", "") if _PREVIEW.search(image) else _DYNAMO.get(release, ("", ""))
+    vllm, sglang = (
+        ("", "") if _PREVIEW.search(image) else _engines_of_dynamo().get(release, ("", ""))
+    )
     engine = {"vllm": vllm} if name.endswith("vllm-runtime") else {"sglang": sglang}
     known = name.endswith(("vllm-runtime", "sglang-runtime")) and vllm
     return {"dynamo": release, **(engine if known else {})}
