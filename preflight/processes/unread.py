@@ -73,11 +73,16 @@ def name_rows() -> tuple[NameRow, ...]:
 
 
 @cache
+def _by_name() -> dict[tuple[str, str], NameRow]:
+    return {(row.kind, row.name): row for row in name_rows()}
+
+
+@cache
 def row_of(name_kind: str, name: str) -> NameRow | None:
     """Return the row of a name of this kind; None for one that is newer than the table."""
-    rows = [row for row in name_rows() if row.kind == name_kind]
-    exact_row = next((row for row in rows if row.name == name), None)
-    return exact_row or next((row for row in rows if fnmatchcase(name, row.name)), None)
+    patterns = (row for row in name_rows() if "*" in row.name and row.kind == name_kind)
+    exact_row = _by_name().get((name_kind, name))
+    return exact_row or next((row for row in patterns if fnmatchcase(name, row.name)), None)
 
 
 def without_row(name_kind: str, names: Iterable[str]) -> list[str]:
