@@ -169,22 +169,19 @@ def test_what_the_script_has_ended(text: str, turns: list[int]) -> None:
     assert found == turns
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "here"),
+@each_row(
+    ("text", "here"),
     [
-        ("tmux new-window", True),
-        ("screen -dmS a", True),
-        ("nsys profile", True),
-        ("zsh -c", True),
-        ("ip netns exec other", False),
-        ("ssh h1", False),
+        ("tmux new-window 'mooncake_client --port=1'", True),
+        ("screen -dmS a 'mooncake_client --port=1'", True),
+        ("nsys profile mooncake_client --port=1", True),
+        ("zsh -c 'mooncake_client --port=1'", True),
+        ("ip netns exec other mooncake_client --port=1", False),
+        ("ssh h1 'mooncake_client --port=1'", False),
     ],
 )
-def test_what_a_terminal_or_a_profiler_starts_is_on_the_host(wrapper: str, here: bool) -> None:
-    text = f"{wrapper} 'mooncake_client --master_server_address=127.0.0.1:50051'\n"
-    if wrapper.split()[0] in ("nsys", "ip"):
-        text = text.replace("'", "")
-    (client,) = [each for each in read(text, "a.sh") if each.kind is ProcessKind.CLIENT]
+def test_what_a_terminal_or_a_profiler_starts_is_on_the_host(text: str, here: bool) -> None:
+    (client,) = [each for each in read(text) if each.kind is ProcessKind.CLIENT]
     assert (place_of(client.command) == ()) is here
 
 

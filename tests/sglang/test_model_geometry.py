@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
-
-import pytest
 
 from checks.base.unknown import Unknown
 from preflight.sglang.model import WellKnownModel, _table, well_known_model
@@ -53,6 +52,16 @@ def geometry(config: dict[str, Any]) -> ModelGeometry:
 
 
 INDEX = {"index_topk": 2048, "index_head_dim": 128}
+SPARSE = {**DEEPSEEK, **INDEX}
+EVERY_4: dict[str, Any] = {"index_topk_freq": 4}
+SHARED_INDEX: tuple[tuple[dict[str, Any], Iterable[int]], ...] = (
+    ({}, range(12)),
+    (EVERY_4, (0, 1, 5, 9)),
+    ({**EVERY_4, "index_skip_topk_offset": 3}, (0, 1, 2, 6, 10)),
+    ({"index_topk_pattern": "FSSFSS"}, (0, 3, 6, 7, 8, 9, 10, 11)),
+    ({**EVERY_4, "index_topk_pattern": "FS" * 6}, (0, 2, 4, 6, 8, 10)),
+    ({**EVERY_4, "indexer_types": ["full", "shared"]}, (0, *range(2, 12))),
+)
 FULL, SLIDING, LINEAR = LayerKind
 QWEN2 = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -103,6 +112,11 @@ def by_modelopt(**scheme: object) -> dict[str, object]:
             DEEPSEEK,
             {**INDEX, "architectures": ["DeepseekV32ForCausalLM"]},
             {"index_layers": tuple(range(61)), "index_head_dim": 128},
+        ),
+        # Layers that share an index, by hand as dsa_layer_skips_topk of 0.5.23 says.
+        *(
+            (SPARSE, {"num_hidden_layers": 12, **fields}, {"index_layers": tuple(layers)})
+            for fields, layers in SHARED_INDEX
         ),
         (GPT_OSS, {}, {"layers": (SLIDING, FULL) * 2, "sliding": Heads(8, 64, 64)}),
         # A window that is declared changes nothing by itself.
@@ -160,6 +174,15 @@ def test_linear_states_of_a_shape_that_is_not_derivable() -> None:
 @each_row(
     ("change", "word"),
     [
+        *(
+            ({**SPARSE, "index_topk_freq": 4, name: value}, name)
+            for name, value in (
+                ("cli_factor", 2),
+                ("index_topk_freq", 0),
+                ("index_skip_topk_offset", 0),
+                ("indexer_types", 3),
+            )
+        ),
         ({"architectures": None}, "architectures"),
         ({"num_hidden_layers": None}, "has no num_hidden_layers"),
         ({"num_hidden_layers": 10**9}, "not a whole number from 1 to 4096"),
@@ -179,41 +202,6 @@ def test_what_is_not_understood_is_unknown(change: dict[str, Any], word: str) ->
     found = geometry_from_config({**QWEN3_8B, **change}, "model")
     assert isinstance(found, Unknown)
     assert word in found.reason
-
-
-@pytest.mark.parametrize(
-    ("fields", "layers"),
-    [
-        ({}, range(12)),
-        ({"index_topk_freq": 4}, (0, 1, 5, 9)),
-        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, (0, 1, 2, 6, 10)),
-        ({"index_topk_pattern": "FSSFSS"}, (0, 3, 6, 7, 8, 9, 10, 11)),
-        ({"index_topk_pattern": "FS" * 6, "index_topk_freq": 4}, (0, 2, 4, 6, 8, 10)),
-        ({"indexer_types": ["full", "shared"], "index_topk_freq": 4}, (0, *range(2, 12))),
-    ],
-)
-def test_layers_that_share_an_index(fields: dict[str, Any], layers: tuple[int, ...]) -> None:
-    """As dsa_layer_skips_topk of 0.5.23 says for these fields, by hand."""
-    config = {**DEEPSEEK, "num_hidden_layers": 12, "index_topk": 2048, "index_head_dim": 128}
-    found = geometry_from_config({**config, **fields}, "model")
-    assert isinstance(found, ModelGeometry)
-    assert found.index_layers == tuple(layers)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"cli_factor": 2},
-        {"index_topk_freq": 0},
-        {"index_skip_topk_offset": 0},
-        {"indexer_types": 3},
-    ],
-)
-def test_index_layers_that_are_not_understood(fields: dict[str, Any]) -> None:
-    config = {**DEEPSEEK, "index_topk": 2048, "index_head_dim": 128, "index_topk_freq": 4}
-    found = geometry_from_config({**config, **fields}, "model")
-    assert isinstance(found, Unknown)
-    assert next(iter(fields)) in found.reason
 
 
 @each_row("name", {title for title, _ in _table().values()})
