@@ -52,7 +52,7 @@ def apply(
     of this program; 77 not permitted: the commands are printed instead.
     """
     from preflight.base.usage_error import UsageError
-    from preflight.settings.apply_plan import (
+    from preflight.settings.apply import (
         Account,
         Consent,
         apply_object,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1
 from preflight.base.one_line import clean
-from preflight.check.rails import Rail
+from preflight.check.machine import Rail
 from preflight.check.report import fold as fold_words
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import in_order

@@ -19,9 +19,9 @@ from preflight.logs.search import (
     Search,
     UnknownText,
     blocks,
+    parts,
     speaker_of,
 )
-from preflight.logs.streams import parts
 from preflight.render.plain_data import fields
 from preflight.sglang.admission_gate import RESERVE_BYTES
 

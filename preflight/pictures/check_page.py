@@ -37,7 +37,7 @@ from preflight.render.html_page import (
     tick,
 )
 from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.topology.build import topology_of
+from preflight.topology.answer import topology_of
 
 # What the pictures are drawn from, whatever was checked.
 PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from checks.base.units import format_bytes
 from preflight.check.report import fold
 from preflight.render.html_page import Html, element, join, table
-from preflight.topology.build import Topology, TopologyDevice
+from preflight.topology.answer import Topology, TopologyDevice
 
 # As nvidia-smi topo -m calls them, the nearest first.
 LEVELS = {

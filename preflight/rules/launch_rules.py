@@ -11,7 +11,6 @@ from preflight.rules import (
     devices,
     hicache,
     memory,
-    offload,
     programs,
     store,
     tier_use,
@@ -19,8 +18,10 @@ from preflight.rules import (
 )
 from preflight.rules.rules import Rule, RuleFinding, Severity, Versions
 
-_TOPICS = (hicache, store, devices, variables, offload, tier_use, programs, memory, consumers)
-RULE_SETS = tuple(topic.RULES for topic in _TOPICS)
+RULE_SETS = (
+    *(hicache.RULES, store.RULES, devices.RULES, variables.RULES, tier_use.OFFLOAD, tier_use.RULES),
+    *(programs.RULES, memory.RULES, consumers.RULES),
+)
 RULES: dict[str, Rule] = {id_: rule for rules in RULE_SETS for id_, rule in rules.page.items()}
 _WORST_FIRST = tuple(Severity)  # in the order in which they are declared
 

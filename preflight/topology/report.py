@@ -14,8 +14,15 @@ from preflight.base.envelope import finding_object
 from preflight.base.one_line import clean, shortened
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import can_encode, headed, wrapped
-from preflight.topology.answer import Engine, MooncakeView, TopologyAnswer
-from preflight.topology.build import Topology, TopologyDevice, TopologyNode, natural
+from preflight.topology.answer import (
+    Engine,
+    MooncakeView,
+    Topology,
+    TopologyAnswer,
+    TopologyDevice,
+    TopologyNode,
+    natural,
+)
 
 COLOURS = {Status.FAIL: "red", Status.UNKNOWN: "magenta", Status.WARN: "yellow"}
 # Wide enough for the matrix of eight NICs, and what most terminals have.

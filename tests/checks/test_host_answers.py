@@ -20,8 +20,7 @@ from checks.run.facts import read_facts
 from checks.system.facts import read_system
 from preflight.cli.main import run
 from preflight.sizing.chosen_releases import choose_mooncake
-from preflight.topology.answer import TOPICS, notes, views_of
-from preflight.topology.build import topology_of
+from preflight.topology.answer import TOPICS, notes, topology_of, views_of
 from tests.builders.synthetic import (
     GIB,
     MIB,

@@ -18,7 +18,7 @@ from preflight.pictures.memory_figures import Locked, locked_figure, memory_figu
 from preflight.pictures.memory_map import Bar, BarPart, MemoryMap, MemoryPlace
 from preflight.pictures.topology_figure import nearest, topology_figure
 from preflight.render.html_page import Html, escape
-from preflight.topology.build import Topology, TopologyDevice, TopologyNode
+from preflight.topology.answer import Topology, TopologyDevice, TopologyNode
 from tests.pictures.markup import Markup, faults
 from tests.pictures.test_html_page import ANY_TEXT
 

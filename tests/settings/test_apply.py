@@ -23,13 +23,31 @@ from checks.run.facts import read_facts
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
-from preflight.settings.apply import COMPACT, ApplyStep, carry_out, difference, steps_of
-from preflight.settings.apply_plan import Consent, Machine, apply_plan, undo_changes
+from preflight.settings.apply import (
+    COMPACT,
+    ApplyStep,
+    Consent,
+    Machine,
+    apply_plan,
+    carry_out,
+    difference,
+    steps_of,
+    undo_changes,
+)
 from preflight.settings.commands import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE, header
 from preflight.settings.plan import kept_settings, plan, plan_of
 from preflight.settings.records import Gap, Plan
-from preflight.settings.undo import BOOT_ID, SCHEMA, Entry, Journal, boot_id, state_folder, undo
-from preflight.settings.writer import PART, Writer
+from preflight.settings.undo import (
+    BOOT_ID,
+    PART,
+    SCHEMA,
+    Entry,
+    Journal,
+    Writer,
+    boot_id,
+    state_folder,
+    undo,
+)
 from tests.builders.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
 from tests.builders.synthetic import GIB, MIB, build_host, gpu_host, plain_host
 from tests.checks.test_synthetic import NICS, script
@@ -639,7 +657,7 @@ def _crash(found: tuple[ApplyStep, ...], journal: Journal, on: Machine) -> None:
     from preflight.settings import apply
 
     for step in found:
-        apply._carry_out(step, journal, on.writer, on.root, boot_id(on.root))
+        apply._make(step, journal, on.writer, on.root, boot_id(on.root))
 
 
 def test_one_apply_at_a_time(host: Path, capsys: Out) -> None:

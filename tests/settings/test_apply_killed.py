@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from preflight.settings.apply_plan import undo_changes
+from preflight.settings.apply import undo_changes
 from preflight.settings.commands import LIMITS_FILE, SYSCTL_FILE
-from preflight.settings.writer import Writer
+from preflight.settings.undo import Writer
 from tests.builders.examples import some
 from tests.settings.test_apply import MEMLOCK, YES, applied, host, machine, planned
 

@@ -14,10 +14,10 @@ from checks.base.root import Root
 from checks.hugetlb.pool_checks import CHECKS
 from checks.run.facts import read_facts
 from checks.run.runner import judge
-from preflight.settings.apply_plan import Consent, Machine, apply_plan, undo_changes
+from preflight.settings.apply import Consent, Machine, apply_plan, undo_changes
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan
-from preflight.settings.writer import Writer
+from preflight.settings.undo import Writer
 from tests.builders.plans import anywhere, launch, on_nodes, rank
 
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")

@@ -20,8 +20,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import CALLS_FILE
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
-from preflight.topology.answer import named
-from preflight.topology.build import Topology, TopologyDevice, TopologyNode, natural
+from preflight.topology.answer import Topology, TopologyDevice, TopologyNode, named, natural
 from preflight.topology.report import ASCII, LINES, box, boxes, chunks, matrix
 from tests.builders.synthetic import (
     PATIENCE_SECONDS,

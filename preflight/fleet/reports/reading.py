@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.check.machine import LaunchShare
-from preflight.check.rails import Rail
+from preflight.check.machine import LaunchShare, Rail
 from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decoded, short
 from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.reports.rows import (

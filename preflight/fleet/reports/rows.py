@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.envelope import finding_object
-from preflight.check.machine import LaunchShare
-from preflight.check.rails import Rail
+from preflight.check.machine import LaunchShare, Rail
 from preflight.check.report import EXIT_CODES as OF_STATUS
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import fold

@@ -39,18 +39,18 @@ _PAGES, _CONTAINER = ("pages",), ("devices", "environment")
 _POD = (*_PAGES, "memory", *_CONTAINER)
 FORMATS: dict[str, PlanFormat] = {
     "text": PlanFormat("for people", "text.text"),
-    "sysctl": PlanFormat("drop-in of sysctl.d", "kernel.sysctl", _PAGES, takes_pages="now"),
-    "sysfs": PlanFormat("systemd unit that sets pools", "kernel.sysfs", _PAGES, True, "now"),
-    "cmdline": PlanFormat("kernel command line", "kernel.cmdline", _PAGES, True, "boot"),
-    "limits": PlanFormat("drop-in of limits.d", "limits.limits"),
-    "systemd": PlanFormat("drop-in of the unit that starts it", "limits.systemd"),
-    "containerd": PlanFormat("drop-in of containerd.service", "limits.containerd"),
+    "sysctl": PlanFormat("drop-in of sysctl.d", "host.sysctl", _PAGES, takes_pages="now"),
+    "sysfs": PlanFormat("systemd unit that sets pools", "host.sysfs", _PAGES, True, "now"),
+    "cmdline": PlanFormat("kernel command line", "host.cmdline", _PAGES, True, "boot"),
+    "limits": PlanFormat("drop-in of limits.d", "host.limits"),
+    "systemd": PlanFormat("drop-in of the unit that starts it", "host.systemd"),
+    "containerd": PlanFormat("drop-in of containerd.service", "host.containerd"),
     "docker": PlanFormat("options of docker run", "containers.docker", _CONTAINER, True),
     "compose": PlanFormat("compose file to merge", "containers.compose", _CONTAINER, True),
-    "k8s": PlanFormat("strategic-merge patch of a Pod", "kubernetes.kubernetes", _POD, True),
-    "ansible": PlanFormat("playbook of Ansible", "ansible.ansible", _PAGES, takes_pages="now"),
-    "env": PlanFormat("env file of docker or systemd", "environment.env", ("environment",), True),
-    "shell": PlanFormat("exports", "environment.shell", ("environment",), True),
+    "k8s": PlanFormat("strategic-merge patch of a Pod", "containers.kubernetes", _POD, True),
+    "ansible": PlanFormat("playbook of Ansible", "host.ansible", _PAGES, takes_pages="now"),
+    "env": PlanFormat("env file of docker or systemd", "containers.env", ("environment",), True),
+    "shell": PlanFormat("exports", "containers.shell", ("environment",), True),
     "json": PlanFormat("one object", ""),
 }
 

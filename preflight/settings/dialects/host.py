@@ -1,6 +1,8 @@
-"""The kernel's settings of a plan: a drop-in of sysctl.d, a unit for single nodes, a boot line."""
+"""What a plan sets on a host: sysctl, units, boot line, limits; and a playbook of all of it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from checks.base.finding import Kind
 from checks.base.units import format_bytes, kernel_size
@@ -12,16 +14,22 @@ from checks.hugetlb.boot import (
     pages_after_boot,
     shares_after_boot,
 )
+from checks.limits.runtimes import RUNTIME_UNITS
 from preflight.base.shell import is_hidden
 from preflight.settings.commands import (
+    CONTAINERD,
+    LIMITS_FILE,
+    NOT_OF_A_CONTAINER,
     NR_HUGEPAGES,
     ORDERS,
     SYSCTL_FILE,
     UNIT_FILE,
     UNIT_NAME,
+    drop_in,
     header,
+    limit_line,
 )
-from preflight.settings.dialects import ArtefactNames, Rendering
+from preflight.settings.dialects import DEFAULT_SERVICE, ArtefactNames, Rendering
 from preflight.settings.records import Plan, PoolTarget
 
 # kernel-parameters.txt: hugepages=<node>:<pages> since 5.16.
@@ -187,3 +195,176 @@ def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
     shares = {**dict.fromkeys(every, 0), **booted}
     counts = {numa_node: max(mine.get(numa_node, 0), shares[numa_node]) for numa_node in every}
     return ",".join(f"{numa_node}:{pages}" for numa_node, pages in counts.items() if pages)
+
+
+# limits.conf(5): sizes are in KiB, the others as the kernel counts them.
+_KIB_LIMITS = ("memlock", "as", "data", "fsize", "stack")
+_NOTHING = "the plan has no limit to set"
+
+
+def ulimits(plan: Plan) -> dict[str, str]:
+    """Return the limits of the launch's own processes by name: bytes, a count, or ``unlimited``."""
+    return {limit.name: limit.wanted for limit in plan.of(Kind.ULIMIT) if not limit.unit}
+
+
+def host_limits(plan: Plan) -> dict[str, str]:
+    """Return the limits of logins and units; no number if a container's limit is unknown."""
+    limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
+    return {
+        limit.name: limit.wanted
+        for limit in limits
+        if limit.now or not limit.described_by or limit.wanted == "unlimited"
+    }
+
+
+def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
+    """Return the limits that an engine takes with --ulimit, and a note on each other limit."""
+    limits = ulimits(plan)
+    notes = [
+        f"no container engine knows --ulimit {name}: a container inherits it from its "
+        "daemon (plan --format systemd writes it for the daemon's unit)"
+        for name in NOT_OF_A_CONTAINER
+        if name in limits
+    ]
+    return {n: value for n, value in limits.items() if n not in NOT_OF_A_CONTAINER}, notes
+
+
+def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return the limits of units: ``{"docker.service": {"memlock": "unlimited"}}``."""
+    by_unit: dict[str, dict[str, str]] = {}
+    for setting in plan.of(Kind.ULIMIT):
+        if setting.unit:
+            by_unit.setdefault(setting.unit, {})[setting.name] = setting.wanted
+    return by_unit
+
+
+def limits(plan: Plan, names: ArtefactNames) -> Rendering:
+    """Return rows for every user; ``*`` does not mean root (limits.conf(5))."""
+    rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
+    if not rows:
+        return Rendering("", (_NOTHING,))
+    note = f"write it to {LIMITS_FILE}; it counts from the next login on, and not in services"
+    return Rendering("\n".join([header(plan.source, LIMITS_FILE), *rows]), (note,))
+
+
+def pam_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Return ``(domain, limit, value)`` of each row, in the units of limits.conf(5)."""
+    limits = host_limits(plan).items()
+    return [(who, name, _pam(name, value)) for name, value in limits for who in ("*", "root")]
+
+
+def _pam(name: str, value: str) -> str:
+    if name not in _KIB_LIMITS or not value.isdecimal():
+        return value
+    return str(-(-int(value) // 1024))
+
+
+def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
+    """Return a drop-in for the unit that starts the server, whatever that is called."""
+    limits = host_limits(plan)
+    for unit in unit_limits(plan).values():
+        limits = {**unit, **limits}
+    units = list(unit_limits(plan))
+    own_units = [unit for unit in units if unit.removesuffix(".service") not in RUNTIME_UNITS]
+    target = f"{(names.service or DEFAULT_SERVICE).removesuffix('.service')}.service"
+    if not names.service and own_units:  # the launch is a unit itself
+        target = own_units[0]
+    path = drop_in(target)
+    others = ", ".join(unit for unit in units if unit != target)
+    which = f" (and for {others})" if others else ""
+    note = f"write it to {path}{which}, then: sudo systemctl daemon-reload, and restart the unit"
+    return _unit(plan, path, limits, note)
+
+
+def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
+    """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
+    limits = {**unit_limits(plan).get(CONTAINERD, {}), **host_limits(plan)}
+    note = (
+        f"write it to {drop_in(CONTAINERD)}, then: sudo systemctl daemon-reload; "
+        "sudo systemctl restart containerd; pods that run keep their old limits"
+    )
+    return _unit(plan, drop_in(CONTAINERD), limits, note)
+
+
+def of_unit(plan: Plan, unit: str) -> Rendering:
+    """Return the drop-in of one unit that hands limits on."""
+    path = drop_in(unit)
+    return _unit(plan, path, unit_limits(plan)[unit], f"restart {unit} to put it in force")
+
+
+def _unit(plan: Plan, path: str, limits: dict[str, str], note: str) -> Rendering:
+    if not limits:
+        return Rendering("", (_NOTHING,))
+    rows = [limit_line(name, value) for name, value in sorted(limits.items())]
+    return Rendering("\n".join([header(plan.source, path), "[Service]", *rows]), (note,))
+
+
+_COLLECTIONS = "ansible.posix and community.general"
+
+
+class _Plain(str):
+    """A text that Ansible takes as it stands: ``!unsafe`` keeps it from being a template."""
+
+
+def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
+    """Return a playbook of kernel settings, pools, limits and modules; nothing of containers."""
+    import yaml
+
+    tasks, notes = _tasks(plan)
+    if not tasks:
+        return Rendering("", (*notes, "the plan has nothing that a playbook sets"))
+    play = {"name": "Hosts of a launch", "hosts": "all", "become": True, "tasks": tasks}
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    dumper.add_representer(_Plain, lambda to, text: to.represent_scalar("!unsafe", str(text)))
+    text: str = yaml.dump([play], Dumper=dumper, sort_keys=False, width=1000, allow_unicode=False)
+    notes.append(f"it uses the collections {_COLLECTIONS}")
+    first = header(plan.source, "ansible-playbook -i HOSTS FILE")
+    return Rendering(f"{first}\n{text.rstrip()}", tuple(notes))
+
+
+def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the tasks of a playbook, and notes on settings left to the user."""
+    values, notes = sysctl_values(plan)
+    tasks = []
+    for name, value in values.items():
+        row = {"name": name, "value": value, "sysctl_file": SYSCTL_FILE, "sysctl_set": True}
+        tasks.append(_task(f"Set {name}", "ansible.posix.sysctl", **row))
+    if needs_unit(plan):
+        notes = [note for note in notes if "--format sysfs" not in note]
+        tasks += _file(UNIT_FILE, sysfs(plan, ArtefactNames()).text)
+        title, module = f"Start {UNIT_NAME} now and at each boot", "ansible.builtin.systemd_service"
+        row = {"name": UNIT_NAME, "state": "restarted", "enabled": True, "daemon_reload": True}
+        tasks.append(_task(title, module, **row))
+    for domain, name, value in pam_rows(plan):
+        row = {"domain": domain, "limit_type": "-", "limit_item": name, "value": value}
+        title, module = f"Limit {name} of {domain}", "community.general.pam_limits"
+        tasks.append(_task(title, module, **row, dest=LIMITS_FILE))
+    for unit in sorted(unit_limits(plan)):
+        tasks += _file(drop_in(unit), of_unit(plan, unit).text)
+        notes.append(f"restart {unit} when its processes may end: the playbook does not restart it")
+    for loaded in plan.of(Kind.MODULE):
+        row = {"name": loaded.name, "params": loaded.wanted, "persistent": "present"}
+        tasks.append(_task(f"Load {loaded.name}", "community.general.modprobe", **row))
+    return tasks, notes
+
+
+def _file(path: str, content: str) -> list[dict[str, Any]]:
+    """Return the tasks that write a file and make its folder."""
+    folder = path.rpartition("/")[0]
+    return [
+        _task(f"Make {folder}", "ansible.builtin.file", path=folder, state="directory"),
+        _task(
+            f"Write {path}", "ansible.builtin.copy", dest=path, content=f"{content}\n", mode="0644"
+        ),
+    ]
+
+
+def _task(title: str, module: str, /, **options: Any) -> dict[str, Any]:
+    """Return a task, in which no text of a host or a launch is a template."""
+    plain = {key: _plain(value) for key, value in options.items()}
+    return {"name": _plain(title), module: plain}
+
+
+def _plain(value: Any) -> Any:
+    braces = isinstance(value, str) and "{" in value
+    return _Plain(value) if braces else value
