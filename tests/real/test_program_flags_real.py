@@ -13,7 +13,7 @@ from checks.software import calls
 from checks.software.facts import _build_ids
 from preflight.programs.mooncake_flags import Flag, flag_table, flags_of
 from tests.real.conftest import Wheel
-from tests.rules.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
+from tests.rules.test_rules_programs import FLAG_EXAMPLES, REFUSED, UNKNOWN
 
 pytestmark = pytest.mark.real
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 RELEASES = flag_table().releases
 WRONG = [
     line
-    for example in EXAMPLES
+    for example in FLAG_EXAMPLES
     for line in example.wrong
     if example.id in (REFUSED, UNKNOWN) and isinstance(line, str)
 ]

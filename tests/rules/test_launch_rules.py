@@ -8,45 +8,39 @@ from pathlib import Path
 from preflight.rules.launch_rules import RULE_SETS, RULES, findings
 from preflight.rules.rules import Severity, read_page
 from tests.builders.launch_text import STORE, understood
+from tests.builders.rule_examples import Example, prove
 from tests.paths import ROOT
 from tests.rules import (
-    test_rules_allocator,
-    test_rules_ascend,
     test_rules_consumers,
     test_rules_devices,
-    test_rules_flags,
     test_rules_hicache,
     test_rules_memory,
-    test_rules_offload,
-    test_rules_processes,
+    test_rules_programs,
     test_rules_store,
     test_rules_tier_use,
-    test_rules_transfer,
     test_rules_variables,
 )
-from tests.rules.test_consumer_traps import TRAPS
+from tests.rules.test_rules_consumers import TRAPS
 from tests.tables import each_row
 
 RULES_FOLDER = ROOT / "preflight/rules"
 ITEMS = ["what follows", "what to do", "read or seen in"]
-SHOWN = (
-    test_rules_store.EXAMPLES,
-    test_rules_hicache.EXAMPLES,
-    test_rules_devices.EXAMPLES,
-    test_rules_variables.EXAMPLES,
-    test_rules_offload.EXAMPLES,
-    test_rules_processes.EXAMPLES,
-    test_rules_flags.EXAMPLES,
-    test_rules_allocator.EXAMPLES,
-    test_rules_transfer.EXAMPLES,
-    test_rules_ascend.EXAMPLES,
-    test_rules_consumers.EXAMPLES,
+EXAMPLES: tuple[Example, ...] = (
+    *(*test_rules_store.EXAMPLES, *test_rules_hicache.EXAMPLES, *test_rules_devices.EXAMPLES),
+    *(*test_rules_variables.EXAMPLES, *test_rules_programs.EXAMPLES),
+    *(*test_rules_consumers.EXAMPLES, *test_rules_tier_use.EXAMPLES),
 )
+
+
+@each_row("example", EXAMPLES)
+def test_a_rule_finds_what_it_declares(example: Example) -> None:
+    """It speaks of the wrong launch, and is silent where the same launch is written right."""
+    prove(example)
 
 
 def test_every_rule_has_an_example() -> None:
     """No rule is declared whose finding was never seen."""
-    shown = {example.id for examples in SHOWN for example in examples}
+    shown = {example.id for example in EXAMPLES}
     shown |= {example.id for example in test_rules_memory.EXAMPLES}
     shown |= set().union(*test_rules_tier_use.SILENT.values()) | test_rules_tier_use.BY_RELEASE
     shown |= {trap.id for trap in TRAPS if trap.id in RULES}  # others are checks

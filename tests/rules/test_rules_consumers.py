@@ -1,45 +1,354 @@
-"""Rules about the engines beside SGLang: an example of each, and the same launch written right."""
+"""Every trap that is known of other engines on the store: which rule or check says it, and when.
+
+A row: the trap, a launch that has it, the id that says it, words of what is said, and the same
+launch without the trap, in which that id says nothing of it. Sources: vLLM 0.33.0, LMCache 0.5.6,
+ai-dynamo 1.6.1.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from checks.base.unknown import Unknown
+from preflight.judging.launch_checks import key_findings
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Reading
 from preflight.processes.processes import understand
 from preflight.processes.unread import unread
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import process
-from tests.builders.rule_examples import Example, name_of, prove
+from tests.builders.rule_examples import Example
+from tests.processes.test_unread import sized
 from tests.tables import each_row
 
-BY_ASSUMED = "consumer-refused-by-assumed"
-FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
+MASTER = "10.0.0.1:50051"
+P2P = {"metadata_server": "P2PHANDSHAKE", "master_server_address": MASTER}
 
 
-def connector(name: str, **extra: object) -> str:
-    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
-    return f"vllm serve m --kv-transfer-config '{json.dumps(config)}'"
+def vllm(name: str, words: str = "", role: str | None = "kv_both", **extra: Any) -> str:
+    config = {"kv_connector": name, "kv_connector_extra_config": extra}
+    config |= {} if role is None else {"kv_role": role}
+    return f"vllm serve m {words} --kv-transfer-config '{json.dumps(config)}'"
 
 
-def store(**more: object) -> dict[str, str]:
-    base = {"metadata_server": "P2PHANDSHAKE", "master_server_address": "10.0.0.1:50051"}
-    return {"mc.json": json.dumps({**base, **more})}
+def lmcache(**extra: Any) -> str:
+    given = {"local_hostname": "a", "metadata_server": "P2PHANDSHAKE", **extra}
+    values: dict[str, Any] = {
+        "lmcache.remote_url": "mooncakestore://a:1",
+        "lmcache.extra_config": given,
+    }
+    return vllm("LMCacheConnectorV1", **values)
 
 
-STORE = connector("MooncakeStoreConnector")
-NO_ROLE = json.dumps({"kv_connector": "MooncakeConnector"})
-NO_ROLE_LINE = f"vllm serve m --kv-transfer-config '{NO_ROLE}'"
-ROLE_GIVEN = json.dumps({"kv_connector": "MooncakeConnector", "kv_role": "kv_both"})
-POOL = connector("OffloadingConnector", cpu_bytes_to_use=1 << 30)
+def kvbm(cpu: str, words: str = "") -> str:
+    return f"DYN_KVBM_CPU_CACHE_GB={cpu} " + vllm("DynamoConnector", words)
 
-LMCACHE = "vllm serve m --kv-transfer-config " + repr(
-    json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"})
+
+def engine(words: str, **extra: Any) -> str:
+    """LMCache's store in an engine that has these words and variables in front."""
+    return f"{words} {lmcache(mooncake_master_server_addr=MASTER, **extra)}"
+
+
+DYNAMO = (
+    "docker run -e DYN_KVBM_CPU_CACHE_GB nvcr.io/nvidia/ai-dynamo/vllm-runtime:{} "
+    "python3 -m dynamo.vllm --model m"
 )
+FILE = "MOONCAKE_CONFIG_PATH=mc.json "
+STORE = FILE + vllm("MooncakeStoreConnector")
+POOL = vllm("OffloadingConnector", cpu_bytes_to_use=1 << 30)
+LM = lmcache(mooncake_master_server_addr=MASTER)
+SERVICE = (
+    f"MOONCAKE_MASTER={MASTER} MOONCAKE_LOCAL_HOSTNAME=a MOONCAKE_TE_META_DATA_SERVER={{}} "
+    "python3 -m mooncake.mooncake_store_service"
+)
+SGLANG = (
+    f"MOONCAKE_MASTER={MASTER} python3 -m sglang.launch_server --model-path m --page-size 64 "
+    "--enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake"
+)
+NO_ROLE = {"kv_connector": "MooncakeConnector"}
+ROLE = {**NO_ROLE, "kv_role": "kv_both"}
+ENGINE_ID = (
+    "vllm serve m --port {} --kv-transfer-config "
+    """'{{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "engine_id": "e"}}'"""
+)
+LMC_SERVER = "lmcache server {} --eviction-policy LRU"
+REPLACED = "--kv-offloading-size takes its place"
+
+
+class Trap(NamedTuple):
+    trap: str
+    id: str
+    says: str
+    launch: str | tuple[str, ...] = ""
+    right: str | tuple[str, ...] = ""
+    file: Mapping[str, Any] = P2P
+    right_file: Mapping[str, Any] = P2P
+
+    def of(self, launch: str | tuple[str, ...], right: str | tuple[str, ...]) -> Trap:
+        return self._replace(launch=launch, right=right)
+
+
+def of_file(
+    trap: str,
+    key: str,
+    value: Any,
+    says: str,
+    id_: str = "consumer-refused",
+    line: str = STORE,
+    right: Any = None,
+) -> Trap:
+    """A trap of one key of the store's file; right: what mends it, None for leaving it out."""
+    fixed = P2P if right is None else {**P2P, key: right}
+    return Trap(trap, id_, says, line, line, {**P2P, key: value}, fixed)
+
+
+BY_ASSUMED = "consumer-refused-by-assumed"
+REFUSED, MISREAD, IGNORED = "consumer-refused", "consumer-misread", "consumer-ignored"
+READ_APART = "store-file-read-differently"
+# Of one key of the store's file, by the id that says the trap: the key, its value, what is said,
+# and the value that mends it, None for leaving it out.
+FILE_TRAPS: dict[str, tuple[tuple[str, str, Any, str, Any], ...]] = {
+    IGNORED: (
+        ("local_hostname of the file is never read", "local_hostname", "a", "no such key", None),
+    ),
+    BY_ASSUMED: (
+        ("4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", "4GB"),
+        ("null as a size", "global_segment_size", None, "TypeError", 1 << 30),
+        ("no segment, embedded", "global_segment_size", 0, "embedded mode requires", 1 << 30),
+        (
+            "a segment of a standalone store",
+            "mode",
+            "standalone-store",
+            "standalone-store mode requires",
+            None,
+        ),
+        ("no local buffer", "local_buffer_size", 0, "local_buffer_size must be > 0", 1 << 30),
+    ),
+    REFUSED: (
+        ("a negative size", "global_segment_size", -5, "incompatible function arguments", 1 << 30),
+        ("a size of true is one byte", "global_segment_size", True, "is 1 bytes", 1 << 30),
+        ("a protocol that is none", "protocol", "rmda", "is not one that Mooncake has", "rdma"),
+        ("no metadata server", "metadata_server", "", "metadata_server is empty", "P2PHANDSHAKE"),
+    ),
+    MISREAD: (("the text false is true", "enable_offload", "false", "counts as true", False),),
+    "device-name-syntax": (
+        ("a device with NCCL's port", "device_name", "mlx5_0:1", "NCCL's spelling", "mlx5_0"),
+        (
+            "Mooncake takes a device that is named twice once",
+            "device_name",
+            "mlx5_0,mlx5_0:1",
+            "NCCL's spelling",
+            "mlx5_0,mlx5_0",
+        ),
+    ),
+}
+TRAPS = (
+    # 1. vLLM
+    Trap("kv_role is left out", REFUSED, "Please specify kv_role").of(
+        vllm("MooncakeConnector", role=None), vllm("MooncakeConnector")
+    ),
+    Trap("a child's kv_role is left out", REFUSED, "Please specify kv_role").of(
+        vllm("MultiConnector", connectors=[NO_ROLE]), vllm("MultiConnector", connectors=[ROLE])
+    ),
+    Trap(
+        "a child has an engine_id", BY_ASSUMED, "multiple values for keyword argument 'engine_id'"
+    ).of(
+        vllm("MultiConnector", connectors=[{**ROLE, "engine_id": "e"}]),
+        vllm("MultiConnector", connectors=[ROLE]),
+    ),
+    Trap("no file of the store is named", REFUSED, "'MOONCAKE_CONFIG_PATH' is not set").of(
+        vllm("MooncakeStoreConnector"), STORE
+    ),
+    Trap(
+        "the store's variables are never read",
+        IGNORED,
+        "MooncakeStoreConnector reads mc.json alone",
+    ).of(f"MOONCAKE_GLOBAL_SEGMENT_SIZE=8gb {STORE}", STORE),
+    Trap(
+        "a device of a transfer engine has a port; one that is named twice is taken once",
+        "device-name-syntax",
+        "NCCL's spelling",
+    ).of(
+        vllm("MooncakeConnector", device_name="a,a:1"), vllm("MooncakeConnector", device_name="a,a")
+    ),
+    Trap("--kv-offloading-size replaces the connector", IGNORED, REPLACED).of(
+        f"{STORE} --kv-offloading-size 1", STORE
+    ),
+    Trap("LMCache decides the size", IGNORED, "its LMCache server decides the size").of(
+        f"{POOL} --kv-offloading-size 1 --kv-offloading-backend lmcache", POOL
+    ),
+    Trap("a CPU pool without a size", BY_ASSUMED, "cpu_bytes_to_use must be specified").of(
+        vllm("OffloadingConnector"), POOL
+    ),
+    Trap(
+        "two instances look up through one socket",
+        "lookup-socket-shared",
+        "/tmp/lookup_rpc_port_0_host_<host>_dp_rank0",
+    ).of(
+        (f"{STORE} --port 1", f"{STORE} --port 2"),
+        (f"{STORE} --port 1", FILE + vllm("MooncakeStoreConnector", "--port 2", lookup_rpc_port=1)),
+    ),
+    Trap(
+        "a reset empties the store for all",
+        "store-reset-shared",
+        f"can empty the store of {MASTER}",
+    ).of((f"VLLM_SERVER_DEV_MODE=1 {STORE}", SGLANG), (STORE, SGLANG)),
+    Trap("a seed of its own in each process", "store.keys", "PYTHONHASHSEED is not set").of(
+        tuple(f"{STORE} --port {port} --prefix-caching-hash-algo xxhash" for port in (1, 2)),
+        tuple(
+            f"PYTHONHASHSEED=0 {STORE} --port {port} --prefix-caching-hash-algo xxhash"
+            for port in (1, 2)
+        ),
+    ),
+    # 2. LMCache
+    Trap(
+        "the master's key is not Mooncake's",
+        MISREAD,
+        "Mooncake reads mooncake_master_server_addr there",
+    ).of(lmcache(master_server_address=MASTER), LM),
+    Trap(
+        "the devices' key is not Mooncake's", MISREAD, "Mooncake reads mooncake_rdma_devices there"
+    ).of(
+        lmcache(mooncake_master_server_addr=MASTER, device_name="mlx5_0"),
+        lmcache(mooncake_master_server_addr=MASTER, mooncake_rdma_devices="mlx5_0"),
+    ),
+    Trap(
+        "a setup that fails is not looked at",
+        MISREAD,
+        "it says that setup completed, and stores nothing",
+    ).of(lmcache(mooncake_master_server_addr=MASTER, global_segment_size="4GiB"), LM),
+    Trap("no metadata server, unseen", MISREAD, "metadata_server is missing").of(
+        lmcache(mooncake_master_server_addr=MASTER, metadata_server=None), LM
+    ),
+    Trap(
+        "the address of remote_url is not used", IGNORED, "LMCache takes the master from elsewhere"
+    ).of(LM, vllm("LMCacheConnectorV1")),
+    Trap("a remote_url without a scheme", MISREAD, "Invalid remote url").of(
+        vllm("LMCacheConnectorV1", **{"lmcache.remote_url": "a:1"}), vllm("LMCacheConnectorV1")
+    ),
+    Trap("a size with a unit is none", MISREAD, "max_local_cpu_size").of(
+        f"LMCACHE_MAX_LOCAL_CPU_SIZE=20GB {LM}", f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LM}"
+    ),
+    Trap("huge pages with P2P", BY_ASSUMED, "Hugepages are not supported with P2P").of(
+        "LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 LMCACHE_ENABLE_P2P=1 "
+        "LMCACHE_ENABLE_CONTROLLER=1 LMCACHE_CONTROLLER_PULL_URL=a "
+        "LMCACHE_CONTROLLER_REPLY_URL=a "
+        "LMCACHE_LMCACHE_WORKER_PORTS=1 LMCACHE_P2P_HOST=a LMCACHE_P2P_INIT_PORTS=1 "
+        f"LMCACHE_P2P_LOOKUP_PORTS=1 LMCACHE_TRANSFER_CHANNEL=nixl {LM}",
+        f"LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 {LM}",
+    ),
+    Trap(
+        "the lookup client's master is not read",
+        MISREAD,
+        "Mooncake takes 127.0.0.1:50051 as its master",
+    ).of(
+        vllm("LMCacheConnectorV1", **{"lmcache.external_lookup_client": "mooncakestore://h:1"}), LM
+    ),
+    Trap("builtin hashes have a random seed", "store.keys", "PYTHONHASHSEED is not set").of(
+        (engine(""), engine("")), (engine("PYTHONHASHSEED=0"), engine("PYTHONHASHSEED=0"))
+    ),
+    Trap("one engine_id is one socket", "lookup-socket-shared", "engine_e_lmcache_rpc_port_0").of(
+        tuple(ENGINE_ID.format(port) for port in (1, 2)),
+        tuple(vllm("LMCacheConnectorV1", f"--port {port}") for port in (1, 2)),
+    ),
+    Trap("the server wants a size", BY_ASSUMED, "requires --l1-size-gb").of(
+        LMC_SERVER.format(""), LMC_SERVER.format("--l1-size-gb 1")
+    ),
+    Trap(
+        "huge pages of the server in shared memory", BY_ASSUMED, "incompatible with shared memory"
+    ).of(
+        LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages --shm-name x"),
+        LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages"),
+    ),
+    # 3. Dynamo
+    Trap("--connector is refused", REFUSED, "--connector is no longer supported").of(
+        f"{DYNAMO.format('1.1.1')} --connector kvbm",
+        f"DYN_KVBM_CPU_CACHE_GB=1 {DYNAMO.format('0.7.0')} --connector kvbm",
+    ),
+    Trap("KVBM without a tier", REFUSED, "At least one cache tier").of(kvbm("0"), kvbm("1")),
+    Trap("KVBM's size is no number", MISREAD, "which takes 0").of(kvbm("1gb"), kvbm("1")),
+    Trap(
+        "KVBM's host tier is smaller than the GPU's", IGNORED, "less than the KV cache on the GPU"
+    ).of(
+        kvbm("1", "-tp 2 --kv-cache-memory-bytes 2g"), kvbm("5", "-tp 2 --kv-cache-memory-bytes 2g")
+    ),
+    Trap("KVBM's disk is smaller than its host tier", IGNORED, "is less than DYN_KVBM_CPU").of(
+        "DYN_KVBM_DISK_CACHE_GB=1 " + kvbm("2"), "DYN_KVBM_DISK_CACHE_GB=3 " + kvbm("2")
+    ),
+    # 6. Between them
+    of_file(
+        "one file, two sizes",
+        "global_segment_size",
+        "1.5gb",
+        "refused to SGLang server",
+        READ_APART,
+        line=f"{STORE} &\nSGLANG_HICACHE_MOONCAKE_CONFIG_PATH=mc.json {SGLANG}",
+        right=1 << 30,
+    ),
+    Trap(
+        "clients of one master on different metadata servers",
+        "metadata-mixed",
+        "has 'P2PHANDSHAKE'",
+    ).of(
+        (STORE, SERVICE.format("http://10.0.0.1:8080/metadata")),
+        (STORE, SERVICE.format("P2PHANDSHAKE")),
+    ),
+    Trap(
+        "engines of one store never hit each other",
+        "store.keys",
+        "name their keys in different ways",
+    ).of((SGLANG, STORE), SGLANG),
+    Trap("two models with one name share keys", "store.keys", "a/m against b/m").of(
+        tuple(
+            f"{STORE} --port {port}".replace("serve m", f"serve {name}/m")
+            for port, name in ((1, "a"), (2, "b"))
+        ),
+        tuple(f"{STORE} --port {port}" for port in (1, 2)),
+    ),
+    Trap("an image of another release", "consumer-release", "read as vLLM 0.33.0").of(
+        "docker run --entrypoint vllm vllm/vllm-openai:v0.11.0 serve m",
+        "docker run --entrypoint vllm vllm/vllm-openai:v0.33.0 serve m",
+    ),
+    Trap("pip installs another release", "consumer-release", "read as LMCache 0.5.6").of(
+        ("pip install lmcache==0.3.9", LM), LM
+    ),
+    *(of_file(*row[:4], id_, right=row[4]) for id_, rows in FILE_TRAPS.items() for row in rows),
+)
+
+
+def said(
+    folder: Path, launch: str | tuple[str, ...], file: Mapping[str, Any], id_: str
+) -> list[str]:
+    """What that rule or check says of the launch."""
+    folder.mkdir()
+    (folder / "mc.json").write_text(json.dumps(file))
+    lines = (launch,) if isinstance(launch, str) else launch
+    sizing = sized(folder, " &\n".join(lines) + "\n")
+    found = [(one.rule.id, one.text) for one in sizing.inputs.findings]
+    found += [(one.check, one.text) for one in key_findings(sizing)]
+    return [text for name, text in found if name == id_]
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.trap)
+def test_each_trap_is_said_and_nothing_where_it_is_not(trap: Trap, tmp_path: Path) -> None:
+    texts = said(tmp_path / "wrong", trap.launch, trap.file, trap.id)
+    assert any(trap.says in text for text in texts), texts
+    texts = said(tmp_path / "right", trap.right, trap.right_file, trap.id)
+    assert not any(trap.says in text for text in texts), texts
+
+
+UNNAMED = vllm("MooncakeStoreConnector")
+RANKS = [
+    (f"{UNNAMED} --data-parallel-rank {rank}", {"MOONCAKE_CONFIG_PATH": "mc.json"})
+    for rank in (0, 1)
+]
+NO_ROLE_LINE = vllm("MooncakeConnector", role=None)
+LMCACHE = vllm("LMCacheConnectorV1")
 
 
 def lmcache_of(image: str) -> Command:
@@ -63,22 +372,13 @@ EXAMPLES = (
         (lmcache_of("lmcache/vllm-openai:v0.5.6"),), (lmcache_of("lmcache/vllm-openai:latest"),)
     ),
     Example("lookup-socket-shared", "_dp_rank1 of vLLM server (launch.sh:1)").of(
-        ((f"{STORE} --data-parallel-rank 1", FILE), (f"{STORE} --data-parallel-rank 1", FILE)),
-        ((f"{STORE} --data-parallel-rank 0", FILE), (f"{STORE} --data-parallel-rank 1", FILE)),
-        store(),
+        (RANKS[1], RANKS[1]), (RANKS[0], RANKS[1]), {"mc.json": json.dumps(P2P)}
     ),
 )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_rule(example: Example) -> None:
-    prove(example)
-
-
-TWICE = connector("MultiConnector", connectors=[{**json.loads(ROLE_GIVEN), "engine_id": "e"}])
-FORMER = (
-    f"vllm serve m --kv-transfer-config '{json.dumps({**json.loads(ROLE_GIVEN), 'kv_rank': 0})}'"
-)
+TWICE = vllm("MultiConnector", connectors=[{**ROLE, "engine_id": "e"}])
+FORMER = f"vllm serve m --kv-transfer-config '{json.dumps({**ROLE, 'kv_rank': 0})}'"
 
 
 @each_row(
@@ -89,8 +389,8 @@ FORMER = (
         ("vllm serve m --kv-transfer-config {", {None: "F", "0.11.0": "F", "0.34.0": "w"}),
         (TWICE, {None: "w", "0.9.2": "", "0.10.0": "w", "0.11.0": "F", "0.33.0": "F"}),
         (FORMER, {None: "w", "0.23.0": "", "0.28.0": "w", "0.33.0": "F", "0.34.0": "w"}),
-        (connector("OffloadingConnector"), {None: "w", "0.12.0": "w", "0.33.0": "F"}),
-        (STORE, {None: "F", "0.11.0": "F", "0.34.0": "w"}),
+        (vllm("OffloadingConnector"), {None: "w", "0.12.0": "w", "0.33.0": "F"}),
+        (UNNAMED, {None: "F", "0.11.0": "F", "0.34.0": "w"}),
     ],
 )
 @each_row("installed", [False, True])
@@ -119,7 +419,7 @@ def test_what_a_host_has_installed_says_nothing_of_an_image() -> None:
 
 def test_what_another_release_may_take_is_not_counted_and_named() -> None:
     """A launch whose connector nobody read fits nowhere for certain."""
-    commands = [process(connector("OffloadingConnector"))]
+    commands = [process(vllm("OffloadingConnector"))]
     for host, named in (({"vllm": "0.33.0"}, False), ({"vllm": "0.12.0"}, True), ({}, True)):
         found = understand(commands, lambda name: Unknown(name), installed=host)
         said = [one.text for one in unread(Reading(tuple(commands)), found)]

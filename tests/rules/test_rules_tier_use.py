@@ -1,4 +1,4 @@
-"""Rules about tiers that are asked for and not used, and the small launches that meet them."""
+"""Rules about tiers that are asked for and not used, and about SSD offload."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from preflight.rules.rules import Versions
 from preflight.rules.tier_use import RULES, part_that_reaches_ssd
 from preflight.sglang.model import well_known_model
 from preflight.sizing.launch_sizing import size_launch
-from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE, understood
-from tests.builders.rule_examples import Example, Line, env, extra, prove
+from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, service, understood
+from tests.builders.rule_examples import GOOD, Example, Line, env, extra
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -36,77 +36,6 @@ L3 = "--hicache-storage-backend mooncake --hicache-write-policy"
 SSD = {"MOONCAKE_ENABLE_SSD_OFFLOAD": "1", "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
 MAPPED = {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}
 THROUGH = f"{STORE} --hicache-write-policy write_through --hicache-size 40"
-
-EXAMPLES = [
-    Example("l3-repeats-l2", "a segment of 4.3 GB").of(
-        ((THROUGH, {"MOONCAKE_MASTER": LOCAL}),),
-        ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
-    ),
-    Example("ssd-evicts-nothing", "gives a segment and does not offload").of(
-        ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER)),
-        ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER | SSD)),
-    ),
-    Example("ssd-beside-segment", "offloads and has no segment").of(
-        ("mooncake_client", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
-        ("mooncake_client --enable_offload", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
-    ),
-    Example("decode-offload-unread", "no storage backend").of(
-        (PREFILL, (DECODE, MASTER)), ((f"{PREFILL} {L3} write_through", MASTER), (DECODE, MASTER))
-    ),
-    Example("decode-offload-unread", "write_through_selective").of(
-        ((f"{PREFILL} {L3} write_through_selective", MASTER), (DECODE, MASTER)),
-        ((f"{PREFILL} {L3} $POLICY", MASTER), (DECODE, MASTER)),
-    ),
-    Example("standalone-settings-ignored", "tenant_id").of(
-        (env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_TENANT_ID="blue"),),
-        (env(MOONCAKE_TENANT_ID="blue"),),
-    ),
-    Example("l2-ratio-ignored", "--hicache-ratio 2 beside --hicache-size 16").of(
-        (f"{HICACHE} --hicache-ratio 2 --hicache-size 16",),
-        (f"{HICACHE} --hicache-ratio 2 --hicache-size 0",),
-    ),
-    Example("soft-pin-unused", "--default_kv_soft_pin_ttl=1800000").of(
-        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
-        ("mooncake_master", (STORE, MASTER)),
-    ),
-    Example(
-        "soft-pin-unused",
-        "",
-        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
-        ("mooncake_master --default_kv_soft_pin_ttl=1800000",),  # its clients are not known
-    ),
-    Example("ssd-promotes-slowly", "--promotion_max_per_heartbeat").of(
-        ("mooncake_master --promotion_on_hit",),
-        ("mooncake_master --promotion_on_hit --promotion_max_per_heartbeat=9",),
-    ),
-    Example("device-map-stages", "ranks 8 and up take the devices of 0 and up").of(
-        ((f"{STORE} --pp-size 2", MAPPED),), ((STORE, MAPPED),)
-    ),
-    Example("device-map-repeats", 'ranks 0, 1, 2, 3, 4, 5, 6, 7 all take "0"').of(
-        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
-    ),
-    Example("device-map-repeats", 'ranks 0, 4 all take "0"').of(
-        ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
-    ),
-    Example("device-map-rank-missing", "for rank 1").of(
-        ((f"{STORE} --tp 8 --dp 4 --enable-dp-attention", MAPPED),),
-        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),),
-    ),
-    Example("lease-in-milliseconds", "is 120 ms").of(
-        ("mooncake_master --default_kv_lease_ttl 120",),
-        ("mooncake_master --default_kv_lease_ttl 10s",),
-    ),
-    Example("prefetch-timeout-unread", "prefetch policy wait_complete").of(
-        (extra('{"prefetch_timeout_base": 10}', STORE.replace(" timeout", " wait_complete")),),
-        (extra('{"prefetch_timeout_base": 10}'),),
-    ),
-]
-
-
-@each_row("example", EXAMPLES)
-def test_a_rule_finds_what_it_declares(example: Example) -> None:
-    """It speaks of the wrong launch, and is silent where the same launch is written right."""
-    prove(example)
 
 
 def ids(
@@ -275,3 +204,130 @@ def test_the_part_that_reaches_ssd_is_that_of_bucket_by_bucket(bucket: int, rate
     whole = 0.5 / max(bucket, rate)
     computed = part_that_reaches_ssd(bucket, rate) + whole
     assert written_of(counts, bucket) / sum(counts) == pytest.approx(computed, rel=0.02)
+
+
+CLIENT = "mooncake_client --enable_offload"
+FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
+HIGH = "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"
+OFFLOADS = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd"})
+ON = service(enable_ssd_offload=True, ssd_offload_path="/ssd")
+
+EXAMPLES = [
+    Example("l3-repeats-l2", "a segment of 4.3 GB").of(
+        ((THROUGH, {"MOONCAKE_MASTER": LOCAL}),),
+        ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
+    ),
+    Example("ssd-evicts-nothing", "gives a segment and does not offload").of(
+        ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER)),
+        ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER | SSD)),
+    ),
+    Example("ssd-beside-segment", "offloads and has no segment").of(
+        ("mooncake_client", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
+        ("mooncake_client --enable_offload", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
+    ),
+    Example("decode-offload-unread", "no storage backend").of(
+        (PREFILL, (DECODE, MASTER)), ((f"{PREFILL} {L3} write_through", MASTER), (DECODE, MASTER))
+    ),
+    Example("decode-offload-unread", "write_through_selective").of(
+        ((f"{PREFILL} {L3} write_through_selective", MASTER), (DECODE, MASTER)),
+        ((f"{PREFILL} {L3} $POLICY", MASTER), (DECODE, MASTER)),
+    ),
+    Example("standalone-settings-ignored", "tenant_id").of(
+        (env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_TENANT_ID="blue"),),
+        (env(MOONCAKE_TENANT_ID="blue"),),
+    ),
+    Example("l2-ratio-ignored", "--hicache-ratio 2 beside --hicache-size 16").of(
+        (f"{HICACHE} --hicache-ratio 2 --hicache-size 16",),
+        (f"{HICACHE} --hicache-ratio 2 --hicache-size 0",),
+    ),
+    Example("soft-pin-unused", "--default_kv_soft_pin_ttl=1800000").of(
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
+        ("mooncake_master", (STORE, MASTER)),
+    ),
+    Example(
+        "soft-pin-unused",
+        "",
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000",),  # its clients are not known
+    ),
+    Example("ssd-promotes-slowly", "--promotion_max_per_heartbeat").of(
+        ("mooncake_master --promotion_on_hit",),
+        ("mooncake_master --promotion_on_hit --promotion_max_per_heartbeat=9",),
+    ),
+    Example("device-map-stages", "ranks 8 and up take the devices of 0 and up").of(
+        ((f"{STORE} --pp-size 2", MAPPED),), ((STORE, MAPPED),)
+    ),
+    Example("device-map-repeats", 'ranks 0, 1, 2, 3, 4, 5, 6, 7 all take "0"').of(
+        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
+    ),
+    Example("device-map-repeats", 'ranks 0, 4 all take "0"').of(
+        ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
+    ),
+    Example("device-map-rank-missing", "for rank 1").of(
+        ((f"{STORE} --tp 8 --dp 4 --enable-dp-attention", MAPPED),),
+        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),),
+    ),
+    Example("lease-in-milliseconds", "is 120 ms").of(
+        ("mooncake_master --default_kv_lease_ttl 120",),
+        ("mooncake_master --default_kv_lease_ttl 10s",),
+    ),
+    Example("prefetch-timeout-unread", "prefetch policy wait_complete").of(
+        (extra('{"prefetch_timeout_base": 10}', STORE.replace(" timeout", " wait_complete")),),
+        (extra('{"prefetch_timeout_base": 10}'),),
+    ),
+    Example("offload-buffer-misread", "ends at start with a segmentation fault").of(
+        (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "0"}),),
+        (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": " +1048576 "}),),
+    ),
+    Example("offload-without-switch", "mooncake_client does not offload").of(
+        (("mooncake_client", {FOLDER: "/ssd"}),),
+        (("mooncake_client --enable_offload=true", {FOLDER: "/ssd"}),),
+    ),
+    Example("offload-without-switch", "ssd_offload_path is /ssd, enable_ssd_offload is off").of(
+        (f"{SERVICE} --config=off.json",),
+        (f"{SERVICE} --config=on.json",),
+        {"off.json": service(ssd_offload_path="/ssd"), "on.json": ON},
+    ),
+    Example(
+        "offload-one-sided", "Mooncake store service (launch.sh:2) offloads, the master does not"
+    ).of(
+        ("mooncake_master", f"{SERVICE} --config=on.json"),
+        ("mooncake_master --config_path=master.yaml", f"{SERVICE} --config=on.json"),
+        {"on.json": ON},
+    ),
+    Example("offload-unused", "mooncake_master (launch.sh:1) offers offload, no client uses it").of(
+        ("mooncake_master --enable_offload=true", GOOD),
+        ("mooncake_master --enable_offload=true", env(MOONCAKE_ENABLE_SSD_OFFLOAD="$ON")),
+    ),
+    Example("offload-path-refused", "which has '..' in it").of(
+        (f"{SERVICE} --config=on.json -Dssd_offload_path=/a/../b",),
+        (f"{SERVICE} --config=on.json -Dssd_offload_path=/b",),
+        {"on.json": ON},
+    ),
+    Example("offload-path-refused", "which is empty").of(
+        ((CLIENT, {FOLDER: ""}),), ((CLIENT, {FOLDER: "$DIR"}),)
+    ),
+    Example("offload-quota-unset", "each may fill 90% of the disk").of(
+        ((OFFLOADS[0], {**OFFLOADS[1], "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1TB"}),),
+        (CLIENT,),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "switch"),
+    [
+        (("mooncake_client", {FOLDER: "/ssd"}), "give --enable_offload=true"),
+        ((SERVICE, {**MASTER, FOLDER: "/ssd"}), "export MOONCAKE_OFFLOAD_ENABLED=1"),
+        (env(**{FOLDER: "/ssd"}), "export MOONCAKE_ENABLE_SSD_OFFLOAD=1"),
+        (env(MOONCAKE_OFFLOAD_ENABLED="1"), "export MOONCAKE_ENABLE_SSD_OFFLOAD=1"),
+        (
+            (SERVICE, {**MASTER, "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),
+            "export MOONCAKE_OFFLOAD_ENABLED=1",
+        ),
+    ],
+)
+def test_the_switch_of_this_program_alone_is_named(line: Line, switch: str) -> None:
+    ids = ("offload-without-switch", "offload-switch-misplaced")
+    (found,) = (one for one in findings(understood(line)) if one.rule.id in ids)
+    assert found.remedy == f"in launch.sh:1 {switch}"

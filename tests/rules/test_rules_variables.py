@@ -1,10 +1,12 @@
-"""Rules about Mooncake's variables: each finding says what the value becomes."""
+"""Rules about variables: what a value becomes, and which release of SGLang reads it."""
 
 from __future__ import annotations
 
-from tests.builders.launch_text import SERVER
-from tests.builders.rule_examples import Example, env, prove
-from tests.tables import each_row
+import pytest
+
+from preflight.rules.launch_rules import findings
+from tests.builders.launch_text import SERVER, understood
+from tests.builders.rule_examples import Example, env
 
 CLIENT = "mooncake_client --enable_offload"
 HIGH = "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"
@@ -54,7 +56,33 @@ EXAMPLES = [
 ]
 
 
-@each_row("example", EXAMPLES)
-def test_a_rule_finds_what_it_declares(example: Example) -> None:
-    """It speaks of the wrong launch, and is silent where the same launch is written right."""
-    prove(example)
+SPEC = "SGLANG_ENABLE_SPEC_V2"
+LAST = f"{SPEC}: SGLang 0.5.20 is the last that reads it"
+
+
+def said(line: str, release: str | None, **environment: str) -> list[str]:
+    processes = understood((line, environment), sglang_version=release)
+    return [f.text for f in findings(processes) if f.rule.id == "variable-misspelt"]
+
+
+@pytest.mark.parametrize(
+    ("release", "texts"),
+    [
+        ("0.5.9", []),
+        ("0.5.20", []),
+        ("0.5.21", [LAST]),
+        ("0.5.23", [LAST]),
+        (None, []),  # which one runs nobody says
+    ],
+)
+def test_a_variable_that_newer_releases_no_longer_read(
+    release: str | None, texts: list[str]
+) -> None:
+    assert said(SERVER, release, SGLANG_ENABLE_SPEC_V2="1") == texts
+
+
+def test_what_a_program_of_ones_own_reads_is_not_judged() -> None:
+    assert said("cargo run --example bench", None, MC_RUST_BENCH_WARMUP="1") == []
+    assert said(SERVER, None, MC_RUST_BENCH_WARMUP="1") == [
+        "MC_RUST_BENCH_WARMUP: neither Mooncake nor SGLang reads it"
+    ]

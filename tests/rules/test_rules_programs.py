@@ -1,4 +1,4 @@
-"""Rules about the flags of mooncake_master and mooncake_client."""
+"""Rules about Mooncake's own programs: their flags, segments, ports and the one about NPUs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from preflight.launches.source import Origin, Word
 from preflight.programs.mooncake_flags import Flag, as_double, flags_of, is_on, value_of
 from preflight.rules.launch_rules import findings
 from preflight.rules.programs import refused_by_release
-from tests.builders.launch_text import understood
-from tests.builders.rule_examples import Example, prove
+from tests.builders.launch_text import MASTER, SERVICE, STORE, service, understood
+from tests.builders.rule_examples import Example, Line
 from tests.tables import each_row
 
+SIZED = f"{SERVICE} MOONCAKE_GLOBAL_SEGMENT_SIZE="
+CACHELIB = "mooncake_master --memory_allocator=cachelib"
+SIZE, BASE = "segment-not-slabs", "segment-base-unaligned"
+NPU = {"MOONCAKE_PROTOCOL": "ascend"}
 REFUSED, UNKNOWN = "mooncake-flags-refused", "mooncake-flag-unknown"
-EXAMPLES = [
+FLAG_EXAMPLES = [
     Example(
         REFUSED, "--rcp_port: no release from 0.3.4 to 0.3.14 has it: did you mean --rpc_port?"
     ).of(
@@ -70,10 +74,47 @@ EXAMPLES = [
 ]
 
 
-@each_row("example", EXAMPLES)
-def test_rule_finds_what_is_wrong_and_nothing_where_it_is_right(example: Example) -> None:
-    """Each refusal was seen with the real program, of 0.3.13.post1 or 0.3.14."""
-    prove(example)
+def divided(size: str, **more: str) -> Line:
+    """Eight ranks, which divide it."""
+    return (STORE, {**MASTER, "MOONCAKE_GLOBAL_SEGMENT_SIZE": size, **more})
+
+
+EXAMPLES = [
+    *FLAG_EXAMPLES,
+    Example("store-service-refused", "error: unrecognized arguments: --porf").of(
+        (f"{SERVICE} --porf 1",), ((f"{SERVICE} --por 8081 --max-wait-time 5", MASTER),)
+    ),
+    Example(
+        "service-port-taken", "Mooncake store service (launch.sh:1) listens on port 8080 too"
+    ).of(
+        (f"{SERVICE} --config=a.json", f"{SERVICE} --config=a.json"),
+        (
+            "python -m mooncake.http_metadata_server --port 8082",
+            "mooncake_master",
+            f"{SERVICE} --config=a.json",
+        ),
+        {"a.json": service()},
+    ),
+    Example(
+        "ascend-host-memory",
+        "32.00 GiB a client",
+        (divided("256gb", **NPU),),
+        (divided("160gb", **NPU),),
+    ),
+    Example(
+        "ascend-host-memory",
+        "32.00 GiB a client",
+        (divided("256gb", **NPU),),
+        (divided("256gb", MOONCAKE_PROTOCOL="rdma"),),
+    ),
+    Example(SIZE, "a client mounts 2147483649 bytes").of(
+        (CACHELIB, divided("17179869192")), (CACHELIB, divided("16gb"))
+    ),
+    Example(SIZE, "a client mounts 2149580800 bytes (2.00 GiB)").of(
+        (CACHELIB, divided("17179869192", MC_STORE_USE_HUGEPAGE="1")),
+        (CACHELIB, divided("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="1GB")),
+    ),
+]
 
 
 def test_what_a_variable_decides_is_not_refused() -> None:
@@ -155,9 +196,6 @@ def test_the_table_is_what_its_generator_writes() -> None:
     assert table.written(table.read(text)) == text
 
 
-SERVICE = "python3 -m mooncake.mooncake_store_service MOONCAKE_GLOBAL_SEGMENT_SIZE="
-
-
 @each_row(
     ("line", "release", "said"),
     [
@@ -166,9 +204,9 @@ SERVICE = "python3 -m mooncake.mooncake_store_service MOONCAKE_GLOBAL_SEGMENT_SI
         ("mooncake_client --local_buffer_size=0 --undefok=local_buffer_size", "0.3.11", ""),
         ("mooncake_master --use_mmap_arena_allocator", "0.3.14", "was there up to 0.3.13.post1"),
         ("mooncake_master --use_mmap_arena_allocator", "0.3.13.post1", ""),
-        (f"{SERVICE}96mb", "0.3.11.post1", "invalid literal for int() with base 10: '96mb'"),
-        (f"{SERVICE}96mb", "0.3.12", ""),
-        (f"{SERVICE}1gb", "0.3.8", ""),
+        (f"{SIZED}96mb", "0.3.11.post1", "invalid literal for int() with base 10: '96mb'"),
+        (f"{SIZED}96mb", "0.3.12", ""),
+        (f"{SIZED}1gb", "0.3.8", ""),
     ],
 )
 def test_what_another_release_takes_ends_the_program(line: str, release: str, said: str) -> None:
@@ -197,3 +235,18 @@ def test_a_misspelt_flag_ends_every_release_and_says_the_edit(
     assert found.rule.id == rule
     assert found.remedy.endswith(remedy)
     assert bool(found.remedy) is bool(remedy)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (CACHELIB, divided("0")),
+        (CACHELIB, divided("$SIZE")),
+        ("mooncake_master --memory_allocator=$KIND", divided("1000000001")),
+        (f"{CACHELIB} --memory_allocator=offset", divided("1000000001")),
+        (CACHELIB, (f"{STORE} --pp-size 3", {**MASTER, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "24gb"})),
+    ],
+)
+def test_what_is_not_certain_is_not_refused(lines: tuple[Line, ...]) -> None:
+    """No segment, a variable, another allocator, and a division in which releases differ."""
+    assert {f.rule.id for f in findings(understood(*lines))}.isdisjoint({SIZE, BASE})
