@@ -162,16 +162,6 @@ LONG = Finding(
 )
 
 
-@each_row("width", [60, 80, 100, 140])
-@each_row("verbosity", [-1, 0, 1])
-def test_no_line_is_wider_than_the_terminal(width: int, verbosity: int) -> None:
-    """But commands, which are to be copied whole."""
-    findings = [LONG._replace(status=status) for status in Status]
-    text = report_text(reported(findings, {"page-size-one": "x"}), plain, width, verbosity)
-    lines = [line for line in text.splitlines() if "run this" not in line]
-    assert max(len(line) for line in lines) <= width
-
-
 def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
     others = [Finding("a.b", WARN, f"mlx5_{n}", text="it is so", advice="mend") for n in "012"]
     lines = report_text(reported([LONG, *others]), plain, 80, 0).splitlines()

@@ -57,17 +57,10 @@ REFUSED = ["--", "python3", "-m", "sglang.launch_server", "--model-path", "Qwen/
 REFUSED += ["64", "--enable-hierarchical-cache", "--hicache-size", "1000"]
 
 
-@pytest.mark.parametrize("code", [0, 1, 78, 255])
+@pytest.mark.parametrize("code", [78, 255])
 def test_the_exit_code_is_the_commands_own(tools: Path, code: int) -> None:
     _program(tools, f"raise SystemExit({code})")
     assert _run(tools, "--", MASTER, "--rpc_port", "50999").returncode == code
-
-
-def test_standard_output_is_the_commands_own(tools: Path) -> None:
-    """What the check says goes to standard error."""
-    _program(tools, "print('from the server')")
-    done = _run(tools, "--", MASTER, "--rpc_port", "50999")
-    assert done.stdout == "from the server\n"
 
 
 def test_the_process_and_its_environment_are_the_same(tools: Path) -> None:
@@ -112,15 +105,6 @@ def test_the_process_and_its_environment_are_the_same(tools: Path) -> None:
     # Python ignores SIGPIPE in itself: bit 13 would stay set in the server, and the fake server
     # is Python too, which sets it again. SIGXFSZ, bit 25, is set the same way by nobody else.
     assert int(seen["ignored"], 16) & ~((1 << 12) | (1 << 24)) == 0
-
-
-def test_a_shells_own_signals_are_untouched(tools: Path) -> None:
-    """A program that is no Python sees SIGPIPE and SIGXFSZ at their defaults."""
-    path = tools / MASTER
-    path.write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
-    path.chmod(0o755)
-    done = _run(tools, "--", MASTER, "--rpc_port", "50999")
-    assert int(done.stdout.split()[1], 16) & ((1 << 12) | (1 << 24)) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -295,9 +279,12 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
 
 @pytest.mark.parametrize("given", [None, "C", "C.UTF-8"])
 def test_the_locale_is_the_one_that_was_given(tools: Path, given: str | None) -> None:
-    """Python sets LC_CTYPE for itself where the locale is C; the server must not inherit that."""
+    """Python sets LC_CTYPE for itself where the locale is C; the server must not inherit that.
+
+    Nor what Python ignores: a program that is no Python sees SIGPIPE and SIGXFSZ at their defaults.
+    """
     path = tools / MASTER
-    path.write_text('#!/bin/sh\necho "${LC_CTYPE-none}"\n')
+    path.write_text('#!/bin/sh\necho "${LC_CTYPE-none}"\ngrep SigIgn /proc/self/status\n')
     path.chmod(0o755)
     locale = {} if given is None else {"LC_CTYPE": given}
     environment = _environment(tools, **locale)
@@ -310,4 +297,6 @@ def test_the_locale_is_the_one_that_was_given(tools: Path, given: str | None) ->
         timeout=120,
         check=False,
     )
-    assert done.stdout == f"{given or 'none'}\n"
+    locale_seen, _, ignored = done.stdout.split()
+    assert locale_seen == (given or "none")
+    assert int(ignored, 16) & ((1 << 12) | (1 << 24)) == 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
 
-from preflight.check.answer import read_waivers
 from preflight.cli.main import run
 from preflight.fleet.remote.check import check_words
-from preflight.inputs.launch_words import Chosen, Waiver
+from preflight.inputs.launch_words import Chosen
 from tests.builders.synthetic import build_host, plain_host
 
 Out = pytest.CaptureFixture[str]
@@ -28,14 +26,6 @@ def waivers(tmp_path: Path) -> str:
     path = tmp_path / "waivers.toml"
     path.write_text(HOLDS + OVER + UNNEEDED)
     return str(path)
-
-
-def test_a_file_of_waivers_is_read(waivers: str) -> None:
-    assert read_waivers(waivers) == (
-        Waiver("memlock.limit", "lifted by the unit", date(2999, 12, 31)),
-        Waiver("hugetlb.shortage", "at the next boot", date(2020, 1, 31)),
-        Waiver("pci.acs", "the firmware's", None),
-    )
 
 
 def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs_it(

@@ -47,8 +47,6 @@ from preflight.settings.commands import (
     SYSCTL_FILE,
     UNIT_FILE,
     drop_in,
-    header,
-    is_ours,
 )
 from preflight.settings.dialects import FORMATS, ArtefactNames, missing, render
 from preflight.settings.plan import plan, plan_object
@@ -67,6 +65,7 @@ from tests.builders.plans import (
 )
 from tests.builders.synthetic import GIB, MIB
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/plan-v1.schema.json").read_text())
@@ -223,42 +222,38 @@ def test_who_wins_over_the_drop_in_is_said(writer: PoolWriter, note: str, rdma_p
     assert (note in said[0]) if note else not said
 
 
-def test_what_others_set_at_boot_is_not_lowered(rdma_plan: Plan) -> None:
-    writers = (PoolWriter("/etc/sysctl.d/10-db.conf", None, None, 4096),)
-    found = with_pools(rdma_plan, {2 * MIB: {None: 100}})._replace(writers=writers)
-    assert "vm.nr_hugepages = 4096" in text(found, "sysctl")
-    line = (PoolWriter("kernel command line", 2 * MIB, None, 4096),)
-    assert text(found._replace(writers=line), "cmdline").endswith("hugepages=4096")
+OTHERS = PoolWriter("/etc/sysctl.d/10-db.conf", None, None, 4096)
+LINE = PoolWriter("kernel command line", 2 * MIB, None, 4096)
+# A file that wins over ours sets less today; ours is not to be made smaller.
+OURS = (
+    PoolWriter(SYSCTL_FILE, None, None, 1200),
+    PoolWriter("/etc/sysctl.d/99-mine.conf", None, None, 20),
+)
 
 
-@pytest.mark.parametrize(
-    ("node", "name", "wanted"),
+@each_row(
+    ("writers", "reserved", "name", "wanted"),
     [
-        (None, "sysctl", "vm.nr_hugepages = 6000"),
-        (None, "cmdline", "hugepages=6000"),
-        (0, "cmdline", "hugepages=0:6000,1:100"),
+        ((OTHERS,), {}, "sysctl", "vm.nr_hugepages = 4096"),
+        ((LINE,), {}, "cmdline", "hugepages=4096"),
+        (OURS, {}, "sysctl", "vm.nr_hugepages = 1200"),
+        # Reserved by hand, in no file.
+        ((), {None: 6000}, "sysctl", "vm.nr_hugepages = 6000"),
+        ((), {None: 6000}, "cmdline", "hugepages=6000"),
+        ((), {0: 6000}, "cmdline", "hugepages=0:6000,1:100"),
     ],
 )
-def test_pages_that_are_reserved_now_are_not_lowered(
-    node: int | None, name: str, wanted: str, rdma_plan: Plan
+def test_what_others_reserved_is_not_lowered(
+    writers: tuple[PoolWriter, ...],
+    reserved: dict[int | None, int],
+    name: str,
+    wanted: str,
+    rdma_plan: Plan,
 ) -> None:
-    """Somebody reserved them by hand, in no file: what is printed leaves them."""
-    pages: dict[int | None, int] = {None: 100} if node is None else {0: 100, 1: 100}
-    found = with_pools(rdma_plan, {2 * MIB: pages})
-    pools = tuple(
-        pool._replace(now_pages=6000) if pool.node == node else pool for pool in found.pools
-    )
+    pages: dict[int | None, int] = {0: 100, 1: 100} if 0 in reserved else {None: 100}
+    found = with_pools(rdma_plan, {2 * MIB: pages})._replace(writers=writers)
+    pools = tuple(p._replace(now_pages=reserved.get(p.node, 0)) for p in found.pools)
     assert wanted in text(found._replace(pools=pools), name)
-
-
-def test_what_our_own_file_says_for_others_is_not_lowered(rdma_plan: Plan) -> None:
-    """A file that wins over ours sets less today; ours is not the one to be made smaller."""
-    writers = (
-        PoolWriter(SYSCTL_FILE, None, None, 1200),
-        PoolWriter("/etc/sysctl.d/99-mine.conf", None, None, 20),
-    )
-    found = with_pools(rdma_plan, {2 * MIB: {None: 40}})._replace(writers=writers)
-    assert "vm.nr_hugepages = 1200" in text(found, "sysctl")
 
 
 def test_the_boot_line_keeps_what_it_has_of_other_sizes_and_nodes(rdma_plan: Plan) -> None:
@@ -267,21 +262,14 @@ def test_the_boot_line_keeps_what_it_has_of_other_sizes_and_nodes(rdma_plan: Pla
     found = with_pools(rdma_plan, {2 * MIB: {0: 40, 1: 60}})._replace(writers=writers)
     wanted = "default_hugepagesz=2M hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=0:1200,1:60"
     assert text(found, "cmdline") == wanted
-
-
-def test_the_default_page_size_stays_what_it_is(rdma_plan: Plan) -> None:
-    """A plan for 1 GiB pages must not move Mooncake's arena to them."""
+    # A plan for 1 GiB pages must not move Mooncake's arena to them.
     found = with_pools(rdma_plan, {GIB: {None: 4}})
-    wanted = "default_hugepagesz=2M hugepagesz=1G hugepages=4"
-    assert text(found, "cmdline") == wanted
+    assert text(found, "cmdline") == "default_hugepagesz=2M hugepagesz=1G hugepages=4"
 
 
-@pytest.mark.parametrize(("kernel", "warned"), [((5, 15), True), ((5, 16), False)])
-def test_a_kernel_that_does_not_read_nodes_at_boot_is_said(
-    kernel: tuple[int, int], warned: bool, rdma_plan: Plan
-) -> None:
-    found = rdma_plan._replace(kernel=kernel)
-    assert ("before 5.16" in notes(found, "cmdline")) is warned
+def test_a_kernel_that_does_not_read_nodes_at_boot_is_said(rdma_plan: Plan) -> None:
+    for kernel, warned in (((5, 15), True), ((5, 16), False)):
+        assert ("before 5.16" in notes(rdma_plan._replace(kernel=kernel), "cmdline")) is warned
 
 
 @pytest.mark.slow
@@ -393,6 +381,8 @@ SIZES = tuple(Setting(Kind.ULIMIT, name, "unlimited", "9") for name in ("as", "d
 
 def test_limits_of_sizes_in_every_dialect(tmp_path: Path) -> None:
     """Docker and Podman have no --ulimit as: it is named, and never written as an option."""
+    none = of_settings(tmp_path / "none")
+    assert [text(none, name) for name in ("limits", "systemd", "containerd")] == ["", "", ""]
     found = of_settings(tmp_path, *SIZES, MEMLOCK)
     for name in ("systemd", "containerd"):
         rows = text(found, name).splitlines()
@@ -420,11 +410,6 @@ def test_docker_itself_knows_the_limits_that_are_written_for_it(name: str, tmp_p
         "invalid ulimit type" in run(command, {"DOCKER_HOST": f"unix://{tmp_path}/none"}).stderr
     )
     assert refused is (name in NOT_OF_A_CONTAINER)
-
-
-def test_without_a_limit_to_set_there_is_no_drop_in(tmp_path: Path) -> None:
-    found = of_settings(tmp_path)
-    assert [text(found, name) for name in ("limits", "systemd", "containerd")] == ["", "", ""]
 
 
 # Containers ------------------------------------------------------------------------------------
@@ -498,9 +483,6 @@ def test_a_pod_patch_reads_back_as_the_plan(rdma_plan: Plan) -> None:
     assert resources["requests"] == resources["limits"]
     for said in ("memlock has no field", "rdma/hca", "raise it to what you have measured"):
         assert said in notes(rdma_plan, "k8s")
-
-
-def test_names_are_those_that_are_asked_for(rdma_plan: Plan) -> None:
     patch = text(rdma_plan, "k8s", service="engine", rdma_resource="aliyun/erdma")
     (container,) = yaml.safe_load(patch)["spec"]["containers"]
     assert container["name"] == "engine"
@@ -732,16 +714,6 @@ def test_a_launch_cannot_break_out_of_the_comment_that_names_it(tmp_path: Path) 
     assert not any("overcommit" in line for line in rest)
 
 
-def test_a_file_is_ours_by_its_first_line_or_holds_nothing(rdma_plan: Plan) -> None:
-    ours = header(rdma_plan.source, SYSCTL_FILE)
-    assert is_ours(f"{ours}\nvm.nr_hugepages = 1\n")
-    assert is_ours("")
-    assert is_ours("\n \n")
-    assert not is_ours("vm.nr_hugepages = 1\n")
-    assert not is_ours("# Generated by moonc")  # half of a header is not ours to judge
-    assert not is_ours(f"vm.nr_hugepages = 1\n{ours}\n")
-
-
 def test_the_object_is_as_its_schema_says(rdma_plan: Plan) -> None:
     found = plan_object(rdma_plan)
     valid(envelope("plan", 0, found, word="known", command="plan"), SCHEMA)
@@ -781,14 +753,11 @@ def test_every_value_of_a_container_reads_back_word_for_word(value: str, tmp_pat
     assert single.search(variable["value"]) is None
 
 
-@pytest.mark.parametrize("name", ["docker", "compose"])
-def test_a_device_that_docker_would_take_for_two_is_left_out_and_said(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_device_that_docker_would_take_for_two_is_left_out_and_said(tmp_path: Path) -> None:
     found = of_settings(tmp_path, Setting(Kind.DEVICE, "/dev/a:b", "/dev/a:b"))
-    rendering = render(found, name, ArtefactNames())
-    assert "/dev/a:b" not in rendering.text
-    assert any("/dev/a:b" in note for note in rendering.notes)
+    for name in ("docker", "compose"):
+        assert "/dev/a:b" not in text(found, name)
+        assert "/dev/a:b" in notes(found, name)
 
 
 def test_a_variable_that_the_launch_sets_to_nothing_stays_set(plain: Facts) -> None:
