@@ -23,6 +23,7 @@ from preflight.logs.explain import (
 from preflight.logs.patterns import TABLES, Case, Stage, read_patterns
 from preflight.logs.search import read_blocks
 from tests.paths import ROOT
+from tests.tables import each_row
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -224,12 +225,6 @@ def test_other_lines_or_names_decide_what_a_line_means(row: list[str]) -> None:
     assert only(lines[::-1], pattern).checks[0] == check
 
 
-def test_a_case_with_checks_of_its_own_keeps_the_records_of_known_problems() -> None:
-    checks = only([HUGE, EINVAL], "mooncake.register-einval").checks
-    assert checks[0] == "rdma.fork-safe"
-    assert {"advisory.mp-2026-0009", "advisory.mp-2026-0025"} < set(checks)
-
-
 def test_a_kill_that_the_kernel_explains_is_a_consequence() -> None:
     """Alone it is all that is known."""
     assert only([KILLED], "process.sigkill").stage is Stage.SYMPTOM
@@ -267,46 +262,67 @@ def test_another_exception_is_not_taken_for_threads(what: str, kind: str) -> Non
     assert what in found.decided
 
 
-@pytest.mark.parametrize(
-    ("path", "says"),
+OPENBLAS = "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource "
+OPENBLAS += "temporarily unavailable"
+BOUND = "OpenBLAS blas_thread_init: RLIMIT_NPROC {} current, {} max"
+FLAG = "ERROR: unknown command line flag '{}'"
+SECCOMP = 'audit: type=1326 audit(1.2:3): pid=1 comm="a" exe="/a" arch={} syscall={} code=0x50000'
+LISTENS = "I1121 master.cpp:1522] Master service started on port 51971, max_threads=2, "
+LISTENS += "rpc_port=51971, rpc_address={}, rpc_interface=, client_ttl=10"
+STOPPED = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
+
+
+@each_row(
+    ("pattern", "says", "lines"),
     [
-        ("/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope", "podPidsLimit"),
-        ("/machine.slice/libpod-9f.scope/container", "2048"),
-        ("/docker/9f1c", "--pids-limit"),
-        ("/system.slice/sglang.service", "TasksMax"),
+        # Each maker of a cgroup has a setting of its own.
+        (
+            *("kernel.pids", "podPidsLimit"),
+            [PIDS.format("/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope")],
+        ),
+        ("kernel.pids", "2048", [PIDS.format("/machine.slice/libpod-9f.scope/container")]),
+        ("kernel.pids", "--pids-limit", [PIDS.format("/docker/9f1c")]),
+        ("kernel.pids", "TasksMax", [PIDS.format("/system.slice/sglang.service")]),
+        # -1 is no bound: then only the cgroup's is left.
+        ("threads.refused", "is unlimited", [OPENBLAS, BOUND.format(-1, -1)]),
+        ("threads.refused", "4096", [OPENBLAS, BOUND.format(4096, 4096)]),
+        # The line is the same for a flag that was dropped, one to come and one misspelt.
+        ("mooncake.flag-unknown", "from 0.3.10 to 0.3.13.post1", [FLAG.format("enable_snapshot")]),
+        ("mooncake.flag-unknown", "from 0.3.13 on", [FLAG.format("metrics_host")]),
+        (
+            *("mooncake.flag-unknown", "mooncake_client has --local_buffer_size from 0.3.12 on"),
+            [FLAG.format("local_buffer_size")],
+        ),
+        ("mooncake.flag-unknown", "no release", [FLAG.format("rcp_port")]),
+        # 238 is set_mempolicy on x86-64 and something else on arm64.
+        ("kernel.seccomp", "set_mempolicy", [SECCOMP.format("c000003e", 238)]),
+        ("kernel.seccomp", "set_mempolicy", [SECCOMP.format("c00000b7", 237)]),
+        # The same lines for a port that is taken and for an address of another host.
+        (
+            *("mooncake.master-ended", "port 51971 is taken"),
+            [LISTENS.format("0.0.0.0"), STOPPED],
+        ),
+        (
+            *("mooncake.master-ended", "10.99.99.99, port 51971"),
+            [LISTENS.format("10.99.99.99"), STOPPED],
+        ),
     ],
 )
-def test_the_path_of_a_cgroup_tells_who_bounds_it(path: str, says: str) -> None:
-    """Each maker has a setting of its own."""
-    assert says in only([PIDS.format(path)], "kernel.pids").decided
+def test_what_the_words_of_a_line_decide_is_said(pattern: str, says: str, lines: list[str]) -> None:
+    assert says in only(lines, pattern).decided
+
+
+def test_checks_and_stage_go_by_the_words_of_a_line() -> None:
     assert only([PIDS.format("/a")], "kernel.pids").decided == ""
-
-
-def test_openblas_tells_the_bound_of_the_user() -> None:
-    """-1 is no bound: then only the cgroup's is left."""
-    refused = "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource "
-    refused += "temporarily unavailable"
-    bound = "OpenBLAS blas_thread_init: RLIMIT_NPROC {} current, {} max"
-    unbounded = only([refused, bound.format(-1, -1)], "threads.refused")
-    assert "is unlimited" in unbounded.decided
-    assert "4096" in only([refused, bound.format(4096, 4096)], "threads.refused").decided
-    by_kernel = only([refused, PIDS.format("/docker/9f")], "threads.refused")
+    by_kernel = only([OPENBLAS, PIDS.format("/docker/9f")], "threads.refused")
     assert by_kernel.checks == ("limits.threads",)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("enable_snapshot", "from 0.3.10 to 0.3.13.post1"),
-        ("metrics_host", "from 0.3.13 on"),
-        ("local_buffer_size", "mooncake_client has --local_buffer_size from 0.3.12 on"),
-        ("rcp_port", "no release"),
-    ],
-)
-def test_an_unknown_flag_is_told_by_the_releases_that_have_it(name: str, says: str) -> None:
-    """The line is the same for a flag that was dropped, one to come and one misspelt."""
-    found = only([f"ERROR: unknown command line flag '{name}'"], "mooncake.flag-unknown")
-    assert says in found.decided
+    uring = only([SECCOMP.format("c000003e", 425)], "kernel.seccomp")
+    assert uring.checks == ("io-uring.unavailable",)
+    assert only([SECCOMP.format("c00000b7", 238)], "kernel.seccomp").stage is Stage.WARNING
+    # A case with checks of its own keeps the records of known problems.
+    checks = only([HUGE, EINVAL], "mooncake.register-einval").checks
+    assert checks[0] == "rdma.fork-safe"
+    assert {"advisory.mp-2026-0009", "advisory.mp-2026-0025"} < set(checks)
 
 
 def test_an_address_of_another_host_is_no_port_that_is_taken() -> None:
@@ -327,12 +343,6 @@ def test_what_nccl_does_not_say_is_read_from_its_warning() -> None:
     assert ids([full, error]) == ["runtime.shm", "start.nccl"]
 
 
-def test_nodes_that_did_not_come_are_counted() -> None:
-    """The line has both numbers."""
-    line = "DistStoreError: Timed out after 601 seconds waiting for clients. 1/4 clients joined."
-    assert "3 did not reach" in only([line], "start.rendezvous").sums
-
-
 def test_errno_11_is_a_limit_where_a_fork_got_it() -> None:
     """A lock or a pipe that is not ready has the same words."""
     error = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
@@ -341,35 +351,11 @@ def test_errno_11_is_a_limit_where_a_fork_got_it() -> None:
     assert forked.stage is Stage.CAUSE
 
 
-def test_a_seccomp_line_is_read_by_architecture_and_call() -> None:
-    """238 is set_mempolicy on x86-64 and something else on arm64."""
-    line = 'audit: type=1326 audit(1.2:3): pid=1 comm="a" exe="/a" arch={} syscall={} code=0x50000'
-    uring = only([line.format("c000003e", 425)], "kernel.seccomp")
-    assert uring.checks == ("io-uring.unavailable",)
-    assert "set_mempolicy" in only([line.format("c000003e", 238)], "kernel.seccomp").decided
-    assert "set_mempolicy" in only([line.format("c00000b7", 237)], "kernel.seccomp").decided
-    unknown = only([line.format("c00000b7", 238)], "kernel.seccomp")
-    assert unknown.stage is Stage.WARNING
-
-
 def test_a_master_that_was_told_to_end_is_no_problem() -> None:
     """The same line without a signal before it is a port that is taken."""
-    stopped = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
     signal = "I1121 master.cpp:1683] Shutdown signal received, exiting gracefully"
-    assert ids([stopped]) == ["mooncake.master-ended"]
-    assert ids([signal, stopped]) == []
-
-
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [("0.0.0.0", "port 51971 is taken"), ("10.99.99.99", "10.99.99.99, port 51971")],
-)
-def test_a_master_that_ends_in_silence_is_told_by_its_address(address: str, says: str) -> None:
-    """It prints the same lines for a port that is taken and for an address of another host."""
-    started = "I1121 master.cpp:1522] Master service started on port 51971, max_threads=2, "
-    started += f"rpc_port=51971, rpc_address={address}, rpc_interface=, client_ttl=10"
-    stopped = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
-    assert says in only([started, stopped], "mooncake.master-ended").decided
+    assert ids([STOPPED]) == ["mooncake.master-ended"]
+    assert ids([signal, STOPPED]) == []
 
 
 NUMBERS = (
@@ -393,6 +379,8 @@ NUMBERS = (
      "required by Cachelib", ("What is no multiple is its address (0x7f7baf800000)",)),
     ("HugeTLB: allocating 262144 of page size 2.00 MiB failed.  Only allocated 191222 hugepages.",
      ("70922 of 262144",)),
+    ("DistStoreError: Timed out after 601 seconds waiting for clients. 1/4 clients joined.",
+     ("3 did not reach",)),
 )  # fmt: skip
 
 

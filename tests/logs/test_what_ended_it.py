@@ -18,11 +18,10 @@ from preflight.logs.explain import (
     read_logs,
 )
 from preflight.logs.patterns import Stage, read_patterns
-from tests.logs.test_log_explain import rows_of
+from tests.logs.test_log_explain import LOGS, plain, rows_of
 from tests.paths import ROOT
 from tests.valid import valid
 
-LOGS = ROOT / "tests/data/logs"
 SCHEMA = json.loads((ROOT / "preflight/schemas/explain-log-v1.schema.json").read_text())
 
 
@@ -32,10 +31,6 @@ def of_file(name: str) -> LogReading:
 
 def causes(*lines: str) -> list[str]:
     return [each.pattern for each in read_log(lines).causes]
-
-
-def plain(text: str, _colour: str) -> str:
-    return text
 
 
 def text_of(reading: LogReading, verbose: bool = False) -> str:

@@ -33,42 +33,30 @@ def test_servers_that_never_run_together_share_no_memory(between: str, together:
     assert said == ([f"2 servers with HiCache run at one time: {together}"] if together else [])
 
 
-def test_the_advice_for_a_decode_server_that_offloads_is_not_what_a_record_warns_of() -> None:
-    """MP-2026-0033: the radix cache and offload of a decode server do not go together."""
-    text = (
-        f"{HICACHE} --disaggregation-mode decode --disaggregation-decode-enable-offload-kvcache "
-        "--hicache-storage-backend mooncake"
-    )
-    found = findings(understand(read_text(text, "run.sh", {}).commands, lambda _: ""))
-    (remedy,) = (one.remedy for one in found if one.rule.id == RADIX)
-    assert remedy.startswith("in run.sh:1 remove --enable-hierarchical-cache")
-    assert "--disaggregation-decode-enable-radix-cache" not in remedy
-
-
-@pytest.mark.parametrize(
-    ("line", "remedies"),
-    [
-        (f"{HICACHE} \\\n --disable-radix-cache", ["in run.sh:2 remove --disable-radix-cache"]),
-        (
-            f"{HICACHE} --disaggregation-mode decode",
-            ["in run.sh:1 add --disaggregation-decode-enable-radix-cache"],
-        ),
-    ],
-)
-def test_the_advice_names_the_flag_that_this_launch_has_or_lacks(
-    line: str, remedies: list[str]
-) -> None:
-    """It told a decode server without --disable-radix-cache to drop that."""
-    found = findings(understand(read_text(line, "run.sh", {}).commands, lambda _: ""))
-    assert [one.remedy for one in found if one.rule.id == RADIX] == remedies
-
-
 DECODE_OFFLOAD = "--disaggregation-decode-enable-offload-kvcache"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("id_", "line", "remedy"),
     [
+        # It told a decode server without --disable-radix-cache to drop that.
+        (
+            RADIX,
+            f"{HICACHE} \\\n --disable-radix-cache",
+            "in run.sh:2 remove --disable-radix-cache",
+        ),
+        (
+            RADIX,
+            f"{HICACHE} --disaggregation-mode decode",
+            "add --disaggregation-decode-enable-radix-cache",
+        ),
+        # MP-2026-0033: the radix cache and offload of a decode server do not go together.
+        (
+            RADIX,
+            f"{HICACHE} --disaggregation-mode decode {DECODE_OFFLOAD} "
+            "--hicache-storage-backend mooncake",
+            "remove --enable-hierarchical-cache: decode offload goes without it",
+        ),
         (
             "decode-offload-misplaced",
             f"{SERVER} {DECODE_OFFLOAD}",
@@ -102,6 +90,7 @@ ID = "transfer-threads-too-few"
 PREFILL = f"{SERVER} --disaggregation-mode prefill"
 DECODE = f"{SERVER} --disaggregation-mode decode"
 AT = "--disaggregation-bootstrap-port"
+P2P = "P2PHANDSHAKE"
 ROUTER = "python3 -m sglang_router.launch_router --pd-disaggregation"
 
 
@@ -203,17 +192,21 @@ services:
 
 
 @pytest.mark.parametrize(
-    ("master", "address", "said"),
+    ("master", "address", "metadata", "said"),
     [
-        ("", "master:50052", "master master:50052: that service listens on port 50051"),
-        ("--rpc_port 50052", "master:50052", ""),
-        ("--rpc_port $PORT", "master:50052", ""),
-        ("", "other:50052", ""),
-        ("", "master.example.com:50052", ""),
+        ("", "master:50052", P2P, "master master:50052: that service listens on port 50051"),
+        ("--rpc_port 50052", "master:50052", P2P, ""),
+        ("--rpc_port $PORT", "master:50052", P2P, ""),
+        ("", "other:50052", P2P, ""),
+        ("", "master.example.com:50052", P2P, ""),
+        (
+            *("", "master:50051", "http://master:8080/metadata"),
+            "metadata-http master:8080: that service listens on port 50051 or 9003",
+        ),
     ],
 )
 def test_a_service_of_compose_is_called_at_a_port_that_it_has(
-    master: str, address: str, said: str
+    master: str, address: str, metadata: str, said: str
 ) -> None:
     """Which ports are published decides nothing between two containers."""
     text = f"""
@@ -222,29 +215,12 @@ services:
   server:
     image: x
     command: {SERVER} --enable-hierarchical-cache --hicache-storage-backend mooncake
-    environment: {{MOONCAKE_MASTER: "{address}"}}
+    environment: {{MOONCAKE_MASTER: "{address}", MOONCAKE_TE_META_DATA_SERVER: "{metadata}"}}
 """
     processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
     found = [one.text for one in findings(processes) if one.rule.id == "service-misdirected"]
-    assert found == ([f"{said} (MOONCAKE_MASTER at compose.yaml:7)"] if said else [])
-
-
-def test_a_metadata_server_that_the_master_does_not_start_is_missed() -> None:
-    text = f"""
-services:
-  master: {{image: x, command: mooncake_master}}
-  server:
-    image: x
-    command: {SERVER} --enable-hierarchical-cache --hicache-storage-backend mooncake
-    environment:
-      MOONCAKE_MASTER: master:50051
-      MOONCAKE_TE_META_DATA_SERVER: http://master:8080/metadata
-"""
-    processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
-    (found,) = [one for one in findings(processes) if one.rule.id == "service-misdirected"]
-    assert found.text.startswith(
-        "metadata-http master:8080: that service listens on port 50051 or 9003"
-    )
+    name = "MOONCAKE_TE_META_DATA_SERVER" if "http" in metadata else "MOONCAKE_MASTER"
+    assert found == ([f"{said} ({name} at compose.yaml:7)"] if said else [])
 
 
 CLIENT = "mooncake_client --global_segment_size=1GB"
@@ -296,21 +272,16 @@ def test_what_is_known_or_another_flags_value_is_not(script: str) -> None:
     assert said(script) == []
 
 
-def test_the_callers_environment_gives_it() -> None:
+def test_words_that_are_not_set_leave_a_server_that_is_read() -> None:
+    """The caller's environment may set them; and no release has a flag of no name."""
     assert said(f"{STORE} $EXTRA", EXTRA="--tp 4") == []
-    (server,) = processes(f"{STORE} $EXTRA", EXTRA="--tp 4")
-    assert server.server
-    assert server.server.value("tp_size") == 4
-
-
-def test_a_flag_that_no_release_has_is_refused_whatever_its_value() -> None:
+    (process,) = processes(f"{STORE} $EXTRA", EXTRA="--tp 4")
+    assert process.server
+    assert process.server.value("tp_size") == 4
+    (process,) = processes("$PYTHON -m sglang.launch_server --model-path m")
+    assert process.server is not None
     found = findings(processes(f"{STORE} --no-such=$N"))
     assert [f.rule.id for f in found if "no-such" in f.text] == ["argument-unknown"]
-
-
-def test_a_python_that_is_not_set_still_starts_the_server() -> None:
-    (server,) = processes("$PYTHON -m sglang.launch_server --model-path m")
-    assert server.server is not None
 
 
 REFUSED, UNKNOWN = "arguments-refused", "argument-unknown"
