@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from checks.base.check import Check, Judge, Page
+from checks.base.check import Check, Judge
 from checks.base.finding import Status
 from preflight.advisories.records import Advisory, condition_text, range_text
 from preflight.judging.pages import MEASURED, OBSERVED, PAGES
@@ -87,27 +87,17 @@ class PageText(NamedTuple):
 def check_page(check: Check) -> PageText:
     """Return the page of a check of the host or the launch."""
     page = check.page
-    when = _WHEN.get(worst_status(page), "when it is unknown")
-    follows = consequence_text(page) or "nothing was found to fail, and nothing passes"
+    when, follows = "when it is unknown", "nothing was found to fail, and nothing passes"
+    statuses = {status for status, _ in page.outcomes}
+    if statuses & _WHEN.keys():
+        when = next(text for status, text in _WHEN.items() if status in statuses)
+        follows = ", or ".join(each.value for each in (page.consequence, *page.or_else))
     rows = [(when, follows), ("what to do", page.remedy), ("read or seen in", page.source)]
     if check.topics:
         rows.append(("facts that it reads", ", ".join(check.topics)))
     if page.root:
         rows.append(("as root", page.root))
     return PageText(check.id, page.asks, page.why, tuple(rows), page.outcomes)
-
-
-def worst_status(page: Page) -> Status:
-    """Return the worst status of a page's findings; Unknown only if no other is left."""
-    statuses = {status for status, _ in page.outcomes}
-    return next((s for s in (Status.FAIL, Status.WARN) if s in statuses), Status.UNKNOWN)
-
-
-def consequence_text(page: Page) -> str:
-    """Name what follows when the check fails; "" for a check that can only pass or be unknown."""
-    if worst_status(page) is Status.UNKNOWN:
-        return ""
-    return ", or ".join(consequence.value for consequence in (page.consequence, *page.or_else))
 
 
 _WHEN = {Status.FAIL: "when it fails", Status.WARN: "what it warns of"}

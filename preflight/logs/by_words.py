@@ -1,7 +1,6 @@
 """Find what some words are about: a quoted line, a part of one, or a symptom in plain words."""
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -16,6 +15,7 @@ from preflight.logs.explain import (
     Paint,
     explanation_object,
     explanation_text,
+    filled_text,
     heading,
     read_log,
 )
@@ -202,9 +202,9 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
     """Return a table of known lines: printer, cause and checks, for a terminal of ``width``."""
     lines: list[str] = []
     for row in rows:
-        lines.append(_filled(f"{row.excerpt}  ({row.printer})", width, 2))
-        lines.append(_filled(f"    {row.cause}", width, 4))
-        lines.append(_filled(f"    {', '.join(row.checks) or row.pattern}", width, 4))
+        checks = ", ".join(row.checks) or row.pattern
+        lines.append(filled_text(f"{row.excerpt}  ({row.printer})", width, "", "  "))
+        lines += (filled_text(text, width, "    ", "    ") for text in (row.cause, checks))
     return "\n".join(lines)
 
 
@@ -219,16 +219,17 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
             count = "One known line is" if len(known) == 1 else f"{len(known)} known lines are"
             # An id alone is explained by an example of its line.
             head = "" if each.excerpt in answer.words else "; names and numbers are examples"
-            parts.append(_filled(f"{count} like this{head}:", width))
+            parts.append(filled_text(f"{count} like this{head}:", width))
         if similar and each is similar[0]:
             head = "" if known else "No known line is this one. "
             head += "Similar, and perhaps another case; names and numbers are examples:"
-            parts.append(_filled(head, width))
+            parts.append(filled_text(head, width))
         head = f"{number}. {heading(each, paint)} ({each.printer})"
         parts.append(explanation_text(head, each, width, here, "This line"))
     if answer.ids:
-        column = max(len(id_) for id_, _ in answer.ids) + 4
-        rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in answer.ids]
+        column = max(len(id_) for id_, _ in answer.ids) + 2
+        margin = " " * (column + 2)
+        rows = [filled_text(asks, width, f"  {id_:<{column}}", margin) for id_, asks in answer.ids]
         parts.append("\n".join(["Checks and rules about it:", *rows]))
     ids = list(dict.fromkeys(id_ for each in lines for id_ in each.checks))
     if ids:
@@ -257,7 +258,3 @@ def about_object(answer: About) -> dict[str, Any]:
         "explanations": [explanation_object(each) for each in shown_lines(answer)],
         "checks": [{"check": id_, "asks": asks} for id_, asks in answer.ids],
     }
-
-
-def _filled(text: str, width: int, indent: int = 0) -> str:
-    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)

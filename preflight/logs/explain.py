@@ -165,6 +165,10 @@ _CUT = (
     "stands last: give its end, as tail -c 1G server.log | mooncake-preflight explain"
 )
 
+_NONE = (
+    ": no line of SGLang, Mooncake, CUDA or the kernel that this program can explain, and no error "
+    "that it does not know. The kernel log is often where the reason stands: dmesg -T."
+)
 Paint = Callable[[str, str], str]
 # By id, what a check found of a launch on a host ("fail"); empty where none was asked.
 Here = Mapping[str, str]
@@ -333,21 +337,16 @@ def explanations_text(
         plain = [each._replace(file="") for each in reading.explanations]
         reading = reading._replace(explanations=plain)
     explanations = reading.explanations
-    cut = [] if reading.whole else [_filled_text(_CUT, width)]
+    cut = [] if reading.whole else [filled_text(_CUT, width)]
     unknown = _unknown_text(reading, paint, width, verbose)
     harmless = []
     if reading.harmless and (verbose or reading.lines <= MOST_QUOTED):
         each_one = (
             f"{x.pattern} (line {x.line}: {x.decided or x.cause})" for x in reading.harmless
         )
-        harmless = [_filled_text(f"Harmless: {'; '.join(each_one)}.", width)]
+        harmless = [filled_text(f"Harmless: {'; '.join(each_one)}.", width)]
     if not explanations and not unknown:
-        nothing = textwrap.fill(
-            f"No problem was found in {_lines(reading.lines)}: no line of SGLang, Mooncake, CUDA "
-            "or the kernel that this program can explain, and no error that it does not know. The "
-            "kernel log is often where the reason stands: dmesg -T.",
-            width,
-        )
+        nothing = textwrap.fill(f"No problem was found in {_lines(reading.lines)}{_NONE}", width)
         return "\n\n".join([nothing, *harmless, *cut])
     first_of: dict[tuple[str, str], Explanation] = {}  # of each process that has a cause
     for each in reading.causes or explanations[: 0 if reading.unknown else 1]:
@@ -365,7 +364,7 @@ def explanations_text(
     rows = []
     for each in (each for each in explanations if each not in whole):
         text = f"{heading(each, paint)} ({_where(each)}): {_sentence(each.cause)}"
-        rows.append(_filled_text(text, width, "  ", "    "))
+        rows.append(filled_text(text, width, "  ", "    "))
     if rows:
         more = f" {len(rows) - MOST_ALSO} more;" if len(rows) > MOST_ALSO else ""
         head = f"Also (in this order;{more} -v explains each):"
@@ -433,7 +432,7 @@ def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -
     of_itself = each.ranks or each.process == each.printer
     who = each.printer if of_itself else f"{each.printer} {each.process}"
     head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
-    head = _filled_text(head, width, "", "   ")
+    head = filled_text(head, width, "", "   ")
     return explanation_text(head, each, width, here)
 
 
@@ -467,11 +466,11 @@ def explanation_text(
     for name, text in rows:
         start = f"   {name + ':' if name else '|':<12}"
         if text or not name:
-            filled.append(_filled_text(str(text), width, start, " " * len(start)))
+            filled.append(filled_text(str(text), width, start, " " * len(start)))
     return "\n".join([head, *filled])
 
 
-def _filled_text(text: str, width: int, first: str = "", further: str = "") -> str:
+def filled_text(text: str, width: int, first: str = "", further: str = "") -> str:
     """Break a text into lines; first, further: what its first and its other lines begin with."""
     return textwrap.fill(
         text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False

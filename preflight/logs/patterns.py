@@ -43,15 +43,7 @@ class Stage(IntEnum):
     @property
     def word(self) -> str:
         """The stage in a word for a person."""
-        return (
-            "root cause",
-            "root cause",
-            "symptom",
-            "warning",
-            "consequence",
-            "harmless",
-            "similar",
-        )[self]
+        return self.name.lower() if self > Stage.CAUSE else "root cause"
 
 
 # The named groups of a match; a group that took no part is not in it.

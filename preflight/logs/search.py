@@ -55,7 +55,7 @@ class Search:
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
         vocabulary_words = set(_without_digits(block).split())
-        vocabulary = _Vocabulary(vocabulary_words)
+        in_vocabulary = cache("\n".join(vocabulary_words).__contains__)
         counted: set[tuple[str, int]] = set()
         known: set[int] = set()
         explained: set[int] = set()
@@ -71,11 +71,13 @@ class Search:
             return numbers[before] if numbers is not None else before_block + before + 1
 
         for group in _all_groups():
-            if group.inner <= vocabulary_words and all(word in vocabulary for word in group.outer):
+            if group.inner <= vocabulary_words and all(map(in_vocabulary, group.outer)):
                 self._add_group(group, block, counted, known, explained, line_of)
         for matches in self._found.values():
             matches.settle(self._characters)
-        self._add_unknown(block, vocabulary, known, line_of)
+        heads = {head for errors in _GLOG_ERRORS for head in errors.findall(block)}
+        needles = (*heads, *filter(in_vocabulary, _FAULT_WORDS))
+        self._add_unknown(block, needles, known, line_of)
         self._end_of(block, line_of)
         self.lines += block.count("\n")
         self._characters += len(block)
@@ -118,18 +120,18 @@ class Search:
                     matches = self._found[pattern.id] = _Found(match)
                 position = self._characters + at
                 if position < matches.first_at:
-                    excerpt = _excerpt(block[start:end], at - start)
-                    matches.begin(position, line_of(at), excerpt, match)
+                    matches.first_at, matches.first = position, match
+                    matches.line = line_of(at)
+                    matches.excerpt = _excerpt(block[start:end], at - start)
                 matches.add(position, match, line_of)
                 break
             at = block.find(literal, end)
 
     def _add_unknown(
-        self, block: str, vocabulary: _Vocabulary, known: set[int], line_of: Callable[[int], int]
+        self, block: str, needles: Iterable[str], known: set[int], line_of: Callable[[int], int]
     ) -> None:
-        """Collect lines that look like faults and that no pattern knows."""
-        heads = {head for errors in _GLOG_ERRORS for head in errors.findall(block)}
-        for needle in (*heads, *(word for word in _FAULT_WORDS if word in vocabulary)):
+        """Collect lines that hold a needle, look like faults, and that no pattern knows."""
+        for needle in needles:
             at = block.find(needle)
             while at >= 0:
                 start, end = _line_around(block, at)
@@ -279,9 +281,6 @@ class _Found:
         self._line_of: Callable[[int], int] | None = None
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
-    def begin(self, position: int, line: int, excerpt: str, match: re.Match[str]) -> None:
-        self.first_at, self.line, self.excerpt, self.first = position, line, excerpt, match
-
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
         """Count a match; remember the first, the last, its names and ranks."""
         self.times += 1
@@ -333,19 +332,6 @@ class _Group:
         parts = _without_digits(f"\0{literal}\0").split()
         self.inner = frozenset(parts[1:-1])
         self.outer = {parts[0].strip("\0"), parts[-1].strip("\0")}
-
-
-class _Vocabulary:
-    """The distinct words of a block; ``in`` is whether one holds a text."""
-
-    def __init__(self, distinct: Iterable[str]) -> None:
-        self._text = "\n".join(distinct)
-        self._asked: dict[str, bool] = {}
-
-    def __contains__(self, word: str) -> bool:
-        if word not in self._asked:
-            self._asked[word] = word in self._text
-        return self._asked[word]
 
 
 def _without_digits(text: str) -> str:

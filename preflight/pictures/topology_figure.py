@@ -36,7 +36,7 @@ def topology_figure(topology: Topology) -> Html:
 def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
     """Return the node whose box a device stands in; None if that node is not shown."""
     shown = any(numa_node.node == device.node for numa_node in topology.nodes)
-    return device.node if shown else None
+    return device.node if shown and isinstance(device.node, int) else None
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
@@ -152,7 +152,7 @@ def _devices(topology: Topology) -> Html:
             device.name,
             device.what,
             device.address or "none",
-            "unknown" if device.node is None else str(device.node),
+            str(device.node) if isinstance(device.node, int) else "unknown",
             fold(device.used_by) if device.used_by else "",
         )
         for device in (*topology.gpus, *topology.nics)

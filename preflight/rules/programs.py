@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from checks.base.units import GIB, MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
@@ -56,10 +57,13 @@ def store_service_refused(process: LaunchProcess) -> Iterator[Seen]:
         yield Seen(f"{process.kind.value}: {message}")
 
 
-@RULES.process("service-setting-misread")
-def service_setting_misread(process: LaunchProcess) -> Iterator[Seen]:
-    if process.kind is ProcessKind.STORE_SERVICE and process.store:
+def _misread(kind: ProcessKind, process: LaunchProcess) -> Iterator[Seen]:
+    if process.kind is kind and process.store:
         yield from map(Seen, process.store.misread)
+
+
+RULES.process("service-setting-misread")(partial(_misread, ProcessKind.STORE_SERVICE))
+RULES.process("client-size-misread")(partial(_misread, ProcessKind.CLIENT))
 
 
 @RULES.process("service-key-unknown")
@@ -85,12 +89,6 @@ def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         other = first.setdefault((where, port), process)
         if other is not process and process.kind is ProcessKind.STORE_SERVICE:
             yield Seen(f"{other.name} listens on port {port} too", process.command.origin)
-
-
-@RULES.process("client-size-misread")
-def client_size_misread(process: LaunchProcess) -> Iterator[Seen]:
-    if process.kind is ProcessKind.CLIENT and process.store:
-        yield from map(Seen, process.store.misread)
 
 
 @RULES.process("mooncake-flags-refused")

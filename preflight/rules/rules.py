@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import partialmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.releases.mooncake import MooncakeRelease
@@ -114,42 +114,37 @@ class RuleSet:
 
         return add
 
-    launch = partialmethod(_adds, "launch")
-    released = partialmethod(_adds, "released")
-    memory = partialmethod(_adds, "memory")
+    def _each(self, id_: str, about: Callable[[LaunchProcess], tuple[Any, ...]]) -> Adds:
+        """Return a decorator: its function checks rule ``id_`` for each process of a launch.
 
-    def process(self, id_: str) -> Adds:
-        """Return a decorator: its function checks rule ``id_`` for each process of a launch."""
+        about: the arguments of the function for a process; one that is false passes it over.
+        """
 
         def add(check: Check) -> Check:
             """Register ``check`` for each process."""
 
             def of_processes(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 for process in processes:
-                    yield from _placed(check(process), process.command.origin)
+                    if all(arguments := about(process)):
+                        yield from _placed(check(*arguments), process.command.origin)
 
             self._adds("launch", id_)(of_processes)
             return check
 
         return add
 
+    launch = partialmethod(_adds, "launch")
+    released = partialmethod(_adds, "released")
+    memory = partialmethod(_adds, "memory")
+
+    def process(self, id_: str) -> Adds:
+        return self._each(id_, lambda process: (process,))
+
     def server(self, id_: str) -> Adds:
-        """Return a decorator: its function checks rule ``id_`` for each SGLang server."""
-
-        def add(check: Check) -> Check:
-            self.process(id_)(lambda process: check(process.server) if process.server else ())
-            return check
-
-        return add
+        return self._each(id_, lambda process: (process.server,))
 
     def store(self, id_: str) -> Adds:
-        """Return a decorator: its function checks rule ``id_`` for each server with a store."""
-
-        def add(check: Check) -> Check:
-            self.server(id_)(lambda server: check(server, server.store) if server.store else ())
-            return check
-
-        return add
+        return self._each(id_, lambda each: (each.server, each.server and each.server.store))
 
     def findings(
         self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known
@@ -227,7 +228,7 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
                 yield Seen(f"{name} {value}: {others} is not dialled")
 
 
-def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) -> Iterator[Seen]:
+def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each client with the ``host:port`` of another in one metadata server."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
@@ -238,8 +239,8 @@ def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) ->
         for name, metadata in names:
             if not isinstance(name, str) or not isinstance(metadata, str):
                 continue
-            kind = metadata.partition("://")[0]
-            if kind in kinds and split_address(name).port is not None:
+            named = metadata.partition("://")[0] in schemes
+            if named and split_address(name).port is not None:
                 other = first.setdefault((name, metadata), process)
                 apart = other.command.waited or other.command.turn != process.command.turn
                 if other is not process and not apart:
@@ -247,14 +248,8 @@ def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) ->
                     yield Seen(text, process.command.origin)
 
 
-@RULES.launch("client-name-twice")
-def client_name_twice(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    return _same_names(processes, ("http", "https"))
-
-
-@RULES.launch("client-name-replaced")
-def client_name_replaced(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    return _same_names(processes, ("etcd", "redis"))
+RULES.launch("client-name-twice")(partial(_same_names, ("http", "https")))
+RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 
 
 @RULES.launch("segment-nowhere")

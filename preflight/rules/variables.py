@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from checks.base.regex import regex
 from checks.base.units import GIB
@@ -41,6 +41,8 @@ from preflight.programs.mooncake_variables import (
 from preflight.rules.rules import RuleSet, Seen, Spelling
 
 RULES = RuleSet("variables")
+# Of a number's row, the text written and what Mooncake reads of it: a sentence, None for no fault.
+Says = Callable[[Number, str, NumberRead], str | None]
 _PREFIXED = regex(r"(MC|MOONCAKE|SGLANG)_")
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _ADDRESS = regex(r"(?:https?|etcd)://[^ =]+")
@@ -129,9 +131,30 @@ def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
     return f"{row.name}={text}: {value}not {row.range}: {row.refused or becomes(row, read.value)}"
 
 
-@RULES.launch("number-misread")
-def number_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    return _numbers(processes, _misread)
+def _numbers(processes: tuple[LaunchProcess, ...], says: Says) -> Iterator[Seen]:
+    """Yield a finding for every number variable about which ``says`` returns a text."""
+    everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
+    offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
+    for process, name, word in (*everywhere, *offloading):
+        row = _ROWS[name]
+        if row.unless and row.unless in process.command.environment:
+            continue
+        read = read_number(row.reader, word.text)
+        counts = read.value is not None and (row.takes(read.value) or row.refused)
+        if not word.text.strip() and not counts:
+            continue
+        text = says(row, word.text, read)
+        if text is not None:
+            yield Seen(text, word.origin)
+
+
+_OF_ANY: dict[str, Says] = {
+    "number-misread": _misread,
+    "number-out-of-range": lambda row, *read: None if row.refused else _out_of_range(row, *read),
+    "number-refused": lambda row, *read: _out_of_range(row, *read) if row.refused else None,
+}
+for _id, _says in _OF_ANY.items():
+    RULES.launch(_id)(partial(_numbers, says=_says))
 
 
 @RULES.launch("number-defaulted")
@@ -147,20 +170,6 @@ def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         if word.text and read_ratio(word.text) is None:
             text = f"{name}={word.text}: not above 0 and up to 1: {row.default} is used"
             yield Seen(text, word.origin)
-
-
-@RULES.launch("number-out-of-range")
-def number_out_of_range(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    return _numbers(
-        processes, lambda row, *read: None if row.refused else _out_of_range(row, *read)
-    )
-
-
-@RULES.launch("number-refused")
-def number_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    return _numbers(
-        processes, lambda row, *read: _out_of_range(row, *read) if row.refused else None
-    )
 
 
 @RULES.launch("port-range-reset")
@@ -309,25 +318,6 @@ def _skips(no_proxy: str, host: str) -> bool:
     return any(
         name == "*" or (name and (host == name or host.endswith(f".{name}"))) for name in entries
     )
-
-
-def _numbers(
-    processes: tuple[LaunchProcess, ...], said: Callable[[Number, str, NumberRead], str | None]
-) -> Iterator[Seen]:
-    """Yield a finding for every number variable about which ``said`` returns a text."""
-    everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
-    offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
-    for process, name, word in (*everywhere, *offloading):
-        row = _ROWS[name]
-        if row.unless and row.unless in process.command.environment:
-            continue
-        read = read_number(row.reader, word.text)
-        counts = read.value is not None and (row.takes(read.value) or row.refused)
-        if not word.text.strip() and not counts:
-            continue
-        text = said(row, word.text, read)
-        if text is not None:
-            yield Seen(text, word.origin)
 
 
 def _discovers(process: LaunchProcess) -> bool:

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Fill, Kind, Setting
-from checks.base.units import KIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.capture.secrets import public
 from checks.hugetlb.boot import DROP_IN, OWN_UNIT
-from checks.hugetlb.pools import POOLS
-from checks.numa.nodes import NODES
 from preflight.base import shell
 from preflight.base.shell import Line, comment, quote, visible
 
@@ -51,18 +48,6 @@ def restart(unit: str) -> tuple[str, ...]:
 def limit_line(name: str, value: str) -> str:
     """Return a limit as a unit of systemd has it."""
     return f"Limit{name.upper()}={'infinity' if value == 'unlimited' else value}"
-
-
-def pool_file(page_bytes: int, numa_node: int | None) -> str:
-    """Return the file that sets a pool, or the share of one NUMA node."""
-    folder = POOLS if numa_node is None else f"{NODES}/node{numa_node}/hugepages"
-    return f"{folder}/hugepages-{page_bytes // KIB}kB/nr_hugepages"
-
-
-def pool_name(page_bytes: int, numa_node: int | None) -> str:
-    """Return ``2 MiB pages on node 0``."""
-    where = "" if numa_node is None else f" on node {numa_node}"
-    return f"{format_page_size(page_bytes)} pages{where}"
 
 
 def header(source: str, path: str) -> str:

@@ -6,9 +6,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.finding import Kind, Setting
+from checks.base.units import KIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import PoolWriter
-from preflight.settings.commands import Context, pool_file, pool_name
+from checks.hugetlb.pools import POOLS
+from checks.numa.nodes import NODES
+from preflight.settings.commands import Context
 
 if TYPE_CHECKING:
     from preflight.processes.processes import LaunchProcess
@@ -61,11 +64,15 @@ class PoolTarget(NamedTuple):
 
     @property
     def file(self) -> str:
-        return pool_file(self.page_bytes, self.node)
+        """Return the file that sets the pool, or the share of one NUMA node."""
+        folder = POOLS if self.node is None else f"{NODES}/node{self.node}/hugepages"
+        return f"{folder}/hugepages-{self.page_bytes // KIB}kB/nr_hugepages"
 
     @property
     def name(self) -> str:
-        return pool_name(self.page_bytes, self.node)
+        """Return ``2 MiB pages on node 0``."""
+        where = "" if self.node is None else f" on node {self.node}"
+        return f"{format_page_size(self.page_bytes)} pages{where}"
 
     @property
     def grows(self) -> bool:

@@ -258,7 +258,7 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
     of_gpus = [nics for name, nics in nics_of.items() if name.startswith("cuda:")]
     if len(of_gpus) > 1 and len(set(of_gpus)) == 1 and len(of_gpus[0]) == 1:
         yield f"all {len(of_gpus)} GPUs share {of_gpus[0][0]}, of {len(used)} NICs in use"
-    nodes = {nic.node for nic in topology.nics if nic.name in used and nic.node is not None}
+    nodes = {nic.node for nic in topology.nics if nic.name in used and isinstance(nic.node, int)}
     for node in topology.nodes if nodes else ():
         if node.node in memory_nodes and node.node not in nodes and node.memory_bytes != 0:
             yield (
@@ -347,7 +347,7 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
     node = hidden if function is None else function.node
     known = address if ":" in address else ""
     name, model = f"GPU{index}", _model(function, nvml)
-    return TopologyDevice("gpu", name, known, _int(node), model, users, False, _unread(node))
+    return TopologyDevice("gpu", name, known, node, model, users)
 
 
 def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
@@ -367,16 +367,7 @@ def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
     address = "" if function is None else function.address
     ports = () if isinstance(nic.ports, Unknown) else nic.ports
     active = any(isinstance(port.state, str) and "ACTIVE" in port.state for port in ports)
-    node, text = nic.node, _kind(nic)
-    return TopologyDevice("nic", nic.name, address, _int(node), text, users, active, _unread(node))
-
-
-def _int(node: int | Unknown | None) -> int | None:
-    return None if isinstance(node, Unknown) else node
-
-
-def _unread(node: int | Unknown | None) -> Unknown | None:
-    return node if isinstance(node, Unknown) else None
+    return TopologyDevice("nic", nic.name, address, nic.node, _kind(nic), users, active)
 
 
 def _kind(nic: Nic) -> str:
@@ -435,17 +426,16 @@ class TopologyDevice(NamedTuple):
     kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
     node: its NUMA node, None if the firmware names none. what: model and, of a NIC, its ports
     (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
-    active: of a NIC, whether a port of it is. unread: why ``node`` could not be read.
+    active: of a NIC, whether a port of the NIC is.
     """
 
     kind: str
     name: str
     address: str
-    node: int | None
+    node: int | Unknown | None
     what: str
     used_by: tuple[str, ...] = ()
     active: bool = False
-    unread: Unknown | None = None
 
 
 class TopologyNode(NamedTuple):

@@ -192,9 +192,8 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
 
 
 def _device_object(device: TopologyDevice) -> dict[str, Any]:
-    node = device.node if device.unread is None else device.unread
     uses = fields(device, "what", "used_by")
-    return {**fields(device, "name", "address"), "numa_node": node, **uses}
+    return {**fields(device, "name", "address"), "numa_node": plain(device.node), **uses}
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
@@ -232,7 +231,7 @@ def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
-    at = {device.name: only if device.node is None else device.node for device in devices}
+    at = {each.name: each.node if isinstance(each.node, int) else only for each in devices}
     shown = {node.node for node in topology.nodes}
     gaps = _columns(devices, width)
     lines: list[str] = []
