@@ -12,6 +12,7 @@ from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
 from preflight.base.envelope import finding_object
 from preflight.base.one_line import clean, shortened
+from preflight.check.report import amounts
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import can_encode, headed, wrapped
 from preflight.topology.answer import (
@@ -153,11 +154,9 @@ def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     """Return the lines of findings and notes."""
     lines: list[str] = []
     for finding in _shown(answer):
-        amounts = (("have", finding.have), ("need", finding.need))
-        have_need = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
-        seen = f": {have_need}" if have_need else ""
+        have_need = amounts(finding)
         word, colour = finding.status.value, COLOURS[finding.status]
-        head = f"{finding.check}, {clean(finding.subject)}{seen}"
+        head = f"{finding.check}, {clean(finding.subject)}{f': {have_need}' if have_need else ''}"
         lines.append(headed(word, head, width, paint(word, colour)))
         if finding.text:
             lines += wrapped(f"    {clean(finding.text)}", width)
