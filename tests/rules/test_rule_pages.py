@@ -33,29 +33,16 @@ NAMED = "mooncake_client --host=10.0.0.2:12345"
 LEAVE_OUT = "leave it out"
 RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch; or of Compose.
-WITHOUT = {
-    "consumer-misread",
-    "consumer-release",
-    "decode-host-pool",
-    "decode-offload-hashes-differ",
-    "decode-offload-unread",
-    "draft-on-top",
-    "gate-blind-to-hugepages",
-    "host-pools-refused",
-    "indexer-on-top",
-    "lookup-socket-shared",
-    "mooncake-too-old",
-    "offload-folder-shared",
-    "pd-registration-silent",
-    "pin-result-ignored",
-    "prefetch-budget-small",
-    "segment-times-dp",
-    "service-misdirected",
-    "store-file-read-differently",
-    "store-reset-shared",
-    "eagle-l3-unread",
-    "write-back-stores-nothing",
-}
+WITHOUT = set(
+    """
+    consumer-misread consumer-release decode-host-pool decode-offload-hashes-differ
+    decode-offload-unread draft-on-top eagle-l3-unread gate-blind-to-hugepages
+    host-pools-refused indexer-on-top lookup-socket-shared mooncake-too-old
+    offload-folder-shared pd-registration-silent pin-result-ignored prefetch-budget-small
+    segment-times-dp service-misdirected store-file-read-differently store-reset-shared
+    write-back-stores-nothing
+    """.split()
+)
 
 
 class Launch(NamedTuple):

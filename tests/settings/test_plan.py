@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.finding import Finding, Kind, Setting, Status, command
-from checks.base.needs import ContainerLimits, RdmaUse
+from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
 from checks.base.unknown import Unknown
 from checks.memory.judge import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
@@ -318,34 +318,29 @@ def test_what_our_own_drop_in_sets_is_kept(tmp_path: Path) -> None:
 
 
 # What is not known -----------------------------------------------------------------------------
+UNSET = Unknown("MODEL is not set")
+DEVICES = RdmaUse(Unknown("DEVICES is not set"), "run.sh:2")
 
 
-def test_sizes_that_are_not_known_are_gaps_with_the_reason(tmp_path: Path) -> None:
-    process = rank(regular_bytes=Unknown("MODEL is not set"))
-    needs = launch({}, process)._replace(usages=Unknown("MODEL is not set"))
-    gaps = plan(needs, facts_on(tmp_path), []).gaps
-    assert [(gap.topic, gap.reason) for gap in gaps] == [
-        ("pages", "MODEL is not set"),
-        ("memory", "MODEL is not set"),
-    ]
-
-
-def test_devices_that_cannot_be_told_are_a_gap(tmp_path: Path) -> None:
-    process = rank(rdma=RdmaUse(Unknown("DEVICES is not set"), "run.sh:2"))
-    found = plan(launch({}, process), facts_on(tmp_path), [])
-    assert [gap.topic for gap in found.gaps] == ["devices"]
-    assert found.of(Kind.DEVICE) == ()
-
-
-def test_a_page_size_that_the_kernel_does_not_have_is_a_gap(tmp_path: Path) -> None:
-    found = plan(launch(anywhere(1, 512 * MIB)), plain_facts(tmp_path), [])
-    assert [gap.topic for gap in found.gaps] == ["pages"]
-    assert "hugepages-524288kB" in found.gaps[0].reason
-
-
-def test_a_node_that_the_host_does_not_have_is_a_gap(tmp_path: Path) -> None:
-    found = plan(launch(on_nodes(1, 1, 1)), facts_on(tmp_path), [])
-    assert ["no pool of node 2" in gap.reason for gap in found.gaps] == [True]
+@pytest.mark.parametrize(
+    ("needs", "topics", "reason"),
+    [
+        (
+            launch({}, rank(regular_bytes=UNSET))._replace(usages=UNSET),
+            *(["pages", "memory"], "MODEL is not set"),
+        ),
+        (launch({}, rank(rdma=DEVICES)), ["devices"], "DEVICES is not set"),
+        (launch(anywhere(1, 512 * MIB)), ["pages"], "hugepages-524288kB"),
+        (launch(on_nodes(1, 1, 1)), ["pages"], "no pool of node 2"),
+    ],
+)
+def test_what_is_not_known_of_a_launch_or_not_there_is_a_gap(
+    needs: LaunchNeeds, topics: list[str], reason: str, tmp_path: Path
+) -> None:
+    found = plan(needs, facts_on(tmp_path), [])
+    assert [gap.topic for gap in found.gaps] == topics
+    assert all(reason in gap.reason for gap in found.gaps)
+    assert "devices" not in topics or found.of(Kind.DEVICE) == ()
 
 
 def test_topics_that_were_not_read_are_gaps_and_no_failure() -> None:
