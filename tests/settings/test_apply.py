@@ -23,6 +23,7 @@ from checks.run.facts import read_facts
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
+from preflight.settings import apply as apply_module
 from preflight.settings.apply import (
     COMPACT,
     ApplyStep,
@@ -51,20 +52,12 @@ from tests.builders.plans import anywhere, finding, launch, on_nodes, plain_fact
 from tests.builders.synthetic import GIB, MIB, build_host, gpu_host, plain_host
 from tests.checks.test_synthetic import NICS, script
 
-Out = pytest.CaptureFixture[str]
-
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 NODE = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
 MAPS = "/proc/sys/vm/max_map_count"
 BEFORE = ["0", "0", "65530"]
 YES, ASKING, DRY = Consent(yes=True), Consent(), Consent(dry_run=True, yes=True)
 MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
-
-
-def applied(
-    consent: Consent, planned: Plan, on: Machine, *, persist: bool = False, force: bool = False
-) -> int:
-    return apply_plan(planned, ("run.sh",), on, consent, persist=persist, force=force)
 
 
 class Kernel(Writer):
@@ -93,11 +86,48 @@ class Kernel(Writer):
         super().value(path, text)
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Path:
-    """A two-node host with a boot id; its state is kept beside it."""
-    files = {BOOT_ID: "boot-1", MAPS: "65530"}
-    return build_host(tmp_path / "host", replace(plain_host(), nodes=2, files=files))
+class Ground:
+    """A host's folder, what writes below it, and what was printed; its state is kept beside it."""
+
+    def __init__(self, host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.host, self._capsys = host, capsys
+        self.on = machine(host)
+
+    def at(self, path: str) -> Path:
+        """Where a path of the host lies, in a folder that is there."""
+        place = self.host / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def read(self, path: str) -> str:
+        return self.at(path).read_text().strip()
+
+    @property
+    def values(self) -> list[str]:
+        return [self.read(path) for path in (NODE.format(0), NODE.format(1), MAPS)]
+
+    @property
+    def written(self) -> list[tuple[str, str]]:
+        assert isinstance(self.on.writer, Kernel)
+        return self.on.writer.written
+
+    @property
+    def entries(self) -> list[dict[str, object]]:
+        place = Path(self.on.state, "journal.json")
+        return list(json.loads(place.read_text())["entries"]) if place.exists() else []
+
+    def plan(self, *settings: Setting, pages: tuple[int, ...] = (10, 20)) -> Plan:
+        return planned(self.host, *settings, pages=pages)
+
+    def apply(self, plan: Plan | None = None, consent: Consent = YES, **more: bool) -> int:
+        return applied(consent, plan or self.plan(), self.on, **more)
+
+    def undo(self) -> int:
+        return undo_changes(self.on, YES)
+
+    def said(self) -> str:
+        """What was printed since, on both ways out."""
+        return "".join(self._capsys.readouterr())
 
 
 def machine(host: Path, **kernel: int | str) -> Machine:
@@ -108,29 +138,26 @@ def machine(host: Path, **kernel: int | str) -> Machine:
 def planned(host: Path, *settings: Setting, pages: tuple[int, ...] = (10, 20)) -> Plan:
     root = Root(str(host))
     needs = launch(on_nodes(*pages), rank(0), rank(1))
-    found = [finding(setting) for setting in settings]
     facts = read_facts(root, needs, topics=("system", "limits", "memory", "hugetlb"))
-    return plan(needs, facts, found, kept_settings(root))
+    return plan(needs, facts, [finding(setting) for setting in settings], kept_settings(root))
 
 
-def at(host: Path, path: str) -> Path:
-    """Where a path of the host lies, in a folder that is there."""
-    place = host / path.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place
+def applied(
+    consent: Consent, planned: Plan, on: Machine, persist: bool = False, force: bool = False
+) -> int:
+    return apply_plan(planned, ("run.sh",), on, consent, persist=persist, force=force)
 
 
-def read(host: Path, path: str) -> str:
-    return at(host, path).read_text().strip()
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A two-node host with a boot id."""
+    files = {BOOT_ID: "boot-1", MAPS: "65530"}
+    return build_host(tmp_path / "host", replace(plain_host(), nodes=2, files=files))
 
 
-def values(host: Path) -> list[str]:
-    return [read(host, path) for path in (NODE.format(0), NODE.format(1), MAPS)]
-
-
-def entries(on: Machine) -> list[dict[str, object]]:
-    place = Path(on.state, "journal.json")
-    return list(json.loads(place.read_text())["entries"]) if place.exists() else []
+@pytest.fixture
+def here(host: Path, capsys: pytest.CaptureFixture[str]) -> Ground:
+    return Ground(host, capsys)
 
 
 def steps(host: Path, found: Plan) -> tuple[ApplyStep, ...]:
@@ -140,34 +167,28 @@ def steps(host: Path, found: Plan) -> tuple[ApplyStep, ...]:
 # All of it -------------------------------------------------------------------------------------
 
 
-def test_what_is_applied_is_as_planned_and_a_second_time_changes_nothing(
-    host: Path, capsys: Out
-) -> None:
-    on = machine(host)
-    assert applied(YES, planned(host), on) == 0
-    assert values(host) == ["10", "20", "262144"]
-    assert len(entries(on)) == 3
-    capsys.readouterr()
-    again = planned(host)
+def test_what_is_applied_is_as_planned_and_a_second_time_changes_nothing(here: Ground) -> None:
+    assert here.apply() == 0
+    assert here.values == ["10", "20", "262144"]
+    assert len(here.entries) == 3
+    here.said()
+    again, before = here.plan(), list(here.written)
     assert not any(setting.change for setting in again.settings)
-    before = list(on.writer.written)  # type: ignore[attr-defined]
-    assert applied(YES, again, on) == 0
-    assert on.writer.written == before  # type: ignore[attr-defined]
-    assert "nothing to change" in capsys.readouterr().out
+    assert here.apply(again) == 0
+    assert here.written == before
+    assert "nothing to change" in here.said()
 
 
-def test_undo_takes_it_back_in_reverse(host: Path, capsys: Out) -> None:
-    on = machine(host)
-    applied(YES, planned(host), on)
-    on.writer.written.clear()  # type: ignore[attr-defined]
-    assert undo_changes(on, YES) == 0
-    assert values(host) == BEFORE
-    paths = [path for path, _ in on.writer.written]  # type: ignore[attr-defined]
-    assert paths == [MAPS, NODE.format(1), NODE.format(0)]
-    assert entries(on) == []
-    capsys.readouterr()
-    assert undo_changes(on, YES) == 0
-    assert capsys.readouterr().out == "nothing to undo\n"
+def test_undo_takes_it_back_in_reverse(here: Ground) -> None:
+    here.apply()
+    here.written.clear()
+    assert here.undo() == 0
+    assert here.values == BEFORE
+    assert [path for path, _ in here.written] == [MAPS, NODE.format(1), NODE.format(0)]
+    assert here.entries == []
+    here.said()
+    assert here.undo() == 0
+    assert here.said() == "nothing to undo\n"
 
 
 @given(
@@ -196,170 +217,152 @@ def test_whatever_the_kernel_gives_the_host_is_as_planned_or_as_before(
     on = machine(host, pieces=pieces)
     with Journal(on.state) as journal:
         outcome = carry_out(wanted, journal, on.writer, on.root)
-        after = [int(read(host, NODE.format(node))) for node in (0, 1)]
+        after = [int((host / NODE.format(node).lstrip("/")).read_text()) for node in (0, 1)]
         if outcome.failure:
             assert after == now
             assert journal.entries == []
         else:
             assert after == [max(a, b) for a, b in zip(now, need, strict=True)]
         undo(journal, on.root, on.writer)
-    assert [int(read(host, NODE.format(node))) for node in (0, 1)] == now
+    assert [int((host / NODE.format(node).lstrip("/")).read_text()) for node in (0, 1)] == now
 
 
-def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(
-    host: Path, capsys: Out
-) -> None:
-    on = machine(host, pieces=15)
-    assert applied(YES, planned(host), on) == exit_codes.FAIL
-    said = capsys.readouterr().err
+def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(here: Ground) -> None:
+    here.on = machine(here.host, pieces=15)
+    assert here.apply() == exit_codes.FAIL
+    said = here.said()
     assert "2 MiB pages on node 1: the kernel gave 15 of 20 pages" in said
     assert "at boot" in said
-    assert (COMPACT, "1") in on.writer.written  # type: ignore[attr-defined]
-    assert values(host) == BEFORE
-    assert entries(on) == []
+    assert (COMPACT, "1") in here.written
+    assert (here.values, here.entries) == (BEFORE, [])
 
 
-def test_compaction_that_helps_is_enough(host: Path, capsys: Out) -> None:
-    on = machine(host, pieces=12, more=4)
-    assert applied(YES, planned(host), on) == 0
-    assert values(host) == ["10", "20", "262144"]
-    assert "after compacting memory 2 times" in capsys.readouterr().out
+def test_compaction_that_helps_is_enough(here: Ground) -> None:
+    here.on = machine(here.host, pieces=12, more=4)
+    assert here.apply() == 0
+    assert here.values == ["10", "20", "262144"]
+    assert "after compacting memory 2 times" in here.said()
 
 
-def test_a_step_that_fails_takes_the_others_back(host: Path, capsys: Out) -> None:
-    on = machine(host, fails=MAPS)
-    assert applied(YES, planned(host), on) == exit_codes.FAIL
-    assert values(host) == BEFORE
-    said = capsys.readouterr().err
+def test_a_step_that_fails_takes_the_others_back(here: Ground) -> None:
+    here.on = machine(here.host, fails=MAPS)
+    assert here.apply() == exit_codes.FAIL
+    assert here.values == BEFORE
+    said = here.said()
     assert f"{MAPS}: Invalid argument" in said
     assert f"taken back: {NODE.format(1)}: 20 -> 0" in said
 
 
-def test_a_file_that_vanishes_after_the_plan_is_said_and_the_rest_taken_back(
-    host: Path, capsys: Out
-) -> None:
-    on, found = machine(host), planned(host)
-    before_that = steps(host, found)
-    at(host, NODE.format(1)).unlink()
-    assert applied(YES, found, on) == exit_codes.UNKNOWN
-    assert f"{NODE.format(1)} cannot be read" in capsys.readouterr().err
-    with Journal(on.state) as journal:
-        outcome = carry_out(before_that, journal, on.writer, on.root)
+def test_a_file_that_vanishes_after_the_plan_is_said_and_the_rest_taken_back(here: Ground) -> None:
+    found = here.plan()
+    before_that = steps(here.host, found)
+    here.at(NODE.format(1)).unlink()
+    assert here.apply(found) == exit_codes.UNKNOWN
+    assert f"{NODE.format(1)} cannot be read" in here.said()
+    with Journal(here.on.state) as journal:
+        outcome = carry_out(before_that, journal, here.on.writer, here.on.root)
     assert "No such file" in outcome.failure
-    assert read(host, NODE.format(0)) == "0"
+    assert here.read(NODE.format(0)) == "0"
 
 
-def test_an_interruption_takes_back_what_was_done(host: Path) -> None:
+def test_an_interruption_takes_back_what_was_done(here: Ground) -> None:
     class Interrupted(Kernel):
         def value(self, path: str, text: str) -> None:
             super().value(path, text)
             if path == NODE.format(1) and text == "20":
                 raise KeyboardInterrupt
 
-    on = machine(host)._replace(writer=Interrupted(host))
+    here.on = here.on._replace(writer=Interrupted(here.host))
     with pytest.raises(KeyboardInterrupt):
-        applied(YES, planned(host), on)
-    assert values(host) == BEFORE
-    assert entries(on) == []
+        here.apply()
+    assert (here.values, here.entries) == (BEFORE, [])
 
 
-def test_nothing_is_lowered_and_what_others_set_meanwhile_stays(host: Path) -> None:
-    on, found = machine(host), planned(host)
-    at(host, NODE.format(0)).write_text("500")
-    at(host, MAPS).write_text("1048576")
-    assert applied(YES, found, on) == 0
-    assert values(host) == ["500", "20", "1048576"]
-    assert [entry["path"] for entry in entries(on)] == [NODE.format(1)]
+def test_nothing_is_lowered_and_what_others_set_meanwhile_stays(here: Ground) -> None:
+    found = here.plan()
+    here.at(NODE.format(0)).write_text("500")
+    here.at(MAPS).write_text("1048576")
+    assert here.apply(found) == 0
+    assert here.values == ["500", "20", "1048576"]
+    assert [entry["path"] for entry in here.entries] == [NODE.format(1)]
 
 
-def test_pages_of_others_stay_theirs_when_it_is_undone(host: Path, capsys: Out) -> None:
-    on = machine(host)
-    applied(YES, planned(host), on)
-    free = at(host, NODE.format(1)).parent / "free_hugepages"
+def test_pages_of_others_stay_theirs_when_it_is_undone(here: Ground) -> None:
+    here.apply()
+    free = here.at(NODE.format(1)).parent / "free_hugepages"
     free.write_text("5")
-    assert undo_changes(on, YES) == exit_codes.WARN
-    assert values(host) == ["0", "15", "65530"]
-    assert "in use" in capsys.readouterr().out
-    assert [(entry["path"], entry["got"]) for entry in entries(on)] == [(NODE.format(1), "15")]
+    assert here.undo() == exit_codes.WARN
+    assert here.values == ["0", "15", "65530"]
+    assert "in use" in here.said()
+    assert [(entry["path"], entry["got"]) for entry in here.entries] == [(NODE.format(1), "15")]
     free.write_text("15")  # whoever had them has ended
-    assert undo_changes(on, YES) == 0
-    assert values(host) == BEFORE
+    assert here.undo() == 0
+    assert here.values == BEFORE
 
 
-def test_undo_leaves_what_somebody_else_has_changed(host: Path, capsys: Out) -> None:
-    on = machine(host)
-    applied(YES, planned(host), on)
-    at(host, MAPS).write_text("500000")
-    assert undo_changes(on, YES) == exit_codes.WARN
-    assert values(host) == ["0", "0", "500000"]
-    assert "it was 65530" in capsys.readouterr().out
-
-
-def test_after_a_reboot_there_is_nothing_to_take_back(host: Path) -> None:
-    on = machine(host)
-    applied(YES, planned(host), on)
-    at(host, BOOT_ID).write_text("boot-2")
-    assert undo_changes(on, YES) == 0
-    assert values(host) == ["10", "20", "262144"]
-    assert entries(on) == []
+def test_undo_leaves_what_somebody_else_has_changed_or_a_reboot_undone(here: Ground) -> None:
+    here.apply()
+    here.at(MAPS).write_text("500000")
+    assert here.undo() == exit_codes.WARN
+    assert here.values == ["0", "0", "500000"]
+    assert "it was 65530" in here.said()
+    here.apply()
+    here.at(BOOT_ID).write_text("boot-2")
+    assert here.undo() == 0
+    assert here.values == ["10", "20", "500000"]
+    assert here.entries == []
 
 
 # Asking ----------------------------------------------------------------------------------------
 
 
-def test_the_difference_is_shown_before_anything_is_done(host: Path, capsys: Out) -> None:
-    on = machine(host)
-    assert applied(DRY, planned(host), on) == 0
-    out = capsys.readouterr().out
-    assert f"--- {MAPS}\n+++ {MAPS}\n@@ -1 +1 @@\n-65530\n+262144\n" in out
-    assert values(host) == BEFORE
-    assert not Path(on.state).exists()
+def test_the_difference_is_shown_before_anything_is_done(here: Ground) -> None:
+    assert here.apply(consent=DRY) == 0
+    assert f"--- {MAPS}\n+++ {MAPS}\n@@ -1 +1 @@\n-65530\n+262144\n" in here.said()
+    assert here.values == BEFORE
+    assert not Path(here.on.state).exists()
 
 
 def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
-    host: Path, monkeypatch: pytest.MonkeyPatch
+    here: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on = machine(host)
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(UsageError, match="--yes"):
-            applied(ASKING, planned(host), on)
-    assert values(host)[0] == "0"
+            here.apply(consent=ASKING)
+    assert here.values == BEFORE
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "pages"), [("y\n", 0, "10"), ("\n", exit_codes.WARN, "0")]
 )
 def test_on_a_terminal_the_answer_decides(
-    answer: str, code: int, pages: str, host: Path, monkeypatch: pytest.MonkeyPatch
+    answer: str, code: int, pages: str, here: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller, terminal = os.openpty()
     with os.fdopen(controller, "wb") as keyboard, os.fdopen(terminal) as screen:
         keyboard.write(answer.encode())
         keyboard.flush()
         monkeypatch.setattr("sys.stdin", screen)
-        assert applied(ASKING, planned(host), machine(host)) == code
-    assert read(host, NODE.format(0)) == pages
+        assert here.apply(consent=ASKING) == code
+    assert here.read(NODE.format(0)) == pages
 
 
-def test_what_is_not_known_or_cannot_be_had_is_refused_before_anything_is_done(host: Path) -> None:
-    on, found = machine(host), planned(host)
+def test_what_is_not_known_or_cannot_be_had_is_refused_before_anything_is_done(
+    here: Ground,
+) -> None:
+    found = here.plan()
     gap = found._replace(gaps=(Gap("pages", "MODEL is not set"),))
-    assert applied(YES, gap, on) == exit_codes.UNKNOWN
+    assert here.apply(gap) == exit_codes.UNKNOWN
     impossible = found._replace(impossible=("2 MiB pages: more than there is",))
-    assert applied(YES, impossible, on) == exit_codes.FAIL
-    assert on.writer.written == []  # type: ignore[attr-defined]
-
-
-def test_what_decides_about_pages_alone_stops_nothing_else(host: Path) -> None:
-    """Where no page is missing, the settings are made whatever of the memory is not known."""
-    on = machine(host)
-    unread = planned(host)._replace(undecided=("memory.host, host: not read",))
-    assert applied(YES, unread, on) == exit_codes.UNKNOWN
-    assert on.writer.written == []  # type: ignore[attr-defined]
-    enough = planned(host, pages=(0, 0))._replace(undecided=("memory.host, host: not read",))
-    assert applied(YES, enough, on) == 0
-    assert read(host, MAPS) == "262144"
+    assert here.apply(impossible) == exit_codes.FAIL
+    unread = found._replace(undecided=("memory.host, host: not read",))
+    assert here.apply(unread) == exit_codes.UNKNOWN
+    assert here.written == []
+    # Where no page is missing, the settings are made whatever of the memory is not known.
+    enough = here.plan(pages=(0, 0))._replace(undecided=("memory.host, host: not read",))
+    assert here.apply(enough) == 0
+    assert here.read(MAPS) == "262144"
 
 
 HIDDEN = (
@@ -376,14 +379,14 @@ HIDDEN = (
     ("hidden", "dry_run"), [*((hidden, False) for hidden in HIDDEN), (HIDDEN[0], True)]
 )
 def test_a_host_that_hides_what_decides_is_left_as_it_is(
-    tmp_path: Path, capsys: Out, hidden: str, dry_run: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hidden: str, dry_run: bool
 ) -> None:
     """As behind a mount over a part of /proc or /sys: nothing is written, the place is named."""
     host, run = tmp_path / "host", tmp_path / "run.sh"
     build_host(host, gpu_host())
     run.write_text(script("Qwen/Qwen3-8B", 8, NICS, "16gb"))
     words = LaunchWords((str(run),), mooncake_version="0.3.13.post1", sglang_version="0.5.23")
-    on = machine(host)
+    here = Ground(host, capsys)
     seen = plan_of(words, str(host), 60.0)
     assert any(step.pool for step in steps(host, seen))
     assert seen.undecided == ()
@@ -393,28 +396,26 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
         place.mkdir()  # an empty folder, as a tmpfs is
     else:
         place.write_text("")
-    assert (
-        applied(DRY if dry_run else YES, plan_of(words, str(host), 60.0), on) == exit_codes.UNKNOWN
-    )
-    said = capsys.readouterr().err
+    consent = DRY if dry_run else YES
+    assert here.apply(plan_of(words, str(host), 60.0), consent) == exit_codes.UNKNOWN
+    said = here.said()
     assert hidden.split("/node1/hugepages")[0] in said
     assert "nothing was changed" in said
-    assert on.writer.written == []  # type: ignore[attr-defined]
-    assert entries(on) == []
+    assert (here.written, here.entries) == ([], [])
 
 
-def test_who_may_not_write_gets_the_commands(host: Path, capsys: Out) -> None:
+def test_who_may_not_write_gets_the_commands(here: Ground) -> None:
     class Forbidden(Kernel):
         def may_write(self, kind: str, path: str) -> bool:
             return False
 
-    on = machine(host)._replace(writer=Forbidden(host))
-    assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
-    assert f"echo 20 > {NODE.format(1)}" in capsys.readouterr().out
-    assert on.writer.written == []  # type: ignore[attr-defined]
+    here.on = here.on._replace(writer=Forbidden(here.host))
+    assert here.apply() == exit_codes.NOT_PERMITTED
+    assert f"echo 20 > {NODE.format(1)}" in here.said()
+    assert here.written == []
 
 
-def test_what_apply_does_not_do_is_listed_with_what_does(host: Path, capsys: Out) -> None:
+def test_what_apply_does_not_do_is_listed_with_what_does(here: Ground) -> None:
     settings = (
         MEMLOCK,
         Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608", unit="docker.service"),
@@ -423,8 +424,8 @@ def test_what_apply_does_not_do_is_listed_with_what_does(host: Path, capsys: Out
         Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"),
         Setting(Kind.SYSCTL, "vm.compact_memory", "1"),
     )
-    applied(DRY, planned(host, *settings), machine(host))
-    out = capsys.readouterr().out
+    here.apply(here.plan(*settings), DRY)
+    out = here.said()
     left = out[out.index("left for you") :]
     for said in (
         "memlock: 8388608 -> unlimited: plan --format limits",
@@ -441,131 +442,121 @@ def test_what_apply_does_not_do_is_listed_with_what_does(host: Path, capsys: Out
 # Drop-ins --------------------------------------------------------------------------------------
 
 
-def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(host: Path, capsys: Out) -> None:
-    (host / "etc/systemd/system").mkdir(parents=True, exist_ok=True)
+def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(here: Ground) -> None:
+    here.at("/etc/systemd/system/any")
     other = Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2")
-    (host / "proc/sys/vm/overcommit_memory").write_text("2")
-    on = machine(host)
-    assert applied(YES, planned(host, MEMLOCK, other), on, persist=True) == 0
-    assert "vm.max_map_count = 262144" in read(host, SYSCTL_FILE)
-    assert "vm.overcommit_memory = 0" in read(host, SYSCTL_FILE)
-    assert "-ge 20" in read(host, UNIT_FILE)
-    assert os.readlink(host / WANTS_FILE.lstrip("/")) == UNIT_FILE
-    assert "root - memlock unlimited" in read(host, LIMITS_FILE)
-    assert (host / SYSCTL_FILE.lstrip("/")).stat().st_mode & 0o777 == 0o644
+    here.at("/proc/sys/vm/overcommit_memory").write_text("2")
+    assert here.apply(here.plan(MEMLOCK, other), persist=True) == 0
+    assert "vm.max_map_count = 262144" in here.read(SYSCTL_FILE)
+    assert "vm.overcommit_memory = 0" in here.read(SYSCTL_FILE)
+    assert "-ge 20" in here.read(UNIT_FILE)
+    assert os.readlink(here.at(WANTS_FILE)) == UNIT_FILE
+    assert "root - memlock unlimited" in here.read(LIMITS_FILE)
+    assert here.at(SYSCTL_FILE).stat().st_mode & 0o777 == 0o644
     # The check of overcommit passes now, and asks for nothing any more.
-    again = planned(host, MEMLOCK)
+    again = here.plan(MEMLOCK)
     assert all(s.lasts for s in again.planned(Kind.SYSCTL, Kind.SYSFS))
-    capsys.readouterr()
-    assert applied(YES, again, on, persist=True) == 0
-    assert "nothing to change" in capsys.readouterr().out
-    assert undo_changes(on, YES) == 0
+    here.said()
+    assert here.apply(again, persist=True) == 0
+    assert "nothing to change" in here.said()
+    assert here.undo() == 0
     for path in (SYSCTL_FILE, UNIT_FILE, WANTS_FILE, LIMITS_FILE):
-        assert not os.path.lexists(host / path.lstrip("/")), path
+        assert not os.path.lexists(here.at(path)), path
 
 
-def test_what_wins_over_the_drop_in_is_said(host: Path, capsys: Out) -> None:
+def test_what_wins_over_the_drop_in_is_said(here: Ground) -> None:
     """Its file is another's, which apply does not touch; check prints the line that mends it."""
-    later = host / "etc/sysctl.d/99-other.conf"
-    later.parent.mkdir(parents=True, exist_ok=True)
-    later.write_text("-vm/nr_hugepages = 3\n")
-    applied(YES, planned(host, pages=(20, 20)), machine(host), persist=True)
+    here.at("/etc/sysctl.d/99-other.conf").write_text("-vm/nr_hugepages = 3\n")
+    here.apply(here.plan(pages=(20, 20)), persist=True)
     said = f"/etc/sysctl.d/99-other.conf wins over {SYSCTL_FILE}: it is read later and sets 3 pages"
-    assert said in capsys.readouterr().out
+    assert said in here.said()
 
 
-def test_lines_of_our_file_are_read_as_sysctl_reads_them(host: Path) -> None:
+def test_lines_of_our_file_are_read_as_sysctl_reads_them(here: Ground) -> None:
     """One that was written again under its other name stood behind the new one, and won."""
-    place = at(host, SYSCTL_FILE)
-    place.write_text(f"{header('', SYSCTL_FILE)}\n-vm/nr_hugepages = 3\nvm/swappiness=1\n")
-    assert kept_settings(Root(str(host))) == {"vm.nr_hugepages": "3", "vm.swappiness": "1"}
-    assert applied(YES, planned(host, pages=(20, 20)), machine(host), persist=True) == 0
-    assert re.findall(r"(?m)^.*nr_hugepages.*$", read(host, SYSCTL_FILE)) == [
-        "vm.nr_hugepages = 40"
-    ]
-    assert "vm.swappiness = 1" in read(host, SYSCTL_FILE)
+    lines = f"{header('', SYSCTL_FILE)}\n-vm/nr_hugepages = 3\nvm/swappiness=1\n"
+    here.at(SYSCTL_FILE).write_text(lines)
+    assert kept_settings(here.on.root) == {"vm.nr_hugepages": "3", "vm.swappiness": "1"}
+    assert here.apply(here.plan(pages=(20, 20)), persist=True) == 0
+    text = here.read(SYSCTL_FILE)
+    assert re.findall(r"(?m)^.*nr_hugepages.*$", text) == ["vm.nr_hugepages = 40"]
+    assert "vm.swappiness = 1" in text
 
 
-def test_a_file_of_somebody_else_is_not_replaced_unless_told_to(host: Path, capsys: Out) -> None:
-    place = at(host, SYSCTL_FILE)
+def test_a_file_of_somebody_else_is_not_replaced_unless_told_to(here: Ground) -> None:
+    place, found = here.at(SYSCTL_FILE), here.plan()
     place.write_bytes(b"# mine \xff \x1b[31m\nvm.nr_hugepages = 3\n")
     place.chmod(0o600)
-    on, found = machine(host), planned(host)
     with pytest.raises(UsageError, match=r"90-mooncake\.conf"):
-        applied(YES, found, on, persist=True)
-    assert values(host)[0] == "0"
-    assert applied(YES, found, on, persist=True, force=True) == 0
+        here.apply(found, persist=True)
+    assert here.values == BEFORE
+    assert here.apply(found, persist=True, force=True) == 0
     assert "vm.max_map_count" in place.read_text()
-    assert "\x1b" not in capsys.readouterr().out
-    assert undo_changes(on, YES) == 0
+    assert "\x1b" not in here.said()
+    assert here.undo() == 0
     assert place.read_bytes() == b"# mine \xff \x1b[31m\nvm.nr_hugepages = 3\n"
     assert place.stat().st_mode & 0o777 == 0o600
 
 
-def test_half_a_drop_in_that_a_crash_left_is_replaced_only_if_it_is_ours(host: Path) -> None:
-    place = at(host, SYSCTL_FILE)
-    on = machine(host)
+def test_half_a_drop_in_that_a_crash_left_is_replaced_only_if_it_is_ours(here: Ground) -> None:
+    place = here.at(SYSCTL_FILE)
     for other in ("# Generated by moonc", f"vm.x = 1\n{header('', SYSCTL_FILE)}\n"):
         place.write_text(other)
         with pytest.raises(UsageError, match="not written by"):
-            applied(YES, planned(host), on, persist=True)
+            here.apply(persist=True)
     for ours in ("", "\n \n", "# Generated by mooncake-preflight for run.sh: /etc/x\nvm.max_ma"):
         place.write_text(ours)
-        assert applied(YES, planned(host), on, persist=True) == 0
+        assert here.apply(persist=True) == 0
         assert "vm.max_map_count = 262144" in place.read_text()
 
 
 @pytest.mark.parametrize("then", ["undo", "apply", "a write"])
-def test_what_a_kill_left_beside_a_drop_in_is_gone_after_the_next(host: Path, then: str) -> None:
+def test_what_a_kill_left_beside_a_drop_in_is_gone_after_the_next(here: Ground, then: str) -> None:
     """undo and apply alike; a file of the same kind that is not in the journal stays."""
-    place = at(host, SYSCTL_FILE)
+    place = here.at(SYSCTL_FILE)
     part = place.with_name(f".{place.name}{PART}")
-    on = machine(host)
-    with Journal(on.state) as journal:
-        journal.add(Entry("file", SYSCTL_FILE, None, "vm.x = 1\n", None, boot_id(on.root)))
+    with Journal(here.on.state) as journal:
+        boot = boot_id(here.on.root)
+        journal.add(Entry("file", SYSCTL_FILE, None, "vm.x = 1\n", None, boot))
     part.write_text("vm.x")
     other = place.with_name(f".other.conf{PART}")
     other.write_text("not ours")
-    if then == "undo":
-        assert undo_changes(on, YES) == 0
-    elif then == "apply":
-        assert applied(YES, planned(host), on) == 0
+    if then == "a write":
+        Writer(str(here.host)).file(SYSCTL_FILE, "whole\n")
+        assert here.read(SYSCTL_FILE) == "whole"
     else:
-        Writer(str(host)).file(SYSCTL_FILE, "whole\n")
-        assert read(host, SYSCTL_FILE) == "whole"
+        assert (here.undo() if then == "undo" else here.apply()) == 0
     assert (part.exists(), other.exists()) == (False, True)
 
 
 @pytest.mark.parametrize("path", [SYSCTL_FILE, WANTS_FILE])
 def test_a_link_that_is_not_ours_is_neither_followed_nor_replaced(
-    path: str, host: Path, tmp_path: Path
+    path: str, here: Ground, tmp_path: Path
 ) -> None:
     """Whoever can make one in place of a drop-in would have us write elsewhere."""
     target = tmp_path / "target"
     target.write_text("# Generated by mooncake-preflight for x: y\n")
-    at(host, "/etc/systemd/system/x")
-    place = at(host, path)
+    here.at("/etc/systemd/system/any")
+    place = here.at(path)
     place.symlink_to(target)
     with pytest.raises(UsageError, match=f"{path} was not written by"):
-        applied(YES, planned(host), machine(host), persist=True)
+        here.apply(persist=True)
     assert os.readlink(place) == str(target)
 
 
-def test_an_unwritable_folder_is_said_and_all_is_taken_back(host: Path, capsys: Out) -> None:
+def test_an_unwritable_folder_is_said_and_all_is_taken_back(here: Ground) -> None:
     """Root may write anywhere, so a file stands where the folder has to be."""
-    shutil.rmtree(host / "etc/sysctl.d", ignore_errors=True)
-    (host / "etc").mkdir(exist_ok=True)
-    (host / "etc/sysctl.d").write_text("")
-    on = machine(host)
-    assert applied(YES, planned(host), on, persist=True) == exit_codes.FAIL
-    assert values(host) == BEFORE
-    assert "etc/sysctl.d" in capsys.readouterr().err
+    shutil.rmtree(here.host / "etc/sysctl.d", ignore_errors=True)
+    here.at("/etc/sysctl.d").write_text("")
+    assert here.apply(persist=True) == exit_codes.FAIL
+    assert here.values == BEFORE
+    assert "etc/sysctl.d" in here.said()
 
 
-def test_in_a_container_drop_ins_belong_to_its_host(tmp_path: Path) -> None:
-    found = plan(launch(anywhere(1)), plain_facts(tmp_path / "host", container="docker"), [])
+def test_in_a_container_drop_ins_belong_to_its_host(here: Ground, tmp_path: Path) -> None:
+    found = plan(launch(anywhere(1)), plain_facts(tmp_path / "docker", container="docker"), [])
     with pytest.raises(UsageError, match="container"):
-        applied(YES, found, machine(tmp_path / "host"), persist=True)
+        here.apply(found, persist=True)
 
 
 # The journal -----------------------------------------------------------------------------------
@@ -581,35 +572,30 @@ def test_in_a_container_drop_ins_belong_to_its_host(tmp_path: Path) -> None:
     ],
 )
 def test_a_journal_that_is_not_ours_stops_everything_and_is_kept(
-    content: str, host: Path, capsys: Out
+    content: str, here: Ground
 ) -> None:
-    on = machine(host)
-    place = Path(on.state, "journal.json")
+    place = Path(here.on.state, "journal.json")
     place.parent.mkdir()
     place.write_text(content)
-    assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
-    assert undo_changes(on, YES) == exit_codes.NOT_PERMITTED
-    assert "nothing was changed" in capsys.readouterr().err
-    assert values(host) == BEFORE
+    assert here.apply() == here.undo() == exit_codes.NOT_PERMITTED
+    assert "nothing was changed" in here.said()
+    assert here.values == BEFORE
     assert place.read_text() == content
 
 
-def test_where_the_journal_cannot_be_kept_nothing_is_changed(host: Path, capsys: Out) -> None:
-    on = machine(host)
-    with Journal(on.state):
-        assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
-    assert "another apply is running" in capsys.readouterr().err
-    shutil.rmtree(on.state)
-    Path(on.state).write_text("a file in place of the folder")
-    assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
-    assert values(host) == BEFORE
-    assert "nothing was changed" in capsys.readouterr().err
+def test_where_the_journal_cannot_be_kept_nothing_is_changed(here: Ground) -> None:
+    with Journal(here.on.state):
+        assert here.apply() == exit_codes.NOT_PERMITTED
+    assert "another apply is running" in here.said()
+    shutil.rmtree(here.on.state)
+    Path(here.on.state).write_text("a file in place of the folder")
+    assert here.apply() == exit_codes.NOT_PERMITTED
+    assert here.values == BEFORE
+    assert "nothing was changed" in here.said()
 
 
 @pytest.mark.parametrize("reached", ["0", "7", "20"])
-def test_what_a_crash_broke_off_is_named_and_can_be_undone(
-    reached: str, host: Path, capsys: Out
-) -> None:
+def test_what_a_crash_broke_off_is_named_and_can_be_undone(reached: str, here: Ground) -> None:
     """The machine went away while the kernel was making pages."""
 
     class Crash(BaseException):
@@ -623,30 +609,20 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(
                 super().value(path, reached)
                 raise Crash
 
-    on = machine(host)._replace(writer=Crashing(host))
+    on = here.on._replace(writer=Crashing(here.host))
+    # As ``carry_out``, without anybody there to take it back.
+    make, boot = apply_module._make, boot_id(on.root)
     with Journal(on.state) as journal, pytest.raises(Crash):
-        _crash(steps(host, planned(host)), journal, on)
-    assert [entry["got"] for entry in entries(on)] == ["10", None]
-    on = machine(host)
+        list(make(s, journal, on.writer, on.root, boot) for s in steps(here.host, here.plan()))
+    assert [entry["got"] for entry in here.entries] == ["10", None]
     if reached == "20":  # there is nothing left to do, and undo finds it all the same
-        assert undo_changes(on, YES) == 0
-        assert values(host)[:2] == ["0", "0"]
+        assert here.undo() == 0
+        assert here.values[:2] == ["0", "0"]
         return
-    assert applied(YES, planned(host), on) == 0
-    assert (
-        f"stopped here; it was 0, should have become 20, and is {reached}"
-        in capsys.readouterr().err
-    )
-    assert undo_changes(on, YES) == 0
-    assert values(host) == BEFORE
-
-
-def _crash(found: tuple[ApplyStep, ...], journal: Journal, on: Machine) -> None:
-    """As ``carry_out``, without anybody there to take it back."""
-    from preflight.settings import apply
-
-    for step in found:
-        apply._make(step, journal, on.writer, on.root, boot_id(on.root))
+    assert here.apply() == 0
+    assert f"stopped here; it was 0, should have become 20, and is {reached}" in here.said()
+    assert here.undo() == 0
+    assert here.values == BEFORE
 
 
 @pytest.mark.parametrize(
