@@ -613,7 +613,7 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(reached: str, here: G
     # As ``carry_out``, without anybody there to take it back.
     make, boot = apply_module._make, boot_id(on.root)
     with Journal(on.state) as journal, pytest.raises(Crash):
-        list(make(s, journal, on.writer, on.root, boot) for s in steps(here.host, here.plan()))
+        [make(s, journal, on.writer, on.root, boot) for s in steps(here.host, here.plan())]
     assert [entry["got"] for entry in here.entries] == ["10", None]
     if reached == "20":  # there is nothing left to do, and undo finds it all the same
         assert here.undo() == 0

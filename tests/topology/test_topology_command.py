@@ -30,6 +30,7 @@ from tests.builders.synthetic import (
     gpu_host,
     limited_container,
     plain_host,
+    tree_of,
 )
 from tests.builders.topology_hosts import integrated_beside_switches, one_nic_without_node
 from tests.checks.recorded import recorded
@@ -70,6 +71,11 @@ def on(ask: Any, tmp_path: Path) -> Any:
         return answer
 
     return run_on
+
+
+def asked_of(host: SyntheticHost) -> str:
+    """The recorded call that asks the host's own library."""
+    return f"mooncake.local_topology {tree_of(host).calls['software.search']['interpreter']} "
 
 
 def script(folder: Path, variables: str = "", tp: int = 8) -> str:
@@ -150,16 +156,12 @@ def test_a_device_that_is_missing_fails(on: Any, tmp_path: Path) -> None:
 
 def test_without_nodes_mooncake_has_no_location(on: Any) -> None:
     host = erdma_host()
-    nodes = {name: None for name in _files(host) if name.startswith("/sys/devices/system/node/")}
+    nodes = {
+        name: None for name in tree_of(host).files if name.startswith("/sys/devices/system/node/")
+    }
     _, text = on(replace(host, files={**host.files, **nodes}))
     assert "host without NUMA nodes" in text
     assert "sysfs shows no NUMA node" in text
-
-
-def _files(host: SyntheticHost) -> list[str]:
-    from tests.builders.synthetic import tree_of
-
-    return list(tree_of(host).files)
 
 
 @pytest.mark.slow
@@ -178,18 +180,12 @@ def test_an_answer_that_differs_is_the_truth(on: Any) -> None:
     """Recorded or measured, what the library itself says is shown beside what was foretold."""
     rows = {"cpu:0": [["erdma_0"], ["erdma_1"]], "cuda:0": [["erdma_0", "erdma_1"], []]}
     host = erdma_host()
-    key = f"mooncake.local_topology {_interpreter(host)} "
+    key = asked_of(host)
     code, text = on(replace(host, calls={key: rows}), "--measure")
     assert code == 1
     assert "says otherwise" in text
     assert "cpu:0: erdma_0; then erdma_1 (foretold: none preferred; then erdma_0, erdma_1)" in text
     assert "cuda:1: no such location" in text
-
-
-def _interpreter(host: SyntheticHost) -> str:
-    from tests.builders.synthetic import tree_of
-
-    return str(tree_of(host).calls["software.search"]["interpreter"])
 
 
 def test_a_host_that_cannot_be_asked_is_not_measured(on: Any) -> None:
@@ -200,7 +196,7 @@ def test_a_host_that_cannot_be_asked_is_not_measured(on: Any) -> None:
 
 def test_a_hostile_answer_is_no_traceback(on: Any) -> None:
     host = erdma_host()
-    key = f"mooncake.local_topology {_interpreter(host)} "
+    key = asked_of(host)
     answers: tuple[object, ...] = (7, [], {"a": 1}, {"cpu:0": [["\x1b[31m"], []]})
     for answer in answers:
         code, text = on(replace(host, calls={key: answer}), "--measure")
@@ -256,7 +252,7 @@ def test_damaged_files_are_drawn_too(tmp_path_factory: Any, damage: dict[str, st
 def _damaged(host: SyntheticHost, damage: dict[str, str]) -> list[tuple[str, str]]:
     return [
         (name, text.replace("\r", ""))
-        for name in _files(host)
+        for name in tree_of(host).files
         for end, text in damage.items()
         if name.endswith(f"/{end}")
     ]

@@ -1,4 +1,5 @@
-"""Mooncake's rule for the NICs of each node and GPU, and the check that holds it against PCI.
+"""Mooncake's rule for the NICs of each node and GPU, the check that holds it against PCI, and what
+an installed Mooncake answers whatever it does.
 
 That the rule is the library's own is proven in tests/real/test_topology_real.py.
 """
@@ -6,6 +7,7 @@ That the rule is the library's own is proven in tests/real/test_topology_real.py
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import checks.placement.mooncake_topology as calls
 from checks.base.finding import Finding, Status
 from checks.base.needs import RdmaUse
+from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
@@ -45,7 +49,6 @@ from tests.builders.topology_hosts import (
 )
 from tests.checks.judged import judged
 from tests.checks.ranks import GIB, launch, rank
-from tests.tables import each_row
 
 TOPICS = ("gpus", "numa", "pci", "rdma")
 OLD = mooncake_release("0.3.7.post2")
@@ -64,33 +67,43 @@ def view_of(facts: Facts, release: Any = None, **changes: Any) -> dict[str, tupl
     return {place.name: (place.preferred, place.others) for place in view.locations}
 
 
-def test_a_node_prefers_the_nics_that_name_it_and_a_gpu_those_of_its_switch(tmp_path: Path) -> None:
-    view = view_of(read(tmp_path, gpu_host()))
-    every = tuple(f"mlx5_{number}" for number in range(8))
-    assert view["cpu:1"] == (every[4:], every[:4])
-    assert view["cuda:5"] == (every[4:6], (*every[:4], *every[6:]))
-    assert len(view) == 2 + 8
+def of_users(folder: Path, rows: object) -> tuple[Facts, dict[str, str]]:
+    """The GPU host with a topology of the user's own, and the environment that names its file."""
+    facts, path = read(folder, gpu_host()), "/etc/topology.json"
+    rdma = facts.rdma._replace(topologies={path: json.dumps(rows)})
+    topics = {name: facts.topic(name) for name in TOPICS} | {"rdma": rdma}
+    return Facts(topics), {"MC_CUSTOM_TOPO_JSON": path}
 
 
-def test_without_a_node_named_nothing_is_preferred_for_the_host(tmp_path: Path) -> None:
-    """GPUs go by the number of steps alone then."""
-    view = view_of(read(tmp_path, no_nodes_named()))
-    assert view["cpu:0"][0] == view["cpu:1"][0] == ()
-    assert view["cuda:7"][0] == ("mlx5_6", "mlx5_7")
+EIGHT = tuple(f"mlx5_{number}" for number in range(8))
 
 
-def test_the_rule_before_nodes_were_looked_at(tmp_path: Path) -> None:
-    """A root port of the other socket was nearer than a NIC of the GPU's own node."""
-    facts = read(tmp_path, shallow_on_the_other_socket())
-    assert view_of(facts, OLD)["cuda:0"][0] == ("mlx5_1",)
-    assert view_of(facts, mooncake_release("0.3.8"))["cuda:0"][0] == ("mlx5_0",)
-
-
-def test_a_nic_without_node_comes_last_where_others_name_theirs(tmp_path: Path) -> None:
-    """Although it shares a switch with the GPU."""
-    view = view_of(read(tmp_path, one_nic_without_node()))
-    assert view["cuda:7"][0] == ("mlx5_6",)
-    assert not any("mlx5_7" in preferred for preferred, _ in view.values())
+@pytest.mark.parametrize(
+    ("make", "release", "preferred"),
+    [
+        # A node prefers the NICs that name it, and a GPU those of its switch.
+        (gpu_host, None, {"cpu:1": EIGHT[4:], "cuda:5": EIGHT[4:6]}),
+        # Without a node named nothing is preferred for the host; GPUs go by the number of steps.
+        (no_nodes_named, None, {"cpu:0": (), "cpu:1": (), "cuda:7": ("mlx5_6", "mlx5_7")}),
+        # A root port of the other socket was nearer than a NIC of the GPU's own node.
+        (shallow_on_the_other_socket, "0.3.7.post2", {"cuda:0": ("mlx5_1",)}),
+        (shallow_on_the_other_socket, "0.3.8", {"cuda:0": ("mlx5_0",)}),
+        # Although it shares a switch with the GPU.
+        (one_nic_without_node, None, {"cuda:7": ("mlx5_6",), "cpu:1": EIGHT[4:7]}),
+    ],
+)
+def test_what_is_preferred_for_a_location(
+    make: Callable[[], SyntheticHost],
+    release: str | None,
+    preferred: dict[str, tuple[str, ...]],
+    tmp_path: Path,
+) -> None:
+    host = make()
+    view = view_of(read(tmp_path, host), mooncake_release(release) if release else None)
+    assert {name: view[name][0] for name in preferred} == preferred
+    assert len(view) == host.nodes + len(host.gpus)
+    nics = {nic.name for nic in host.nics}
+    assert all({*first, *others} == nics for first, others in view.values())
 
 
 def test_devices_by_name_and_gpus_by_number_are_the_process_own(tmp_path: Path) -> None:
@@ -112,12 +125,9 @@ def test_a_build_without_cuda_has_no_location_of_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_topology_of_the_users_own_is_taken_as_it_is(tmp_path: Path) -> None:
-    facts = read(tmp_path, gpu_host())
     rows = {"cpu:0": [["mlx5_3"], ["mlx5_0"]], "cuda:10": [[], []], "cuda:9": [["mlx5_9"], []]}
-    path = "/etc/topology.json"
-    rdma = facts.rdma._replace(topologies={path: json.dumps(rows)})
-    custom = Facts({name: facts.topic(name) for name in TOPICS} | {"rdma": rdma})
-    view = view_of(custom, environment={"MC_CUSTOM_TOPO_JSON": path})
+    custom, environment = of_users(tmp_path, rows)
+    view = view_of(custom, environment=environment)
     # mlx5_9 is not there, and is taken out of every location.
     assert list(view.items()) == [
         ("cpu:0", (("mlx5_3",), ("mlx5_0",))),
@@ -162,14 +172,10 @@ def test_every_location_names_every_device_once(tmp_path_factory: Any, seed: int
             assert sorted((*preferred, *others)) == sorted(nic.name for nic in host.nics)
 
 
-@each_row(
-    "rows", [[], "x", None, {"cpu:0": []}, {"cpu:0": [[], [1]]}, {"cpu:0": {"a": 1}}, {"nics": []}]
-)
-def test_what_is_no_topology_is_said_so(rows: object) -> None:
-    assert isinstance(parse_locations(rows), Unknown)
-
-
 def test_the_order_of_names_is_no_difference() -> None:
+    bad: tuple[Any, ...] = ([], "x", None, {"cpu:0": []}, {"cpu:0": [[], [1]]}, {"nics": []})
+    for rows in (*bad, {"cpu:0": {"a": 1}}):
+        assert isinstance(parse_locations(rows), Unknown)
     one, other, third = (
         parse_locations({"cpu:0": [names, []]}) for names in (["a", "b"], ["b", "a"], ["a"])
     )
@@ -242,13 +248,8 @@ def test_host_memory_goes_by_its_node(tmp_path: Path) -> None:
 
 def test_a_gpu_without_location_may_take_any(tmp_path: Path) -> None:
     """As where a file of the user's own leaves it out: a far one among them is a warning."""
-    facts = read(tmp_path, gpu_host())
-    path = "/etc/topology.json"
-    every = [f"mlx5_{number}" for number in range(8)]
-    content = json.dumps({"cpu:0": [every, []]})
-    rdma = facts.rdma._replace(topologies={path: content})
-    custom = Facts({name: facts.topic(name) for name in TOPICS} | {"rdma": rdma})
-    process = rank(0, gpu_registered_bytes=GIB, environment={"MC_CUSTOM_TOPO_JSON": path})
+    custom, environment = of_users(tmp_path, {"cpu:0": [EIGHT, []]})
+    process = rank(0, gpu_registered_bytes=GIB, environment=environment)
     (finding,) = judged(CHECK, custom, launch(process))
     assert finding.status is Status.WARN
     assert "mlx5_0 PIX, mlx5_1 PIX is in use" in finding.text
@@ -261,3 +262,62 @@ def test_a_path_that_is_not_known_is_no_pass(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, unnamed)
     assert finding.status is Status.UNKNOWN
     assert "its NUMA node is not known" in finding.text
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module ``mooncake.engine`` of the test's own, for the child alone."""
+    package = tmp_path / "mooncake"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return package / "engine.py"
+
+
+@pytest.mark.slow
+def test_the_answer_is_read_behind_what_the_library_prints(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the process's own environment: this program's Mooncake settings are not the launch's."""
+    monkeypatch.setenv("MC_FORCE_TCP", "1")
+    engine.write_text(
+        "import os, sys\n"
+        "print('a log line', flush=True)\n"
+        "class TransferEngine:\n"
+        "    def get_local_topology(self, devices='all'):\n"
+        "        names = [name for name in sorted(os.environ) if name.startswith('MC_')]\n"
+        "        import json\n"
+        "        return json.dumps({devices: [names, []]}, indent=1)\n"
+    )
+    ask = calls.local_topology
+    assert ask(sys.executable, "", "MC_TE_FILTERS=a=b") == {"all": [["MC_TE_FILTERS"], []]}
+    assert ask(sys.executable, "mlx5_0,mlx5_1") == {"mlx5_0,mlx5_1": [[], []]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("class TransferEngine: pass\n", "has no get_local_topology, which 0.3.6 and later have"),
+        ("import os\nos.abort()\n", "exit code -6"),
+        ("raise ImportError('libcuda.so.1: not there')\n", "libcuda.so.1: not there"),
+    ],
+)
+def test_why_there_is_no_answer_is_said(engine: Path, code: str, said: str) -> None:
+    engine.write_text(code)
+    answer = Root().call("mooncake.local_topology", sys.executable, "")
+    assert isinstance(answer, Unknown)
+    assert said in answer.reason
+
+
+@pytest.mark.slow
+def test_one_that_hangs_is_ended(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "LIMIT_SECONDS", 1)
+    engine.write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(OSError, match="no answer within 1 s"):
+        calls.local_topology(sys.executable, "")
+
+
+@pytest.mark.slow
+def test_no_such_interpreter_is_unknown() -> None:
+    assert isinstance(Root().call("mooncake.local_topology", "/no/python", ""), Unknown)
