@@ -17,7 +17,7 @@ import pytest
 from checks.base.unknown import Unknown
 from preflight.judging.launch_checks import key_findings
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import Command, Reading
+from preflight.launches.source import Reading
 from preflight.processes.processes import understand
 from preflight.processes.unread import unread
 from preflight.rules.launch_rules import findings
@@ -348,29 +348,9 @@ RANKS = [
     for rank in (0, 1)
 ]
 NO_ROLE_LINE = vllm("MooncakeConnector", role=None)
-LMCACHE = vllm("LMCacheConnectorV1")
-
-
-def lmcache_of(image: str) -> Command:
-    command = process(LMCACHE, {"LMCACHE_ENABLE_CONTROLLER": "true"})
-    return command._replace(container=ContainerSettings("docker", image))
 
 
 EXAMPLES = (
-    *(
-        Example(
-            "consumer-refused-by-assumed",
-            f"controller_pull_url is required when enable_controller=True (LMCache 0.5.6 is {why})",
-        ).of((lmcache_of(image),), (LMCACHE, lmcache_of("lmcache/vllm-openai:v0.5.6")))
-        for image, why in (
-            ("lmcache/vllm-openai:latest", "assumed, as nothing names its release"),
-            ("lmcache/vllm-openai@sha256:ab", "assumed, as nothing names its release"),
-            ("lmcache/vllm-openai:v0.4.2", "assumed, and its image has 0.4.2"),
-        )
-    ),
-    Example("consumer-refused", "controller_pull_url is required when enable_controller=True").of(
-        (lmcache_of("lmcache/vllm-openai:v0.5.6"),), (lmcache_of("lmcache/vllm-openai:latest"),)
-    ),
     Example("lookup-socket-shared", "_dp_rank1 of vLLM server (launch.sh:1)").of(
         (RANKS[1], RANKS[1]), (RANKS[0], RANKS[1]), {"mc.json": json.dumps(P2P)}
     ),

@@ -119,9 +119,6 @@ EXAMPLES = [
         ((f"{HICACHE} --admin-api-key k", {"MOONCAKE_STANDALONE_STORAGE": "1"}),),
         ((HICACHE, {"MOONCAKE_STANDALONE_STORAGE": "1"}),),
     ),
-    Example(ID, "8 threads, for 16 queues").of(
-        (prefill(pool="8", queues="16"),), (prefill(pool="16", queues="16"),)
-    ),
     Example(ID, "12 threads at most, as", (prefill(queues="13"),), (prefill(queues="12"),)),
     Example(ID, "1 thread, for 4 queues").of(
         (prefill(pool="1"),), (prefill(f"{SERVER} --disaggregation-mode decode", pool="1"),)

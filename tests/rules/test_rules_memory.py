@@ -85,7 +85,6 @@ EXAMPLES = [
     MemoryExample(
         "l2-halves-overlap", "Transfer Engine does not support overlapped memory region"
     ).of(HALVES, HALVES, sglang=("0.5.21", "0.5.20")),
-    MemoryExample("l2-halves-overlap", "Qwen3-8B", HALVES, _with_store(MHA)),
     MemoryExample("l2-halves-overlap", "Qwen3-8B").of(
         _with_store(MHA, MC_STORE_USE_HUGEPAGE="0"),
         _with_store("deepseek-ai/DeepSeek-R1", MC_STORE_USE_HUGEPAGE="1"),
@@ -109,7 +108,6 @@ EXAMPLES = [
         _with_store("deepseek-ai/DeepSeek-R1", MOONCAKE_STANDALONE_STORAGE="1"),
         mooncake=("0.3.8.post1", "0.3.8.post1"),
     ),
-    MemoryExample("standalone-breaks-mha", "Qwen3-8B", ALONE, _with_store(MHA)),
 ]
 
 
@@ -149,17 +147,11 @@ EXAMPLES += [
         (f"{BIG} 2000", {CHUNK: "1000"}),
         (f"{BIG} 2000", {CHUNK: "many"}),  # the default is taken
     ),
-    MemoryExample("populate-takes-long", "--hicache-size 310: about 100 s").of(
-        _stored(310), _stored(310, MC_STORE_USE_HUGEPAGE="1")
-    ),
     MemoryExample("populate-takes-long", "about 65 s", _stored(200), _stored(100)),
     MemoryExample("populate-takes-long", "about 65 s", _stored(200), f"{BIG} 200"),
     MemoryExample(
         "relaxed-ordering-off", f"{RELAXED} is not set, and off before Mooncake 0.3.13"
     ).of(env(), env(), mooncake=("0.3.12.post1", "0.3.13")),
-    MemoryExample("relaxed-ordering-off", f"{RELAXED}='0' leaves it off").of(
-        env(MC_IB_PCI_RELAXED_ORDERING="0"), env(MC_IB_PCI_RELAXED_ORDERING="2")
-    ),
     MemoryExample(
         "relaxed-ordering-off",
         "'true' leaves it off",  # atoi makes 0 of it

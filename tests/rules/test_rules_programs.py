@@ -107,9 +107,6 @@ EXAMPLES = [
         (divided("256gb", **NPU),),
         (divided("256gb", MOONCAKE_PROTOCOL="rdma"),),
     ),
-    Example(SIZE, "a client mounts 2147483649 bytes").of(
-        (CACHELIB, divided("17179869192")), (CACHELIB, divided("16gb"))
-    ),
     Example(SIZE, "a client mounts 2149580800 bytes (2.00 GiB)").of(
         (CACHELIB, divided("17179869192", MC_STORE_USE_HUGEPAGE="1")),
         (CACHELIB, divided("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="1GB")),

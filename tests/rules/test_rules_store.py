@@ -11,17 +11,6 @@ from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, e
 from tests.tables import each_row
 
 EXAMPLES = [
-    Example("store-config-refused", "Invalid hicache storage backend extra config JSON").of(
-        (extra("{not json"),), (extra("{" + ADDRESS + "}"),)
-    ),
-    Example(
-        "store-config-refused",
-        "Either master_server_address or client_server_address is required in config file",
-    ).of(
-        ((STORE, {CONFIG: "store.json"}),),
-        ((STORE, {CONFIG: "good.json"}),),
-        {"store.json": "{}", "good.json": '{"master_server_address": "a:1"}'},
-    ),
     Example(
         "store-config-refused",
         "local_hostname is empty (MOONCAKE_LOCAL_HOSTNAME at launch.sh:1): setup returns -600",

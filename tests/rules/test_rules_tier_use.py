@@ -21,7 +21,7 @@ from preflight.rules.tier_use import RULES, part_that_reaches_ssd
 from preflight.sglang.model import well_known_model
 from preflight.sizing.launch_sizing import size_launch
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, service, understood
-from tests.builders.rule_examples import GOOD, Example, Line, env, extra
+from tests.builders.rule_examples import GOOD, Example, Line, env
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -225,40 +225,18 @@ EXAMPLES = [
         ("mooncake_client", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
         ("mooncake_client --enable_offload", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
     ),
-    Example("decode-offload-unread", "no storage backend").of(
-        (PREFILL, (DECODE, MASTER)), ((f"{PREFILL} {L3} write_through", MASTER), (DECODE, MASTER))
+    Example("device-map-stages", "ranks 8 and up take the devices of 0 and up").of(
+        ((f"{STORE} --pp-size 2", MAPPED),), ((STORE, MAPPED),)
     ),
     Example("decode-offload-unread", "write_through_selective").of(
         ((f"{PREFILL} {L3} write_through_selective", MASTER), (DECODE, MASTER)),
         ((f"{PREFILL} {L3} $POLICY", MASTER), (DECODE, MASTER)),
-    ),
-    Example("standalone-settings-ignored", "tenant_id").of(
-        (env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_TENANT_ID="blue"),),
-        (env(MOONCAKE_TENANT_ID="blue"),),
-    ),
-    Example("l2-ratio-ignored", "--hicache-ratio 2 beside --hicache-size 16").of(
-        (f"{HICACHE} --hicache-ratio 2 --hicache-size 16",),
-        (f"{HICACHE} --hicache-ratio 2 --hicache-size 0",),
-    ),
-    Example("soft-pin-unused", "--default_kv_soft_pin_ttl=1800000").of(
-        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
-        ("mooncake_master", (STORE, MASTER)),
     ),
     Example(
         "soft-pin-unused",
         "",
         ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
         ("mooncake_master --default_kv_soft_pin_ttl=1800000",),  # its clients are not known
-    ),
-    Example("ssd-promotes-slowly", "--promotion_max_per_heartbeat").of(
-        ("mooncake_master --promotion_on_hit",),
-        ("mooncake_master --promotion_on_hit --promotion_max_per_heartbeat=9",),
-    ),
-    Example("device-map-stages", "ranks 8 and up take the devices of 0 and up").of(
-        ((f"{STORE} --pp-size 2", MAPPED),), ((STORE, MAPPED),)
-    ),
-    Example("device-map-repeats", 'ranks 0, 1, 2, 3, 4, 5, 6, 7 all take "0"').of(
-        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
     ),
     Example("device-map-repeats", 'ranks 0, 4 all take "0"').of(
         ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
@@ -271,17 +249,9 @@ EXAMPLES = [
         ("mooncake_master --default_kv_lease_ttl 120",),
         ("mooncake_master --default_kv_lease_ttl 10s",),
     ),
-    Example("prefetch-timeout-unread", "prefetch policy wait_complete").of(
-        (extra('{"prefetch_timeout_base": 10}', STORE.replace(" timeout", " wait_complete")),),
-        (extra('{"prefetch_timeout_base": 10}'),),
-    ),
     Example("offload-buffer-misread", "ends at start with a segmentation fault").of(
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "0"}),),
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": " +1048576 "}),),
-    ),
-    Example("offload-without-switch", "mooncake_client does not offload").of(
-        (("mooncake_client", {FOLDER: "/ssd"}),),
-        (("mooncake_client --enable_offload=true", {FOLDER: "/ssd"}),),
     ),
     Example("offload-without-switch", "ssd_offload_path is /ssd, enable_ssd_offload is off").of(
         (f"{SERVICE} --config=off.json",),

@@ -38,9 +38,6 @@ EXAMPLES = [
         (env(MC_STORE_CLIENT_MIN_PORT="20000"),),
         (env(MC_STORE_CLIENT_MIN_PORT="20000", MC_STORE_CLIENT_MAX_PORT="$MAX"),),
     ),
-    Example("switch-misread", "MC_TCP_ENABLE_CONNECTION_POOL=off: on").of(
-        (env(MC_TCP_ENABLE_CONNECTION_POOL="off"),), (env(MC_TCP_ENABLE_CONNECTION_POOL="No"),)
-    ),
     Example("switch-misread", "WITH_NVIDIA_PEERMEM=auto: the default is used, on").of(
         (env(WITH_NVIDIA_PEERMEM="auto"),), (env(WITH_NVIDIA_PEERMEM="", MC_STORE_MEMCPY="ON"),)
     ),
