@@ -17,7 +17,7 @@ import pytest
 from checks.base.unknown import Unknown
 from preflight.judging.launch_checks import key_findings
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import Reading
+from preflight.launches.source import Command, Reading
 from preflight.processes.processes import understand
 from preflight.processes.unread import unread
 from preflight.rules.launch_rules import findings
@@ -350,7 +350,21 @@ RANKS = [
 NO_ROLE_LINE = vllm("MooncakeConnector", role=None)
 
 
+def lmcache_of(image: str) -> Command:
+    command = process(vllm("LMCacheConnectorV1"), {"LMCACHE_ENABLE_CONTROLLER": "true"})
+    return command._replace(container=ContainerSettings("docker", image))
+
+
 EXAMPLES = (
+    *(
+        Example(BY_ASSUMED, f"(LMCache 0.5.6 is assumed, {why})").of(
+            (lmcache_of(f"lmcache/vllm-openai{tag}"),), (lmcache_of("lmcache/vllm-openai:v0.5.6"),)
+        )
+        for tag, why in (
+            ("@sha256:ab", "as nothing names its release"),
+            (":v0.4.2", "and its image has 0.4.2"),
+        )
+    ),
     Example("lookup-socket-shared", "_dp_rank1 of vLLM server (launch.sh:1)").of(
         (RANKS[1], RANKS[1]), (RANKS[0], RANKS[1]), {"mc.json": json.dumps(P2P)}
     ),
