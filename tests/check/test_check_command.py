@@ -456,22 +456,6 @@ def test_the_version_is_that_of_the_package() -> None:
     assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_step_of_sglangs_gate_speaks_of_pages_only_where_pages_help(
-    tmp_path: Path, capsys: Out
-) -> None:
-    place = tmp_path / "run.sh"
-    place.write_text(
-        "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=10.0.0.1:50051 python3 -m sglang.launch_server "
-        "--model-path Qwen/Qwen3-32B --tp 8 --page-size 64 --enable-hierarchical-cache "
-        "--hicache-size 240 --hicache-storage-backend mooncake\n"
-    )
-    assert run(["check", "--root", "demo:h800", str(place)]) == 2
-    steps = [line for line in capsys.readouterr().out.splitlines() if ". sglang.adm" in line]
-    assert len(steps) == 1
-    assert "lower --hicache-size" in steps[0]
-    assert "huge pages" not in steps[0]
-
-
 def test_v_prints_what_a_note_about_the_launch_says(tmp_path: Path, capsys: Out) -> None:
     launch = tmp_path / "launch.sh"
     launch.write_text(

@@ -114,9 +114,9 @@ def test_subjects_fold(subjects: list[str], folded: str) -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(FINDINGS, max_size=12))
-def test_folding_loses_no_finding(findings: list[Finding]) -> None:
-    """Every subject is in some row of its own check and status, and the counts are of findings."""
+@given(st.lists(FINDINGS, max_size=8), st.integers(40, 140), st.integers(-1, 1))
+def test_the_law_of_rows_and_pages(findings: list[Finding], width: int, verbosity: int) -> None:
+    """Folding loses no finding, a page no status that wants something; no control is printed."""
     shown = reported(findings)
     for finding in findings:
         assert any(
@@ -125,6 +125,12 @@ def test_folding_loses_no_finding(findings: list[Finding]) -> None:
             for row in shown.rows
         )
     assert sum(shown.counts.values()) == len(findings)
+    text = report_text(shown, plain, width, verbosity)
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text) is None
+    lines = report_text(shown, plain, 200, 0).splitlines()
+    for status in (FAIL, UNKNOWN, WARN):
+        wanting = any(finding.status is status for finding in findings)
+        assert any(line.startswith(f"{status.value} ") for line in lines) is wanting
 
 
 @pytest.mark.slow
@@ -258,24 +264,6 @@ def test_the_verdict_is_of_the_worst_that_follows() -> None:
     assert "will not start" in report_text(reported(found), plain, 80, 0)
 
 
-@pytest.mark.slow
-@given(st.lists(FINDINGS, max_size=6))
-def test_the_page_has_a_line_for_every_status_that_wants_something(findings: list[Finding]) -> None:
-    lines = report_text(reported(findings), plain, 200, 0).splitlines()
-    for status in (FAIL, UNKNOWN, WARN):
-        wanting = any(finding.status is status for finding in findings)
-        assert any(line.startswith(f"{status.value} ") for line in lines) is wanting
-
-
-@pytest.mark.slow
-@given(st.lists(FINDINGS, max_size=6), st.integers(40, 140), st.integers(-1, 1))
-def test_nothing_of_the_host_reaches_the_terminal_as_control(
-    findings: list[Finding], width: int, verbosity: int
-) -> None:
-    text = report_text(reported(findings), plain, width, verbosity)
-    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text) is None
-
-
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
 def test_colour_changes_nothing_but_colour(verbosity: int) -> None:
     shown = reported([LONG._replace(status=status) for status in Status])
@@ -313,9 +301,10 @@ def test_fail_on_takes_in_what_is_worse(protocol: str) -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(FINDINGS, max_size=6))
-def test_one_line_protocols_keep_their_form(findings: list[Finding]) -> None:
-    shown = reported(findings)
+@given(st.lists(FINDINGS, max_size=8))
+def test_the_law_of_forms_for_programs(findings: list[Finding]) -> None:
+    """Each protocol's one line keeps its form, and JUnit is XML, whatever the host says."""
+    shown = reported(findings, {"page-size-one": "known"})
     npd, nagios, slurm = (protocol_line(shown, p) for p in ("npd", "nagios", "slurm-prolog"))
     assert npd is not None
     assert nagios is not None
@@ -326,26 +315,6 @@ def test_one_line_protocols_keep_their_form(findings: list[Finding]) -> None:
     assert re.search(r"\|fail=\d+ unknown=\d+ warn=\d+ pass=\d+ skip=\d+ ignored=\d+$", nagios)
     assert slurm.startswith("print ")
     assert "\n" not in npd + nagios + slurm
-
-
-@given(ANY_TEXT)
-def test_refusals_keep_the_form_too(message: str) -> None:
-    npd, nagios = refusal_line(message, "npd"), refusal_line(message, "nagios")
-    assert npd is not None
-    assert nagios is not None
-    assert len(npd.encode()) <= NPD_BYTES
-    assert "|" not in nagios
-    assert nagios.startswith("MOONCAKE UNKNOWN - ")
-    assert refusal_line(message, "native") is None
-
-
-# JUnit ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@given(st.lists(FINDINGS, max_size=8))
-def test_junit_is_xml_whatever_the_host_says(findings: list[Finding]) -> None:
-    shown = reported(findings, {"page-size-one": "known"})
     suites = ElementTree.fromstring(report_junit(shown))
     assert len(suites.findall(".//testcase")) == len(shown.rows)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -355,6 +324,11 @@ def test_junit_is_xml_whatever_the_host_says(findings: list[Finding]) -> None:
 
 
 @given(ANY_TEXT)
-def test_junit_of_a_refusal_is_an_error(message: str) -> None:
+def test_refusals_keep_the_form_too(message: str) -> None:
+    npd, nagios = refusal_line(message, "npd") or "", refusal_line(message, "nagios") or ""
+    assert 0 < len(npd.encode()) <= NPD_BYTES
+    assert "|" not in nagios
+    assert nagios.startswith("MOONCAKE UNKNOWN - ")
+    assert refusal_line(message, "native") is None
     suites = ElementTree.fromstring(error_junit(message))
     assert len(suites.findall(".//error")) == 1

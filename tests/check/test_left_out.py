@@ -43,59 +43,32 @@ def said(capsys: Capture, *words: str) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("profile", ["gpu", ""])
-def test_the_sentence_of_check_names_a_service_that_its_profile_leaves_out(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch, profile: str
-) -> None:
-    monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
-    path = tmp_path / "compose.yaml"
-    path.write_text(SERVICES.replace("    profiles: [gpu]\n", "") if not profile else SERVICES)
-    out = said(capsys, "check", "--root", "demo:h800", "--timeout", "600", str(path))
-    left_out = "1 mooncake_master; service s is not started: it belongs to profile gpu alone"
-    assert (left_out in out) is bool(profile)
-    assert ("SGLang server (" in out) is not bool(profile)
-
-
 SERVED = f"{SERVICES}    shm_size: 8g\n".replace("mooncake_master --port 50051", SERVER)
 
 
-@pytest.mark.slow
+VERBS = "check|fit|plan|plan --format sysctl|capacity|read".split("|")
+
+
 @pytest.mark.parametrize(
     "words",
-    [
-        ("check", "-q"),
-        ("fit",),
-        ("plan",),
-        ("plan", "--format", "sysctl"),
-        ("capacity",),
-        ("read",),
-    ],
+    ["check -q", "sizing", *(pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS)],
 )
 def test_each_verb_names_a_service_that_is_not_started(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch, words: tuple[str, ...]
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, words: str
 ) -> None:
     monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
     path = tmp_path / "compose.yaml"
+    command, verb = (run_sizing, []) if words == "sizing" else (run, words.split())
     path.write_text(SERVED)
-    run([*words, "--root", "demo:h800", str(path)])
+    command([*verb, "--root", "demo:h800", str(path)])
     out, err = capsys.readouterr()
     told = " ".join((err if "sysctl" in words else out).split())
     assert told.count("service s is not started: it belongs to profile gpu alone") == 1
+    if words == "sizing":  # below the verdict
+        assert out.split("\n\n")[1].startswith("Not started\n  service s is not started")
     path.write_text(SERVED.replace("    profiles: [gpu]\n", ""))
-    run([*words, "--root", "demo:h800", str(path)])
+    command([*verb, "--root", "demo:h800", str(path)])
     assert "is not started" not in "".join(capsys.readouterr())
-
-
-def test_sizing_names_a_service_that_is_not_started_below_its_verdict(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
-    monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
-    path = tmp_path / "compose.yaml"
-    path.write_text(SERVED)
-    run_sizing(["--root", "demo:h800", str(path)])
-    verdict, left_out, *_ = capsys.readouterr().out.split("\n\n")
-    assert verdict
-    assert left_out.startswith("Not started\n  service s is not started")
 
 
 @pytest.mark.parametrize(("limit", "word"), [("4g", "DIES LATER"), ("40g", "FITS")])

@@ -196,6 +196,8 @@ def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixt
         (["--log", "x", "memlock"], "give one of them"),
         (["memlock.limit", "--gpu-memory", "80gb"], "give --launch FILE"),
         (["--root", "demo:h800"], "a launch and a host go with those"),
+        (["--index", "memlock.limit"], "--index is of every known line"),
+        (["--index", "--log", "-"], "--index is of every known line"),
     ],
 )
 def test_what_is_nothing_is_refused(
@@ -252,12 +254,6 @@ def test_the_index_is_readable_at_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 120  # a path or an expression that has no place to break
     assert sum(len(line) > 80 for line in lines) < 10
-
-
-@pytest.mark.parametrize("more", [["memlock.limit"], ["--log", "-"]])
-def test_the_index_is_of_all_lines(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "--index", *more]) == 64
-    assert "--index is of every known line" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

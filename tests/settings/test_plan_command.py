@@ -194,14 +194,17 @@ def test_apply_shows_what_it_would_do_here_and_does_nothing(
 
 @pytest.mark.parametrize("form", ["sysctl", "cmdline"])
 @pytest.mark.parametrize(
-    ("words", "size", "check"),
+    ("words", "size", "check", "step"),
     [
-        ("Qwen3-32B --tp 8 --page-size 64", "--hicache-size 240 ", "sglang.admission-gate"),
-        ("Qwen3-32B --tp 16 --page-size 64", "--hicache-size 30 ", "gpu.count"),
+        (
+            *("Qwen3-32B --tp 8 --page-size 64", "--hicache-size 240 "),
+            *("sglang.admission-gate", "lower --hicache-size"),
+        ),
+        ("Qwen3-32B --tp 16 --page-size 64", "--hicache-size 30 ", "gpu.count", "GPU"),
     ],
 )
 def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
-    run: Run, tmp_path: Path, capsys: Out, words: str, size: str, check: str, form: str
+    run: Run, tmp_path: Path, capsys: Out, words: str, size: str, check: str, step: str, form: str
 ) -> None:
     """Neither now nor at the next boot; and check and sizing print no command for them either."""
     place = tmp_path / "run.sh"
@@ -213,7 +216,11 @@ def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
     assert "correct the launch first: " in err
     assert check in err
     assert run_all(["check", "--root", "demo:h800", str(place)]) == 2
-    assert "nr_hugepages" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "nr_hugepages" not in out
+    (line,) = (line for line in out.splitlines() if f". {check}" in line)
+    assert step in line
+    assert "huge pages" not in line
     assert run_sizing(["--root", "demo:h800", "--", str(place)]) == 2
     out = capsys.readouterr().out
     assert "Set: nothing yet: correct the launch first" in out
