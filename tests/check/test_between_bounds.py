@@ -121,9 +121,7 @@ def worst(findings: list[Finding], check: str) -> Status | None:
 
 
 @given(FINDINGS, FINDINGS)
-def test_nothing_passes_that_either_bound_refuses(
-    upper: list[Finding], lower: list[Finding]
-) -> None:
+def test_nothing_passes_that_a_bound_refuses(upper: list[Finding], lower: list[Finding]) -> None:
     """Of each check: good only where both are, and a failure only where one is certain of it."""
     found = between(upper, lower)
     for check in {finding.check for finding in upper}:

@@ -112,9 +112,7 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(monkeypatch: Patch, ca
     assert "No module named 'checks.no_such_checks'" in row["text"]
 
 
-def test_a_reader_that_hangs_is_unknown_in_time_and_the_others_answer(
-    monkeypatch: Patch, capsys: Out
-) -> None:
+def test_a_reader_that_hangs_is_unknown_in_time(monkeypatch: Patch, capsys: Out) -> None:
     release = threading.Event()
 
     def hangs(root: Root, needs: Any) -> None:
@@ -188,9 +186,7 @@ def test_only_and_skip_take_patterns(monkeypatch: Patch, capsys: Out) -> None:
         (["--exit-protocol", "npd"], "--format nagios, npd"),
     ],
 )
-def test_usage_errors_exit_64_with_an_object(
-    arguments: list[str], says: str, monkeypatch: Patch, capsys: Out
-) -> None:
+def test_usage_errors(arguments: list[str], says: str, monkeypatch: Patch, capsys: Out) -> None:
     """A typing error is never a verdict."""
     installed(monkeypatch, found(FAIL))
     assert run(["check", "--json", *arguments]) == 64
@@ -202,9 +198,7 @@ def test_usage_errors_exit_64_with_an_object(
     assert says in printed.err
 
 
-def test_an_ignored_finding_stays_visible_and_does_not_count(
-    monkeypatch: Patch, capsys: Out
-) -> None:
+def test_an_ignored_finding_is_shown_and_does_not_count(monkeypatch: Patch, capsys: Out) -> None:
     installed(monkeypatch, found(FAIL, PASS))
     arguments = ("--ignore", "test.fail=ticket 12, until May", "--ignore", "test.pass")
     parsed = answer(capsys, *arguments)
@@ -229,9 +223,7 @@ def test_an_ignored_finding_stays_visible_and_does_not_count(
     ("protocol", "code"),
     [("text", 64), ("nagios", 3), ("npd", 3), ("slurm-prolog", 0), ("k8s", 64)],
 )
-def test_a_usage_error_under_each_protocol(
-    protocol: str, code: int, monkeypatch: Patch, capsys: Out
-) -> None:
+def test_usage_error_by_protocol(protocol: str, code: int, monkeypatch: Patch, capsys: Out) -> None:
     """Slurm drains the node for anything but 0: a typing error must not drain a cluster."""
     installed(monkeypatch, found(PASS))
     assert run(["check", f"--format={protocol}", "--no-such"]) == code
@@ -277,9 +269,7 @@ def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     valid(json.loads(done.stdout), SCHEMA)
 
 
-def test_junit_is_written_whole_beside_the_answer_and_on_errors(
-    tmp_path: Path, monkeypatch: Patch, capsys: Out
-) -> None:
+def test_junit_is_whole_on_errors_too(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
     installed(monkeypatch, found(FAIL, UNKNOWN, WARN, PASS, SKIP))
     path = tmp_path / "out.xml"
     words = ["check", "--format", "junit", "--output", str(path)]
@@ -300,9 +290,7 @@ def test_junit_is_written_whole_beside_the_answer_and_on_errors(
 # What it prints ------------------------------------------------------------------------------
 
 
-def test_a_finding_says_what_was_seen_why_and_what_mends_it(
-    monkeypatch: Patch, capsys: Out
-) -> None:
+def test_a_finding_says_what_was_seen_why_and_the_remedy(monkeypatch: Patch, capsys: Out) -> None:
     finding = Finding(
         "test.maps",
         FAIL,

@@ -73,9 +73,7 @@ def host(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", [True, False])
-def test_what_a_check_finds_is_what_it_declares(
-    launch: bool, host: tuple[Facts, LaunchNeeds]
-) -> None:
+def test_a_check_finds_what_it_declares(launch: bool, host: tuple[Facts, LaunchNeeds]) -> None:
     """Its id, a status that its page explains, a reason where one is due, from its own topics."""
     facts, needs = host
     given = needs if launch else None

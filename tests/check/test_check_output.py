@@ -135,9 +135,7 @@ def test_the_law_of_rows_and_pages(findings: list[Finding], width: int, verbosit
 
 @pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=8), FINDINGS)
-def test_one_more_finding_never_makes_the_verdict_milder(
-    findings: list[Finding], more: Finding
-) -> None:
+def test_a_further_finding_never_makes_it_milder(findings: list[Finding], more: Finding) -> None:
     order = [PASS, WARN, UNKNOWN, FAIL]
     before, after = reported(findings).verdict, reported([*findings, more]).verdict
     if any(finding.status is not SKIP for finding in findings):

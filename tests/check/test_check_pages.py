@@ -1,6 +1,7 @@
-"""What ``check`` prints in ordinary situations, whole: read the pages of tests/data/pages as text.
+"""What ``check`` prints: whole in ordinary situations (tests/data/pages, to be read as text), and
+short over real launches.
 
-After a change that is meant, write them anew: PREFLIGHT_WRITE_PAGES=yes pytest, and read the
+After a change that is meant, write the pages anew: PREFLIGHT_WRITE_PAGES=yes pytest, and read the
 difference.
 """
 
@@ -33,6 +34,8 @@ from tests.builders.synthetic import (
 from tests.checks.test_synthetic import FITTED, LAUNCH
 from tests.paths import ROOT
 
+Patch = pytest.MonkeyPatch
+Out = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.slow
 
 PAGES = ROOT / "tests/data/pages"
@@ -125,8 +128,8 @@ def said(name: str) -> list[str]:
 def test_the_page(
     name: str,
     folder: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch,
+    capsys: Out,
 ) -> None:
     """And no word is cut in two: each path is one of the same answer as JSON."""
     situation = SITUATIONS[name]
@@ -167,8 +170,8 @@ DIFFERENT = (
 def test_no_line_is_wider_than_the_terminal(
     name: str,
     folder: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch,
+    capsys: Out,
 ) -> None:
     """At 60 columns, but for a command, which is to be copied, and for a word that is longer."""
     monkeypatch.chdir(folder(name))
@@ -188,3 +191,36 @@ def test_no_line_is_wider_than_the_terminal(
     assert len(lines) > 90
     wide = [line for line in lines if len(line) > 60 and not line.startswith("      ")]
     assert [line for line in wide if len(line.split()) > 1] == []
+
+
+LAUNCHES = sorted(
+    path
+    for folder in ("launches", "silent")
+    for path in (ROOT / "tests/data" / folder).iterdir()
+    if path.suffix in (".sh", ".yaml", ".sbatch", ".bash", ".service", ".py")
+)
+MOST_LINES = 45
+# Of longer ones the verdict itself is wider than 80 columns.
+LONGEST_NAME = 24
+STEP = re.compile(r" ?\d+\. (.*)")
+
+
+# A wider terminal has fewer lines and more room: a few show that the width is asked for.
+@pytest.mark.parametrize(
+    ("path", "width"),
+    [*((path, 80) for path in LAUNCHES), *((path, 100) for path in LAUNCHES[::8])],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_an_answer_is_a_page(path: Path, width: int, monkeypatch: Patch, capsys: Out) -> None:
+    """Commands alone may be wider: they are to be copied."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(path.parent)
+    run(["check", "--root", "demo:h800", path.name])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= MOST_LINES
+    if len(path.name) < LONGEST_NAME and lines and not lines[0].startswith("PASS"):
+        assert lines[1].strip().startswith("read: ")  # the verdict takes one line
+    assert [line for line in lines if len(line) > width and not line.startswith("      ")] == []
+    steps = [step[1] for line in lines if (step := STEP.fullmatch(line))]
+    assert len(set(steps)) == len(steps)
+    assert [step for step in steps if ":" not in step and "(" not in step] == []

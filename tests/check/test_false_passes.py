@@ -118,9 +118,7 @@ def test_a_script_that_writes_the_pool_last_is_no_promise(checking: Checking) ->
         ("/proc/sys/vm/overcommit_memory", "/proc/sys/vm/overcommit_memory"),
     ],
 )
-def test_a_folder_in_place_of_a_file_is_an_unknown_that_names_it(
-    checking: Checking, ending: str, said: str
-) -> None:
+def test_a_folder_in_place_of_a_file_is_unknown(checking: Checking, ending: str, said: str) -> None:
     """EISDIR, EIO and EACCES are alike: the first of these once ended the check with exit 70."""
     path = next(name for name in tree_of(FITTED).files if name.endswith(ending))
     host = replace(FITTED, files={**FITTED.files, path: None, f"{path}/x": ""})

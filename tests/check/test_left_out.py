@@ -122,9 +122,7 @@ def test_a_gid_that_is_not_known_is_said_where_a_verdict_hangs_on_it(
 
 
 @pytest.mark.parametrize("place", ["image", "volume"])
-def test_a_model_in_a_container_has_a_step_that_settles_it(
-    tmp_path: Path, capsys: Capture, place: str
-) -> None:
+def test_a_models_container_has_a_step_for_it(tmp_path: Path, capsys: Capture, place: str) -> None:
     """It was unknown for good, with nothing to do about it."""
     path, config = tmp_path / "compose.yaml", tmp_path / "config.json"
     volume = "volumes: [models:/models]" if place == "volume" else ""

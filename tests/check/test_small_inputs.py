@@ -248,9 +248,7 @@ def test_what_kubernetes_gives_is_not_unset(tmp_path: Path, capsys: Out) -> None
     assert {one["status"] for one in findings} <= {"skip"}
 
 
-def test_the_model_of_a_job_of_srt_slurm_is_the_one_that_it_mounts(
-    tmp_path: Path, capsys: Out
-) -> None:
+def test_the_model_of_a_job_of_srt_slurm_is_the_mounted_one(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
         "name: j\nmodel: {path: 'hf:Qwen/Qwen3-14B', container: sglang}\n"

@@ -28,9 +28,7 @@ def waivers(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs_it(
-    waivers: str, capsys: Out
-) -> None:
+def test_a_waiver_is_shown_and_said_to_be_over_or_not_needed(waivers: str, capsys: Out) -> None:
     assert run(["check", *DEMO, "--waivers", waivers, "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     by = {(each["check"], each["status"]): each for each in found["findings"]}
@@ -44,9 +42,7 @@ def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs
     assert "launch.waiver: hugetlb.shortage" in text
 
 
-def test_a_waiver_that_is_over_is_not_said_of_a_check_that_is_not_made(
-    waivers: str, capsys: Out
-) -> None:
+def test_an_expired_waiver_of_a_check_not_made_is_not_said(waivers: str, capsys: Out) -> None:
     words = ["check", *DEMO, "--waivers", waivers, "--only", "memlock.*", "--json"]
     assert run(words) == 0
     assert "launch.waiver" not in capsys.readouterr().out
@@ -71,9 +67,7 @@ def test_a_waiver_that_is_over_is_not_said_of_a_check_that_is_not_made(
         (HOLDS + HOLDS, "memlock.limit: it is waived twice: give one reason"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_refused_by_name(
-    text: str, said: str, tmp_path: Path, capsys: Out
-) -> None:
+def test_a_file_nobody_means_is_refused(text: str, said: str, tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "waivers.toml"
     path.write_text(text)
     assert run(["check", "--waivers", str(path)]) == 64
@@ -91,9 +85,7 @@ def test_a_check_is_waived_once(waivers: str, capsys: Out) -> None:
     assert "waivers.toml: memlock.limit: it is waived twice" in capsys.readouterr().err
 
 
-def test_a_waiver_here_stands_for_one_of_the_file_that_has_expired(
-    waivers: str, capsys: Out
-) -> None:
+def test_a_waiver_here_stands_for_an_expired_one_of_the_file(waivers: str, capsys: Out) -> None:
     """And a reason may have an equals sign."""
     more = ("--ignore", "hugetlb.shortage=nr=0 until the boot")
     assert run(["check", *DEMO, "--waivers", waivers, *more, "--json"]) == 2
@@ -134,9 +126,7 @@ def test_a_node_makes_the_checks_that_are_asked_for(capsys: Out) -> None:
     assert report["answer"]["machine"]["facts"]["hugetlb.2048KiB.pages"] == 120000
 
 
-def test_what_is_chosen_goes_to_the_nodes_and_what_is_over_is_said_here(
-    waivers: str, capsys: Out
-) -> None:
+def test_what_is_chosen_goes_to_nodes_what_is_over_is_said(waivers: str, capsys: Out) -> None:
     chosen = Chosen(("memlock.*", "hugetlb.*", "pci.*"), ("memlock.inert*",), (), waivers)
     words = check_words(chosen, 10, False)
     assert words[3:] == (

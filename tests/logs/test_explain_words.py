@@ -24,6 +24,8 @@ from tests.builders.examples import some
 from tests.paths import ROOT
 from tests.valid import valid
 
+Patch = pytest.MonkeyPatch
+Out = pytest.CaptureFixture[str]
 KNOWN = [each for each in read_patterns() if each.cause]
 SCHEMA = json.loads((ROOT / "preflight/schemas/explain-log-v1.schema.json").read_text())
 
@@ -134,7 +136,7 @@ def test_a_quoted_line_says_nothing_of_the_log_that_it_stood_in() -> None:
     ],
 )
 def test_with_a_host_its_checks_say_which_it_is(
-    words: list[str], check: str, found: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], check: str, found: str, capsys: Out
 ) -> None:
     """The recorded host ships with a launch; check is asked for the ids."""
     run(["check", "--root", "demo:h800", "--only", check, "--json"])
@@ -155,9 +157,7 @@ def test_with_a_host_its_checks_say_which_it_is(
 
 
 @pytest.mark.slow
-def test_a_launch_is_judged_where_the_user_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_is_judged_where_the_user_is(tmp_path: Path, capsys: Out) -> None:
     launch = tmp_path / "mine.sh"
     launch.write_text("python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --dp 0\n")
     assert run(["explain", "values-refused", "--launch", str(launch)]) == 0
@@ -177,7 +177,7 @@ def test_a_launch_is_judged_where_the_user_is(
     assert run(["explain", "fleet.master", "--here"]) == 0  # found between nodes, never on one
 
 
-def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_give_lines_checks_and_the_next_command(capsys: Out) -> None:
     assert run(["explain", "Failed", "to", "register", "memory"]) == 0
     out = capsys.readouterr().out
     assert "mooncake.register-enomem" in out
@@ -200,14 +200,12 @@ def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixt
         (["--index", "--log", "-"], "--index is of every known line"),
     ],
 )
-def test_what_is_nothing_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_nothing_is_refused(words: list[str], said: str, capsys: Out) -> None:
     assert run(["explain", *words]) == 64
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_file_is_a_log_without_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_a_log_without_the_option(capsys: Out) -> None:
     log = str(ROOT / "tests/data/logs/hugepages-l2.log")
     assert run(["explain", log]) == 2
     short = capsys.readouterr().out
@@ -215,9 +213,7 @@ def test_a_file_is_a_log_without_the_option(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == short
 
 
-def test_the_list_is_an_object_too_and_fits_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_is_an_object_too_and_fits(capsys: Out, monkeypatch: Patch) -> None:
     assert run(["explain", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["answer"]["checks"]
     monkeypatch.setenv("COLUMNS", "80")
@@ -231,9 +227,7 @@ def test_the_list_is_an_object_too_and_fits_the_terminal(
 
 
 @pytest.mark.slow
-def test_the_index_has_every_known_line_once_in_alphabetical_order(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_index_has_every_known_line_once_in_alphabetical_order(capsys: Out) -> None:
     assert run(["explain", "--index", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
@@ -246,9 +240,7 @@ def test_the_index_has_every_known_line_once_in_alphabetical_order(
 
 
 @pytest.mark.slow
-def test_the_index_is_readable_at_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_is_readable_at_80_columns(capsys: Out, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["explain", "--index"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -268,7 +260,7 @@ def test_the_index_is_readable_at_80_columns(
     ],
 )
 def test_another_cases_names_and_numbers_are_not_taken_for_this_ones(
-    words: str, first: str, capsys: pytest.CaptureFixture[str]
+    words: str, first: str, capsys: Out
 ) -> None:
     """What is explained is an example where no pattern matches the words."""
     assert run(["explain", words]) == 0
@@ -282,9 +274,7 @@ def test_another_cases_names_and_numbers_are_not_taken_for_this_ones(
         ("ibv_reg_mr failed: Cannot allocate memory", "start.nccl-register"),
     ],
 )
-def test_a_part_of_a_line_is_found_though_it_is_one_word(
-    words: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_a_line_is_found_though_one_word(words: str, says: str, capsys: Out) -> None:
     assert run(["explain", words]) == 0
     out = capsys.readouterr().out
     assert f"1. similar: {says} (" in out
@@ -330,7 +320,7 @@ def test_bytes_that_are_no_text_are_no_failure() -> None:
         ("--log", "."),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+def test_usage_errors(arguments: tuple[str, ...]) -> None:
     done = explain(*arguments)
     assert done.returncode == 64
     assert b"Traceback" not in done.stderr

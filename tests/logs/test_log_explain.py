@@ -177,9 +177,7 @@ FILES = rows_of("log_files")
 
 
 @pytest.mark.parametrize(("name", "cause", "check", "why", "do"), FILES)
-def test_a_recorded_failure_has_its_cause_first(
-    name: str, cause: str, check: str, why: str, do: str
-) -> None:
+def test_failures_have_causes_first(name: str, cause: str, check: str, why: str, do: str) -> None:
     """What followed from it stands below; its words choose what is said.
 
     Those that begin with public are excerpts of threads, with other names and addresses: the cause

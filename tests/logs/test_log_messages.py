@@ -9,6 +9,7 @@ import add_release
 import log_messages
 import pytest
 
+Out = pytest.CaptureFixture[str]
 PYTHON = """
 def f(x):
     logger.info("Failed to be an error")
@@ -18,7 +19,7 @@ def f(x):
 
 
 def test_a_message_is_known_left_out_or_new(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mooncake"
     folder.mkdir()
@@ -49,9 +50,7 @@ def test_what_is_left_out_has_a_reason_and_new_words_are_in_no_rule() -> None:
         assert not left_out.why(f"sglang/srt/{name}", "The frobnitz cannot be warbled: ..")
 
 
-def test_a_made_up_release_is_reported_by_add_release(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_made_up_release_is_reported_by_add_release(tmp_path: Path, capsys: Out) -> None:
     folder = tmp_path / "sglang/srt/managers"
     folder.mkdir(parents=True)
     (folder / "cache_controller.py").write_text('raise ValueError("The frobnitz is not warbled")')

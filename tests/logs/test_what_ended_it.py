@@ -22,6 +22,7 @@ from tests.logs.test_log_explain import LOGS, plain, rows_of
 from tests.paths import ROOT
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
 SCHEMA = json.loads((ROOT / "preflight/schemas/explain-log-v1.schema.json").read_text())
 
 
@@ -101,9 +102,7 @@ def test_killed_behind_a_sigquit_is_sglang_itself() -> None:
 # What is not known is shown ----------------------------------------------------------------------
 
 
-def test_unknown_errors_are_shown_word_for_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_errors_are_shown_word_for_word(tmp_path: Path, capsys: Out) -> None:
     """With the file and line; the last exception before errors; exit code 1."""
     log = tmp_path / "server.log"
     log.write_text(
@@ -270,9 +269,7 @@ def test_the_processes_of_one_stream_are_told_apart(lines: list[str]) -> None:
     assert said.count("root cause: ") == 2
 
 
-def test_several_logs_and_a_folder_are_one_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_logs_and_a_folder_are_one_answer(tmp_path: Path, capsys: Out) -> None:
     """Each cause with its file; what is no log in a folder is passed over and said."""
     server, master = tmp_path / "server.log", tmp_path / "master.log"
     server.write_text(REFUSED.format("03:12:01") + "\n")
@@ -335,9 +332,7 @@ def test_a_healthy_log_has_exit_code_0(name: str) -> None:
     assert "No problem was found" in text_of(reading)
 
 
-def test_a_launch_that_passes_the_checks_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_that_passes_the_checks_says_so(tmp_path: Path, capsys: Out) -> None:
     log = tmp_path / "server.log"
     log.write_text(
         "E1126 13:30:48.702925 28842 common.h:392] Socket read failed: Connection reset by peer "

@@ -92,9 +92,7 @@ HTTP = "http://10.0.0.1:8080/metadata"
         ),
     ],
 )
-def test_two_engines_are_told_what_differs_and_nothing_else(
-    line: Line, texts: list[str], remedies: list[str]
-) -> None:
+def test_two_engines_hear_what_differs(line: Line, texts: list[str], remedies: list[str]) -> None:
     """All three conditions were named, whichever of them was not met."""
     found = [one for one in findings(understood(line)) if one.rule.id == "two-transfer-engines"]
     assert [one.text for one in found] == texts

@@ -220,9 +220,7 @@ def test_what_another_release_takes_ends_the_program(line: str, release: str, sa
         ("--quite_other", UNKNOWN, ""),
     ],
 )
-def test_a_misspelt_flag_ends_every_release_and_says_the_edit(
-    flag: str, rule: str, remedy: str
-) -> None:
+def test_a_misspelt_flag_ends_all_and_says_the_edit(flag: str, rule: str, remedy: str) -> None:
     (found,) = findings(understood(f"mooncake_master {flag}"))
     assert found.rule.id == rule
     assert found.remedy.endswith(remedy)

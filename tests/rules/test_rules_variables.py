@@ -72,9 +72,7 @@ def said(line: str, release: str | None, **environment: str) -> list[str]:
         (None, []),  # which one runs nobody says
     ],
 )
-def test_a_variable_that_newer_releases_no_longer_read(
-    release: str | None, texts: list[str]
-) -> None:
+def test_a_variable_that_newer_releases_dropped(release: str | None, texts: list[str]) -> None:
     assert said(SERVER, release, SGLANG_ENABLE_SPEC_V2="1") == texts
 
 

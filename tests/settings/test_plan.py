@@ -232,9 +232,7 @@ def test_the_hosts_shared_memory_or_a_size_never_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shm_bytes", [0, 64 * MIB, 3 * GIB])
-def test_the_size_of_shared_memory_is_what_its_check_asks_for(
-    shm_bytes: int, tmp_path: Path
-) -> None:
+def test_shared_memory_is_as_large_as_its_check_asks(shm_bytes: int, tmp_path: Path) -> None:
     """The arithmetic stands in the check; it must not drift from the plan's."""
     processes = [
         rank(number, rdma=None, shm_bytes=shm_bytes, container=LIMITED._replace(shm_bytes=1))

@@ -75,9 +75,7 @@ def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
     assert out or "nothing to set" in err
 
 
-def test_the_object_is_as_its_schema_says_on_both_ways_out(
-    host: str, launch: str, capsys: Out
-) -> None:
+def test_the_object_is_as_its_schema_says_always(host: str, launch: str, capsys: Out) -> None:
     for words, code in (((), 0), (("--exit-code",), 1)):
         assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
         found = json.loads(capsys.readouterr().out)
@@ -171,18 +169,14 @@ def test_a_variable_that_stands_in_one_that_nobody_sets_refuses_an_environment(
         (("apply", "--undo", "--persist"), "give it alone"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(
-    words: tuple[str, ...], said: str, run: Run, capsys: Out
-) -> None:
+def test_usage_errors(words: tuple[str, ...], said: str, run: Run, capsys: Out) -> None:
     assert run(*words) == 64
     out, err = capsys.readouterr()
     assert (out, said in err) == ("", True)
 
 
 @pytest.mark.slow
-def test_apply_shows_what_it_would_do_here_and_does_nothing(
-    run: Run, launch: str, capsys: Out
-) -> None:
+def test_a_dry_run_of_apply_does_nothing_here(run: Run, launch: str, capsys: Out) -> None:
     """On this machine, whatever it has."""
     files = [Path("/proc/sys/vm/max_map_count"), Path("/proc/sys/vm/nr_hugepages")]
     before = [file.read_text() for file in files if file.exists()]
@@ -227,9 +221,7 @@ def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
     assert "sudo" not in out
 
 
-def test_no_larger_shared_memory_for_pools_that_the_memory_cannot_hold(
-    tmp_path: Path, capsys: Out
-) -> None:
+def test_no_larger_shared_memory_for_more_than_memory_holds(tmp_path: Path, capsys: Out) -> None:
     """vLLM's pool of 8,000 GiB lies in /dev/shm: neither a mount nor --shm-size makes it fit."""
     extra = '{"cpu_bytes_to_use": 8589934592000}'
     config = (
@@ -284,9 +276,7 @@ def test_a_pod_that_has_a_resource_is_not_asked_to_have_it_under_another_name_to
     assert {name: count for name, count in found.items() if "/" in name} == asked
 
 
-def test_a_patch_of_capabilities_keeps_those_that_the_pod_has(
-    run: Run, tmp_path: Path, capsys: Out
-) -> None:
+def test_a_patch_keeps_the_pods_capabilities(run: Run, tmp_path: Path, capsys: Out) -> None:
     """A strategic merge replaces the whole list: without its own names the pod would lose them."""
     place = tmp_path / "pod.yaml"
     place.write_text(MANIFEST.format(limits=""))

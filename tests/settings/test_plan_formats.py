@@ -310,9 +310,7 @@ def test_systemd_itself_accepts_the_units(rdma_plan: Plan, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_the_unit_runs_raises_a_pool_and_never_lowers_one(
-    rdma_plan: Plan, tmp_path: Path
-) -> None:
+def test_what_the_unit_runs_raises_and_never_lowers(rdma_plan: Plan, tmp_path: Path) -> None:
     """Its commands, as the shell gets them, on plain files."""
     files = {pool.file: pool.pages for pool in rdma_plan.pools}
     unit = text(rdma_plan, "sysfs")
@@ -607,9 +605,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]
 
 @pytest.mark.slow
 @needs_tool("kubectl")
-def test_kubernetes_own_types_take_every_field_of_the_patch(
-    rdma_plan: Plan, tmp_path: Path
-) -> None:
+def test_kubernetes_own_types_take_the_whole_patch(rdma_plan: Plan, tmp_path: Path) -> None:
     """kubectl merges it into a Pod and drops what a Pod does not have: so nothing may be gone."""
     pod = {
         "apiVersion": "v1",
@@ -658,9 +654,7 @@ VARIABLES = st.dictionaries(
 
 
 @given(variables=VARIABLES)
-def test_the_env_file_reads_back_as_docker_reads_it(
-    variables: dict[str, str], plain: Facts
-) -> None:
+def test_an_env_file_reads_back_as_docker_reads_it(variables: dict[str, str], plain: Facts) -> None:
     found = environment_plan(plain, variables)
     read, _ = read_env_file(text(found, "env"), "prod.env", {})
     whole = {name: value for name, value in variables.items() if not any(map(is_hidden, value))}

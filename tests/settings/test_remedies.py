@@ -143,9 +143,7 @@ def named(value: str, folder: Path) -> list[tuple[Setting, list[list[str]]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_shell_starts_what_is_meant_with_the_words_that_are_meant(
-    value: str, tmp_path: Path
-) -> None:
+def test_a_shell_starts_what_is_meant_with_meant_words(value: str, tmp_path: Path) -> None:
     pairs = named(value, tmp_path)
     lines = commands((setting for setting, _ in pairs), PLACES[0])
     assert all(line.isprintable() for line in lines)
@@ -369,6 +367,7 @@ def test_first_line_by_kind_and_place(setting: Setting, context: Context, first:
     assert commands([setting], context)[0] == first
 
 
+@pytest.mark.slow
 def test_every_kind_has_lines_of_shell_everywhere() -> None:
     """Comments included: what is printed can be pasted as a whole."""
     script: list[str] = []
@@ -439,9 +438,7 @@ def test_an_exported_value_is_read_back_to_the_byte(value: str) -> None:
         (TEMPLATE, USER, "/etc/systemd/system/sglang@.service.d/", "prlimit"),
     ],
 )
-def test_lines_of_a_unit_or_module(
-    setting: Setting, context: Context, said: str, never: str
-) -> None:
+def test_lines_of_units_modules(setting: Setting, context: Context, said: str, never: str) -> None:
     printed = "\n".join(commands([setting], context))
     assert said in printed
     assert never not in printed

@@ -140,9 +140,7 @@ def test_devices_of_one_node_alone_are_warned_of(on: Any, tmp_path: Path) -> Non
         (limited_container, 1, "note: mlx5_0-7: not used by Mooncake (its uverbs node"),
     ],
 )
-def test_what_is_wrong_is_said(
-    make: Callable[[], SyntheticHost], code: int, said: str, on: Any
-) -> None:
+def test_faults_are_said(make: Callable[[], SyntheticHost], code: int, said: str, on: Any) -> None:
     answer = on(make())
     assert answer[0] == code
     assert said in answer[1]
@@ -343,9 +341,7 @@ def test_a_large_host_is_folded_both_ways() -> None:
     st.integers(40, 100),
     st.dictionaries(st.tuples(st.integers(0, 11), st.integers(0, 39)), st.just("PIX")),
 )
-def test_every_line_fits(
-    gpus: int, nics: int, width: int, near: dict[tuple[int, int], str]
-) -> None:
+def test_all_lines_fit(gpus: int, nics: int, width: int, near: dict[tuple[int, int], str]) -> None:
     """However irregular the host: boxes to the column, the matrix in blocks that fit."""
     topology = large(gpus, nics)
     paths = dict(topology.paths)

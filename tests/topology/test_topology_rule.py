@@ -50,6 +50,7 @@ from tests.builders.topology_hosts import (
 from tests.checks.judged import judged
 from tests.checks.ranks import GIB, launch, rank
 
+Patch = pytest.MonkeyPatch
 TOPICS = ("gpus", "numa", "pci", "rdma")
 OLD = mooncake_release("0.3.7.post2")
 CHECK = next(pair for pair in CHECKS.checks if pair[0].id == "topology.mooncake-view")
@@ -265,7 +266,7 @@ def test_a_path_that_is_not_known_is_no_pass(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def engine(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A module ``mooncake.engine`` of the test's own, for the child alone."""
     package = tmp_path / "mooncake"
     package.mkdir()
@@ -275,9 +276,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_answer_is_read_behind_what_the_library_prints(
-    engine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answer_is_read_behind_what_is_printed(engine: Path, monkeypatch: Patch) -> None:
     """In the process's own environment: this program's Mooncake settings are not the launch's."""
     monkeypatch.setenv("MC_FORCE_TCP", "1")
     engine.write_text(
@@ -311,7 +310,7 @@ def test_why_there_is_no_answer_is_said(engine: Path, code: str, said: str) -> N
 
 
 @pytest.mark.slow
-def test_one_that_hangs_is_ended(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_hangs_is_ended(engine: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(calls, "LIMIT_SECONDS", 1)
     engine.write_text("import time\ntime.sleep(600)\n")
     with pytest.raises(OSError, match="no answer within 1 s"):
