@@ -13,8 +13,8 @@ error. k8s: an init container or entry point, anything but 0 keeps the pod from 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
@@ -24,9 +24,6 @@ from preflight.base.one_line import clean, shortened
 from preflight.base.shell import wanted_text
 from preflight.check.report import EXIT_CODES, Report, Row, amounts, count_text, verdict_reason
 from preflight.render.plain_data import fields, plain
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
 
 Json = dict[str, Any]
 
@@ -107,77 +104,74 @@ def _process(process: ProcessNeeds) -> Json:
     }
 
 
-_KINDS = {Status.FAIL: "failure", Status.UNKNOWN: "error", Status.SKIP: "skipped"}
+_TAGS = {
+    Status.FAIL: "failure",
+    Status.UNKNOWN: "error",
+    Status.SKIP: "skipped",
+    Status.WARN: "system-out",
+}
+
+
+class JUnitCase(NamedTuple):
+    """A test case: its check, its name, and the outcome's element; tag: "" for a plain pass."""
+
+    check: str
+    name: str
+    tag: str
+    message: str
+    details: str = ""
 
 
 def report_junit(report: Report) -> str:
     """Return one suite per topic, one case per row."""
-    topics: dict[str, list[Row]] = {}
+    topics: dict[str, list[JUnitCase]] = {}
     for row in report.rows:
-        topics.setdefault(row.finding.check.partition(".")[0], []).append(row)
-    suites = [
-        _element("testsuite", {"name": topic, **_totals(rows)}, map(_case, rows))
-        for topic, rows in topics.items()
-    ]
-    totals = _totals(report.rows)
-    return _document(_element("testsuites", {"name": "mooncake-preflight", **totals}, suites))
+        topics.setdefault(row.finding.check.partition(".")[0], []).append(_case(row))
+    return _document(topics)
 
 
 def error_junit(message: str) -> str:
     """Return a suite for a command that gave no answer."""
     name = "mooncake-preflight"
-    totals = {"name": name, "tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
-    case = _element("testcase", {"classname": name, "name": "check"}, [_told("error", message)])
-    return _document(_element("testsuites", totals, [_element("testsuite", totals, [case])]))
+    return _document({name: [JUnitCase(name, "check", "error", message)]})
 
 
-def _element(
-    name: str, attributes: dict[str, str], children: Iterable[Element] = (), text: str = ""
-) -> Element:
-    """Make an XML element."""
-    from xml.etree.ElementTree import Element
+def _case(row: Row) -> JUnitCase:
+    """Return one row as a test case of JUnit."""
+    finding, tag = row.finding, _TAGS.get(row.finding.status, "")
+    case = JUnitCase(finding.check, f"{finding.check}: {finding.subject}", tag, finding.text)
+    if row.ignored is not None:
+        waived = f"was {finding.status.value}; ignored: {row.ignored}"
+        return case._replace(tag="skipped", message=waived)
+    if tag in ("", "skipped"):
+        return case
+    if tag == "system-out":
+        return case._replace(details=f"warn: {_details(row)}")
+    return case._replace(message=case.message or row.advice or case.check, details=_details(row))
 
-    made = Element(name, attributes)
-    made.text = text
-    made.extend(children)
-    return made
 
+def _document(suites: Mapping[str, list[JUnitCase]]) -> str:
+    """Return the XML of suites by their names."""
+    from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-def _document(root: Element) -> str:
-    from xml.etree.ElementTree import indent, tostring
-
+    every = [case for cases in suites.values() for case in cases]
+    root = Element("testsuites", {"name": "mooncake-preflight", **_totals(every)})
+    for topic, cases in suites.items():
+        suite = SubElement(root, "testsuite", {"name": topic, **_totals(cases)})
+        for case in cases:
+            names = {"classname": _line(case.check), "name": _line(case.name)}
+            element = SubElement(suite, "testcase", names)
+            if case.tag:
+                message = {} if case.tag == "system-out" else {"message": _line(case.message)}
+                SubElement(element, case.tag, message).text = _plain(case.details)
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 
 
-def _totals(rows: Sequence[Row]) -> dict[str, str]:
-    kinds = [_kind(row) for row in rows]
+def _totals(cases: Sequence[JUnitCase]) -> dict[str, str]:
+    tags = [case.tag for case in cases]
     counts = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    return {"tests": str(len(rows)), **{name: str(kinds.count(kind_)) for name, kind_ in counts}}
-
-
-def _kind(row: Row) -> str:
-    return "skipped" if row.ignored is not None else _KINDS.get(row.finding.status, "")
-
-
-def _case(row: Row) -> Element:
-    """Return one row as a test case of JUnit."""
-    finding, outcome = row.finding, _kind(row)
-    children: list[Element] = []
-    if row.ignored is not None:
-        children = [_told("skipped", f"was {finding.status.value}; ignored: {row.ignored}")]
-    elif outcome == "skipped":
-        children = [_told(outcome, finding.text)]
-    elif outcome:
-        children = [_told(outcome, finding.text or row.advice or finding.check, _details(row))]
-    elif finding.status is Status.WARN:
-        children = [_element("system-out", {}, text=_plain(f"warn: {_details(row)}"))]
-    name = _line(f"{finding.check}: {finding.subject}")
-    return _element("testcase", {"classname": _line(finding.check), "name": name}, children)
-
-
-def _told(name: str, message: str, details: str = "") -> Element:
-    return _element(name, {"message": _line(message)}, text=_plain(details))
+    return {"tests": str(len(cases)), **{name: str(tags.count(tag)) for name, tag in counts}}
 
 
 def _details(row: Row) -> str:

@@ -21,6 +21,7 @@ ASKED = {FIT: ASK_FIT}
 
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
 _ORDER = list(Status)
+_TEXTS = ("have", "need", "text", "advice", "cause")  # of a finding, which may hold secrets
 EXIT_CODES = {
     Status.PASS: exit_codes.PASS,
     Status.WARN: exit_codes.WARN,
@@ -161,15 +162,9 @@ def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Ro
     sentence = "" if asked or quiet else ASKED.get(first.asks, "")
     # A report is shown to others: in an issue, in a log that all may read.
     evidence = dict.fromkeys(e for finding in group for e in finding.evidence)
-    shown = first._replace(
-        subject=fold(subjects),
-        have=public(first.have),
-        need=public(first.need),
-        text=public(first.text),
-        advice=public(first.advice),
-        cause=public(first.cause),
-        evidence=tuple(Evidence(public(seen.source), public(seen.value)) for seen in evidence),
-    )
+    texts = {name: public(getattr(first, name)) for name in _TEXTS}
+    seen = tuple(Evidence(public(each.source), public(each.value)) for each in evidence)
+    shown = first._replace(subject=fold(subjects), evidence=seen, **texts)
     commands = () if quiet else (*answers.commands(first), *asked)
     consequence = first.consequence or answers.consequence_of(first.check)
     return Row(shown, subjects, ignored, consequence, commands, answers.takes(first), sentence)

@@ -129,16 +129,22 @@ def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[See
 
 def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if K and V are refused, surely or perhaps; alone: by standalone storage."""
+    store, geometry = server.store, versions.geometry
     assumed = "" if alone else versions.mooncake_assumed
     doubt = _doubt(versions, assumed or versions.mooncake_newer)
     registers = _in_halves if alone else _overlap
-    if (
-        registers(server, versions)
-        and _is_standalone(server) is alone
-        and certain is not bool(doubt)
-    ):
-        text = (_refused if alone else _overlapping)(server, versions)
-        yield Seen(f"{doubt}: {text}" if doubt else text)
+    if store is None or not registers(server, versions) or certain is bool(doubt):
+        return
+    if (store.value("standalone_storage") is True) is not alone:
+        return
+    model = "a model that is not MLA" if isinstance(geometry, Unknown) else geometry.name
+    text = f"{model}: K is registered with the whole pool, V is refused: {_REFUSES}-600 "
+    why = "Transfer Engine does not support overlapped memory region"
+    if alone:
+        where = store.settings["standalone_storage"].origin
+        text = f"{model}, standalone_storage is on ({where}): K is refused: {_REFUSES}-1 "
+        why = "Invalid buffer address or size for registration"
+    yield Seen(f"{doubt}{': ' * bool(doubt)}{text}(Mooncake: {why})")
 
 
 for _id, _about in {
@@ -244,10 +250,6 @@ def _overlap(server: SglangServer, versions: Versions) -> bool:
     )
 
 
-def _is_standalone(server: SglangServer) -> bool:
-    return server.store is not None and server.store.value("standalone_storage") is True
-
-
 def _in_halves(server: SglangServer, versions: Versions) -> bool:
     """Return whether K and V of L2 are registered apart, or may be if the model is not known."""
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
@@ -273,26 +275,6 @@ def _doubt(versions: Versions, mooncake: str) -> str:
     both = _has_both(versions)
     model = f"the model is not known ({both.reason})" if isinstance(both, Unknown) else ""
     return versions.sglang_unsure or mooncake or model
-
-
-def _overlapping(server: SglangServer, versions: Versions) -> str:
-    return (
-        f"{_model(versions)}: K is registered with the whole pool, V is refused: {_REFUSES}-600 "
-        "(Mooncake: Transfer Engine does not support overlapped memory region)"
-    )
-
-
-def _refused(server: SglangServer, versions: Versions) -> str:
-    where = "" if server.store is None else server.store.settings["standalone_storage"].origin
-    return (
-        f"{_model(versions)}, standalone_storage is on ({where}): K is refused: {_REFUSES}-1 "
-        "(Mooncake: Invalid buffer address or size for registration)"
-    )
-
-
-def _model(versions: Versions) -> str:
-    geometry = versions.geometry
-    return "a model that is not MLA" if isinstance(geometry, Unknown) else geometry.name
 
 
 def _pins(server: SglangServer) -> bool:

@@ -48,6 +48,7 @@ _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy
 _ADDRESS = regex(r"(?:https?|etcd)://[^ =]+")
 _BLANKS = " \t\n\v\f\r"
 _LEADING = (Reader.ATOI, Reader.ATOLL, Reader.STOI, Reader.STOULL)
+_SWITCHES = {row.name: row for row in SWITCHES}
 _ROWS = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}
 # What people mean by a word, whatever the code makes of it.
 _MEANS_ON = ("1", "true", "t", "yes", "y", "on", "enable", "enabled")
@@ -205,9 +206,8 @@ def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("switch-misread")
 def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each switch that Mooncake does not read as its value is meant."""
-    rows = {row.name: row for row in SWITCHES}
-    for _, name, word in settings_of(processes, tuple(rows)):
-        row, meant = rows[name], word.text.strip(_BLANKS).lower()
+    for _, name, word in settings_of(processes, tuple(_SWITCHES)):
+        row, meant = _SWITCHES[name], word.text.strip(_BLANKS).lower()
         taken = read_switch(row, word.text)
         known = meant in _MEANS_ON or meant in _MEANS_OFF
         if not meant and (taken is None or row.default == ("on" if taken else "off")):
@@ -256,19 +256,17 @@ def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("peer-affinity-conflict")
 def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding if both affinity variables are set: Mooncake then turns both off."""
-    row = next(row for row in SWITCHES if row.name == "MC_ENABLE_HCA_PEER_AFFINITY")
-    for process, name, word in settings_of(processes, (row.name,)):
+    for process, name, word in settings_of(processes, ("MC_ENABLE_HCA_PEER_AFFINITY",)):
         other = process.command.environment.get("MC_ENABLE_DEST_DEVICE_AFFINITY")
-        if other is not None and read_switch(row, word.text) is True:
+        if other is not None and read_switch(_SWITCHES[name], word.text) is True:
             text = f"{name}={word.text} and MC_ENABLE_DEST_DEVICE_AFFINITY={other.text}: both off"
             yield Seen(text, word.origin)
 
 
 @RULES.launch("gpu-memory-by-dma-buf")
 def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    row = next(row for row in SWITCHES if row.name == "WITH_NVIDIA_PEERMEM")
-    for _, name, word in settings_of(processes, (row.name,)):
-        if read_switch(row, word.text) is False:
+    for _, name, word in settings_of(processes, ("WITH_NVIDIA_PEERMEM",)):
+        if read_switch(_SWITCHES[name], word.text) is False:
             yield Seen(f"{name}={word.text}", word.origin)
 
 
