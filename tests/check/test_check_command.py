@@ -57,17 +57,16 @@ def text(capsys: Out, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def process(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+ENTRY = ("-m", "preflight.cli.main")
+
+
+def process(
+    arguments: Sequence[str | bytes], program: tuple[str, ...] = ENTRY, **more: Any
+) -> subprocess.CompletedProcess[Any]:
     """The real command, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "preflight.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        **more,
-    )
-    assert "Traceback" not in done.stderr
+    usual = {"capture_output": True, "text": True, "cwd": ROOT, "check": False}
+    done = subprocess.run([sys.executable, *program, *arguments], **{**usual, **more})
+    assert "Traceback" not in str(done.stderr)
     return done
 
 
@@ -242,14 +241,8 @@ def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
     whole = process(["check", "--root", str(tmp_path)])
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "preflight.cli.main", "check", "--root", str(tmp_path)],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    ways: dict[str, Any] = {"stdout": writer, "stderr": subprocess.PIPE}
+    done = process(["check", "--root", str(tmp_path)], capture_output=False, **ways)
     os.close(writer)
     assert (done.returncode, done.stderr) == (whole.returncode, "")
     assert whole.returncode in (1, 2, 3)
@@ -257,15 +250,9 @@ def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "preflight.cli.main", "check", b"\xff\xfe", "--json"],
-        capture_output=True,
-        cwd=ROOT,
-        check=False,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = process(["check", b"\xff\xfe", "--json"], text=False, env=environment)
     assert done.returncode == 64
-    assert b"Traceback" not in done.stderr
     valid(json.loads(done.stdout), SCHEMA)
 
 
@@ -391,13 +378,7 @@ print(seen, file=sys.stderr)
 def test_nothing_is_written_started_or_contacted_but_what_the_launch_names(
     words: list[str], allowed: set[str]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AUDIT, "check", "-q", *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
+    done = process(["check", "-q", *words], ("-c", AUDIT), check=True)
     seen = done.stderr.strip().splitlines()[-1]
     assert set(json.loads(seen.replace("'", '"'))) <= allowed
 
@@ -413,9 +394,7 @@ def test_a_check_without_a_launch_loads_nothing_that_it_does_not_need(tmp_path: 
         f"run(['check', '--json', '--root', {str(tmp_path)!r}]); "
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    done = process((), ("-c", program), check=True)
     assert done.stderr.strip() == "[]"
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
@@ -41,14 +42,14 @@ def _environment(tools: Path, **other: str) -> dict[str, str]:
     return {**kept, "PATH": f"{tools}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), **other}
 
 
-def _run(tools: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _run(
+    tools: Path, *arguments: str, entry: Sequence[str] = ENTRY, unset: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = _environment(tools, **environment)
+    env.pop(unset, None)
+    words = [*entry, *arguments]
     return subprocess.run(
-        [*ENTRY, *arguments],
-        capture_output=True,
-        text=True,
-        env=_environment(tools, **environment),
-        timeout=120,
-        check=False,
+        words, capture_output=True, text=True, env=env, cwd="/", timeout=120, check=False
     )
 
 
@@ -211,17 +212,8 @@ def test_it_works_without_a_home_and_as_nobody(tools: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("takes another user's place, which needs root")
     _program(tools, "import os; print(os.getuid())")
-    environment = _environment(tools)
-    environment.pop("HOME", None)
-    done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *ENTRY, "--", "id", "-u"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd="/",
-        timeout=120,
-        check=False,
-    )
+    entry = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *ENTRY]
+    done = _run(tools, "--", "id", "-u", entry=entry, unset="HOME")
     if "Permission denied" in done.stderr:
         pytest.skip("this interpreter is not readable by others")
     assert (done.returncode, done.stdout) == (0, "65534\n")
@@ -263,14 +255,7 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
         "from preflight.cli.main import run\n"
         "run(['exec', '--', 'mooncake_master', '--rpc_port', '50999'])\n"
     )
-    done = subprocess.run(
-        ["unshare", "--pid", "--fork", sys.executable, "-c", body],
-        capture_output=True,
-        text=True,
-        env=_environment(tools),
-        timeout=120,
-        check=False,
-    )
+    done = _run(tools, entry=["unshare", "--pid", "--fork", sys.executable, "-c", body])
     if "unshare failed" in done.stderr:
         pytest.skip("no process namespace of its own without root")
     assert done.stdout == ""
@@ -287,16 +272,7 @@ def test_the_locale_is_the_one_that_was_given(tools: Path, given: str | None) ->
     path.write_text('#!/bin/sh\necho "${LC_CTYPE-none}"\ngrep SigIgn /proc/self/status\n')
     path.chmod(0o755)
     locale = {} if given is None else {"LC_CTYPE": given}
-    environment = _environment(tools, **locale)
-    environment.pop("LANG", None)
-    done = subprocess.run(
-        [*ENTRY, "--", MASTER, "--rpc_port", "50999"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
+    done = _run(tools, "--", MASTER, "--rpc_port", "50999", unset="LANG", **locale)
     locale_seen, _, ignored = done.stdout.split()
     assert locale_seen == (given or "none")
     assert int(ignored, 16) & ((1 << 12) | (1 << 24)) == 0

@@ -196,13 +196,10 @@ def test_ready_parts_a_start_from_a_run() -> None:
     assert (reading.causes, reading.exit_code) == ([], 1)
     assert reading.explanations[0].earlier == "before the server was ready"
     assert causes(*start, REFUSED.format("03:25:00")) == ["mooncake.master-unreachable"]
-
-
-def test_an_earlier_start_is_not_this_one() -> None:
+    # An earlier start is not this one.
     lines = [STARTED.format("03:00:00"), REFUSED.format("03:02:01"), STARTED.format("03:10:00")]
     reading = read_log([*lines, DECODE.format("03:11:00")])
-    assert reading.causes == []
-    assert reading.explanations[0].earlier == "in an earlier start"
+    assert (reading.causes, reading.explanations[0].earlier) == ([], "in an earlier start")
 
 
 def test_how_often_when_and_on_which_rank() -> None:

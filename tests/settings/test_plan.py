@@ -149,10 +149,8 @@ def test_pools_are_planned_node_by_node_where_the_launch_binds(tmp_path: Path) -
     assert named(found, f"{NODES}/node0/{name}").setting.wanted == "100"
     assert named(found, f"{NODES}/node1/{name}").setting.wanted == "150"
     assert all(not named(found, f"{NODES}/node{node}/{name}").lasts for node in (0, 1))
-
-
-def test_a_pool_that_is_large_enough_stays_in_the_plan_and_is_no_change(tmp_path: Path) -> None:
-    facts = facts_on(tmp_path, pools={2 * MIB: 300, GIB: 0})
+    # A pool that is large enough stays in the plan and is no change.
+    facts = facts_on(tmp_path / "large", pools={2 * MIB: 300, GIB: 0})
     found = plan(launch(on_nodes(100, 150)), facts, [])
     assert [target.pages for target in found.pools] == [100, 150]
     assert not any(setting.change for setting in found.settings)
@@ -212,9 +210,6 @@ def test_only_the_nics_that_the_launch_uses_are_passed_on(tmp_path: Path) -> Non
     found = plan(launch({}, process), facts_on(tmp_path), [])
     names = [setting.name for setting in found.of(Kind.DEVICE)]
     assert names == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs3"]
-
-
-def test_a_launch_without_rdma_asks_for_no_locking_and_no_device(tmp_path: Path) -> None:
     process = rank(rdma=None, node=None, environment={"MOONCAKE_PROTOCOL": "tcp"})
     found = plan(launch({}, process), facts_on(tmp_path), [])
     assert found.of(Kind.ULIMIT, Kind.CAPABILITY, Kind.DEVICE, Kind.NETWORK) == ()
@@ -269,14 +264,6 @@ def test_the_environment_is_the_launchs_own_and_holds_no_secret(tmp_path: Path) 
     assert "hunter2" not in repr(found)
 
 
-def test_a_variable_that_a_finding_mends_is_as_the_finding_wants_it(tmp_path: Path) -> None:
-    mended = Setting(Kind.ENVIRONMENT, "MC_MTU", "1024", "4096")
-    process = rank(rdma=None, environment={"MC_MTU": "4096"})
-    found = plan(launch({}, process), plain_facts(tmp_path), [finding(mended)])
-    assert named(found, "MC_MTU").setting.wanted == "1024"
-    assert found.conflicts == ()
-
-
 def test_a_container_is_given_nothing_of_another_container_s_process(tmp_path: Path) -> None:
     """A store's segment in the server's service would be a second segment, of each rank."""
     server = ContainerLimits("compose.yaml:9", "compose")
@@ -303,6 +290,11 @@ def test_processes_with_different_values_are_a_conflict_that_is_said(tmp_path: P
     assert found.value(Kind.ENVIRONMENT, "MOONCAKE_MASTER") == "10.0.0.0:1"
     (conflict,) = found.conflicts
     assert "10.0.0.1:1" in conflict
+    # A finding that mends one is none.
+    mended = Setting(Kind.ENVIRONMENT, "MC_MTU", "1024", "4096")
+    process = rank(rdma=None, environment={"MC_MTU": "4096"})
+    found = plan(launch({}, process), plain_facts(tmp_path), [finding(mended)])
+    assert (named(found, "MC_MTU").setting.wanted, found.conflicts) == ("1024", ())
 
 
 def test_what_our_own_drop_in_sets_is_kept(tmp_path: Path) -> None:
