@@ -423,7 +423,11 @@ def _rail(
     """Describe one port as a process with this environment uses it."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
-    mtu = _active_mtu_bytes(nic, port)
+    mtu: int | Unknown | None = Unknown("libibverbs says nothing of it")
+    if isinstance(nic.verbs.ports, Unknown):
+        mtu = nic.verbs.ports
+    elif port.number in nic.verbs.ports:
+        mtu = nic.verbs.ports[port.number].active_mtu_bytes
     rail = Rail(nic.name, port.number, used, port.state, port.rate, port.link_layer, mtu)
     if gid is None:
         return rail
@@ -436,11 +440,3 @@ def _rail(
     addresses = interface.addresses
     texts = addresses if isinstance(addresses, Unknown) else tuple(f"{a}/{n}" for a, n in addresses)
     return rail._replace(netdev_mtu_bytes=interface.mtu_bytes, addresses=texts)
-
-
-def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
-    ports = nic.verbs.ports
-    if isinstance(ports, Unknown):
-        return ports
-    seen = ports.get(port.number)
-    return Unknown("libibverbs says nothing of it") if seen is None else seen.active_mtu_bytes

@@ -131,7 +131,9 @@ def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions
     """Yield a finding if K and V are refused, surely or perhaps; alone: by standalone storage."""
     store, geometry = server.store, versions.geometry
     assumed = "" if alone else versions.mooncake_assumed
-    doubt = _doubt(versions, assumed or versions.mooncake_newer)
+    both, doubt = _has_both(versions), versions.sglang_unsure or assumed or versions.mooncake_newer
+    if not doubt and isinstance(both, Unknown):
+        doubt = f"the model is not known ({both.reason})"
     registers = _in_halves if alone else _overlap
     if store is None or not registers(server, versions) or certain is bool(doubt):
         return
@@ -268,13 +270,6 @@ def _has_both(versions: Versions) -> bool | Unknown:
         return geometry
     heads = geometry.heads
     return geometry.kind is AttentionKind.MHA and heads.head_dim == heads.v_head_dim
-
-
-def _doubt(versions: Versions, mooncake: str) -> str:
-    """Return the first fact that is not certain, as a phrase; "" if all facts are certain."""
-    both = _has_both(versions)
-    model = f"the model is not known ({both.reason})" if isinstance(both, Unknown) else ""
-    return versions.sglang_unsure or mooncake or model
 
 
 def _pins(server: SglangServer) -> bool:

@@ -12,7 +12,6 @@ from preflight.processes.mooncake_users import place, settings_of, store_clients
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_flags import flags_of, is_on, read_flags, value_of
 from preflight.programs.mooncake_variables import (
-    OFFLOAD_NUMBERS,
     RATIOS,
     Reader,
     read_number,
@@ -85,12 +84,16 @@ def ssd_limit_passed(
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
     """Return a process's SSD quota (bytes) and its place; None if the size limit itself binds."""
-    environment = process.command.environment
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
+    return _quota(process)
+
+
+def _quota(process: LaunchProcess) -> tuple[int, str]:
+    """Return a process's SSD quota (bytes; 0 if a variable decides it) and its place, or ""."""
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
-        if name in environment:
-            word = environment[name]
+        word = process.command.environment.get(name)
+        if word is not None:
             size = 0 if word.unresolved else read_number(Reader.WHOLE, word.text).value or 0
             return size, f"{name} at {word.origin}" if size or word.unresolved else ""
     return NO_QUOTA
@@ -476,7 +479,10 @@ def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @OFFLOAD.launch("offload-quota-unset")
 def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    open_ended = [item for item in _offloads(processes) if not _has_quota(item.process)]
+    """Yield a finding if several clients offload without a positive quota of their backend's."""
+    in_buckets = (item for item in _offloads(processes) if _writes_buckets(item.process))
+    quotas = ((item, *_quota(item.process)) for item in in_buckets)
+    open_ended = [item for item, size, where in quotas if size < 0 or not where]
     clients = sum(offload.ranks for offload in open_ended)
     if clients > 1:
         text = f"{clients} clients offload, and {QUOTA} is not set: each may fill 90% of the disk"
@@ -541,21 +547,6 @@ def offers_offload(process: LaunchProcess) -> bool | None:
     if "config_path" in given and "enable_offload" not in given:
         return None
     return is_on(process.arguments, "mooncake_master", "enable_offload")
-
-
-def _has_quota(process: LaunchProcess) -> bool:
-    """Return whether a positive quota is set; True for another backend, which has its own quota."""
-    environment = process.command.environment
-    backend = environment.get("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR")
-    if backend is not None and backend.text != "bucket_storage_backend":
-        return True
-    rows = {row.name: row for row in OFFLOAD_NUMBERS}
-    for name in (QUOTA, rows["MOONCAKE_BUCKET_MAX_TOTAL_SIZE"].name):
-        word = environment.get(name)
-        if word is not None:
-            value = read_number(rows[name].reader, word.text).value
-            return bool(word.unresolved) or (value is not None and value > 0)
-    return False
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:

@@ -316,12 +316,11 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     usable = physical_gpus(facts.gpus)
     everything = tuple(gpu.address for gpu in facts.gpus.on_pci)
     addresses = everything if isinstance(usable, Unknown) else usable
-    users = _gpu_users(facts, needs)
+    users = _users(facts, needs)
     placed = enumerate(addresses)
     gpus = tuple(_gpu(facts, index, address, users.get(address, ())) for index, address in placed)
-    on_nic = _nic_users(facts, needs)
     present = sorted(facts.rdma.present, key=lambda nic: natural(nic.name))
-    nics = tuple(_nic(facts, nic, on_nic.get(nic.name, ())) for nic in present)
+    nics = tuple(_nic(facts, nic, users.get(nic.name, ())) for nic in present)
     pairs = [(gpu, nic) for gpu in gpus for nic in nics]
     paths = {(gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu, nic in pairs}
     return Topology(tuple(_node(node) for node in facts.numa.nodes), gpus, nics, paths)
@@ -387,25 +386,16 @@ def _port(port: Port) -> str:
     return " ".join(filter(None, (rate.replace("Gb/sec", "Gb/s"), state)))
 
 
-def _gpu_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
-    """Map the address of each GPU to the processes that use it."""
+def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
+    """Map the address of each GPU and the name of each NIC to the processes that use it."""
     users: dict[str, tuple[str, ...]] = {}
     for process in () if needs is None else needs.processes:
-        if process.gpu is None:
-            continue
-        function = gpu_function(facts.gpus, process)
-        if function is not None and not isinstance(function, Unknown):
-            users[function.address] = (*users.get(function.address, ()), process.name)
-    return users
-
-
-def _nic_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
-    """Map each NIC to the processes that use it."""
-    users: dict[str, tuple[str, ...]] = {}
-    for process in () if needs is None else needs.rdma_processes:
-        names = nics_of(facts.rdma, needs, process) if needs is not None else ()
-        for name in () if isinstance(names, Unknown) else names:
-            users[name] = (*users.get(name, ()), process.name)
+        function = None if process.gpu is None else gpu_function(facts.gpus, process)
+        gpus = [function.address] if isinstance(function, PciFunction) else []
+        is_rdma = needs is not None and process.rdma is not None
+        nics = nics_of(facts.rdma, needs, process) if needs is not None and is_rdma else ()
+        for device in (*gpus, *(() if isinstance(nics, Unknown) else nics)):
+            users[device] = (*users.get(device, ()), process.name)
     return users
 
 

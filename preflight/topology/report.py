@@ -243,10 +243,10 @@ def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]
         else:
             empty.append(node)
     if empty:
-        heads = [_heading(node) for node in empty]
-        rows = heads[1:] if len(heads) == 1 else heads
-        title = heads[0] if len(heads) == 1 else "nodes without GPU and NIC"
-        lines += box(title, rows or ["no GPU, no NIC"], width, strokes)
+        title, rows = "nodes without GPU and NIC", [_heading(node) for node in empty]
+        if len(rows) == 1:
+            title, rows = rows[0], ["no GPU, no NIC"]
+        lines += box(title, rows, width, strokes)
     left = [device for device in devices if at[device.name] not in shown]
     if left:
         title = "no NUMA node named" if shown else "host without NUMA nodes"
