@@ -224,7 +224,7 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 def _refused(report: Report | None, fail_on: str, lock: LockedStart | None) -> bool:
     """Return whether the verdict is bad enough; no verdict counts as unknown."""
-    from preflight.check.forms import FAIL_ON
+    from preflight.check.report import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
     return verdict in FAIL_ON[fail_on] or (report is None and lock is not None and lock.strict)
@@ -272,7 +272,7 @@ def _object_text(
 ) -> str:
     """Return the check's object as text. locked: differences from a locked answer, or None."""
     from preflight.base.output import json_text
-    from preflight.check.forms import error_object, report_object
+    from preflight.check.report import error_object, report_object
 
     if report is None:
         code = exit_codes.UNKNOWN if exit_code is None else exit_code

@@ -1,17 +1,30 @@
-"""A check's answer as data: rows in the order in which they are shown, counts, and the verdict."""
+"""A check's answer as data and for programs: JSON, JUnit XML, and what others make of exit codes.
 
+JSON: ``schemas/check-v1.schema.json``. JUnit, for whoever collects test results of a fleet: fail is
+a failure, unknown an error, skip and an ignored finding are skipped, warn is a test that passed and
+printed something.
+
+Of exit protocols, nagios: 0 to 3, anything that gave no answer is 3. npd: the node problem
+detector's custom plugins, 0 good, 1 a problem, 2 not known, a line of 80 bytes. slurm-prolog:
+anything but 0 drains the node and puts the job back, so only a failure may do that, never a typing
+error. k8s: an init container or entry point, anything but 0 keeps the pod from starting.
+"""
+
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.fold import fold_alike
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.capture.secrets import public
 from checks.hugetlb.targets import ASK_FIT, FIT
 from preflight.base import exit_codes
-from preflight.base.one_line import clean
-from preflight.base.shell import Line
+from preflight.base.envelope import actions, envelope, finding_object
+from preflight.base.one_line import clean, shortened
+from preflight.base.shell import Line, wanted_text
+from preflight.render.plain_data import fields, plain
 
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
@@ -223,3 +236,239 @@ def count_text(report: Report, without: Collection[str] = ()) -> str:
     shown = {name for name in there if name not in without} or there
     counts = [f"{there[name]} {name}" for name in there if name in shown]
     return ", ".join(counts) or "nothing checked"
+
+
+Json = dict[str, Any]
+
+
+def report_object(
+    report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
+) -> Json:
+    """Return an answer as JSON, without secrets; ``more``: further keys of the answer."""
+    answer = {
+        "exit_protocol": protocol,
+        "counts": dict(report.counts),
+        **({} if report.needs is None else _needs(report.needs)),
+        "findings": findings_objects(report),
+        "unused_ignores": list(report.unused_waivers),
+        **(more or {}),
+    }
+    return envelope(
+        "check",
+        exit_code,
+        public(answer),
+        word=report.verdict.value,
+        reason=verdict_reason(report),
+        launch=launch_of(report),
+        host=report.root,
+    )
+
+
+def launch_of(report: Report) -> tuple[str, str] | None:
+    """Return the launch's name and what it starts, in one sentence; None without a launch."""
+    return None if report.needs is None else (report.needs.source, report.understood)
+
+
+def error_object(protocol: str, exit_code: int, message: str, command: str = "") -> Json:
+    """Return the object for a command that gave no answer."""
+    answer = {"exit_protocol": protocol}
+    return envelope("check", exit_code, answer, word="error", reason=message, command=command)
+
+
+def findings_objects(report: Report) -> list[Json]:
+    """Return each row as JSON has it."""
+    return [_finding(row) for row in report.rows]
+
+
+def _finding(row: Row) -> Json:
+    """Return one row as JSON."""
+    finding = row.finding
+    return {
+        **finding_object(finding, row.subjects, **fields(finding, "formula", "text")),
+        **fields(row, "advice", "ignored", "consequence"),
+        "actions": actions(row.commands, finding.check),
+        "evidence": plain(finding.evidence),
+        "settings": [
+            {"name": each.label, "wanted": wanted_text(each), **fields(each, "kind", "now")}
+            for each in finding.settings
+        ],
+    }
+
+
+def _needs(needs: LaunchNeeds) -> Json:
+    """Return the needs of the launch as JSON."""
+    return {
+        **fields(needs, "hosts", "mooncake_version", "sglang_version"),
+        "processes": [_process(process) for process in needs.processes],
+        "services": [fields(each, "kind", "host", "port", "own") for each in needs.services],
+        "ports": [fields(each, "what", "port") for each in needs.ports],
+        "storage": [fields(each, "kind", "path") for each in needs.storage],
+    }
+
+
+def _process(process: ProcessNeeds) -> Json:
+    """Return a process with its sizes as they are, or {"unknown": reason}."""
+    sizes = "registered_bytes", "regular_bytes", "hugetlb_bytes"
+    return {
+        **fields(process, "name", "program"),
+        "numa_node": plain(process.node),
+        **fields(process, "gpu", *sizes),
+        "devices": None if process.rdma is None else plain(process.rdma.devices),
+    }
+
+
+_TAGS = {
+    Status.FAIL: "failure",
+    Status.UNKNOWN: "error",
+    Status.SKIP: "skipped",
+    Status.WARN: "system-out",
+}
+
+
+class JUnitCase(NamedTuple):
+    """A test case: its check, its name, and the outcome's element; tag: "" for a plain pass."""
+
+    check: str
+    name: str
+    tag: str
+    message: str
+    details: str = ""
+
+
+def report_junit(report: Report) -> str:
+    """Return one suite per topic, one case per row."""
+    topics: dict[str, list[JUnitCase]] = {}
+    for row in report.rows:
+        topics.setdefault(row.finding.check.partition(".")[0], []).append(_case(row))
+    return _document(topics)
+
+
+def error_junit(message: str) -> str:
+    """Return a suite for a command that gave no answer."""
+    name = "mooncake-preflight"
+    return _document({name: [JUnitCase(name, "check", "error", message)]})
+
+
+def _case(row: Row) -> JUnitCase:
+    """Return one row as a test case of JUnit."""
+    finding, tag = row.finding, _TAGS.get(row.finding.status, "")
+    case = JUnitCase(finding.check, f"{finding.check}: {finding.subject}", tag, finding.text)
+    if row.ignored is not None:
+        waived = f"was {finding.status.value}; ignored: {row.ignored}"
+        return case._replace(tag="skipped", message=waived)
+    if tag in ("", "skipped"):
+        return case
+    if tag == "system-out":
+        return case._replace(details=f"warn: {_details(row)}")
+    return case._replace(message=case.message or row.advice or case.check, details=_details(row))
+
+
+def _document(suites: Mapping[str, list[JUnitCase]]) -> str:
+    """Return the XML of suites by their names."""
+    from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+    every = [case for cases in suites.values() for case in cases]
+    root = Element("testsuites", {"name": "mooncake-preflight", **_totals(every)})
+    for topic, cases in suites.items():
+        suite = SubElement(root, "testsuite", {"name": topic, **_totals(cases)})
+        for case in cases:
+            names = {"classname": _line(case.check), "name": _line(case.name)}
+            element = SubElement(suite, "testcase", names)
+            if case.tag:
+                message = {} if case.tag == "system-out" else {"message": _line(case.message)}
+                SubElement(element, case.tag, message).text = _plain(case.details)
+    indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
+
+
+def _totals(cases: Sequence[JUnitCase]) -> dict[str, str]:
+    tags = [case.tag for case in cases]
+    counts = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    return {"tests": str(len(cases)), **{name: str(tags.count(tag)) for name, tag in counts}}
+
+
+def _details(row: Row) -> str:
+    """Return all that is known of a row, one text a line."""
+    finding = row.finding
+    texts = (
+        finding.text,
+        f"have: {finding.have}" if finding.have else "",
+        f"need: {finding.need}" if finding.need else "",
+        f"formula: {finding.formula}" if finding.formula else "",
+        *(f"seen: {seen.source}: {seen.value}" for seen in finding.evidence),
+        row.advice,
+        *row.commands,
+    )
+    return "\n".join(text for text in texts if text)
+
+
+def _plain(text: str) -> str:
+    # What XML 1.0 has no way to say, not even as a reference.
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+def _line(text: str) -> str:
+    """Return an attribute's value on one line: a parser turns line ends into blanks anyway."""
+    return _plain(" ".join(text.split()))
+
+
+# Those with one answer to give, yes or no: --fail-on says from where on it is no.
+YES_OR_NO = ("npd", "slurm-prolog", "k8s")
+FAIL_ON = {
+    "fail": (Status.FAIL,),
+    "unknown": (Status.FAIL, Status.UNKNOWN),
+    "warn": (Status.FAIL, Status.UNKNOWN, Status.WARN),
+}
+_FAIL_ON_DEFAULT = {"npd": "fail", "slurm-prolog": "fail", "k8s": "unknown"}
+# What the node problem detector keeps of a plugin's output (max_output_length).
+NPD_BYTES = 80
+_NAGIOS = {Status.PASS: "OK", Status.WARN: "WARNING", Status.FAIL: "CRITICAL"}
+
+
+def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
+    """Return the process's exit code for a verdict."""
+    if protocol not in YES_OR_NO:
+        return EXIT_CODES[verdict]
+    if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:
+        # A pod's log shows which it was; the others know one code for "no".
+        return EXIT_CODES[verdict] if protocol == "k8s" else 1
+    return 2 if protocol == "npd" and verdict is Status.UNKNOWN else 0
+
+
+def refusal_code(code: int, protocol: str) -> int:
+    """Return the exit code where there is no verdict: ``code`` as the native protocol has it."""
+    return {"nagios": 3, "npd": 3, "slurm-prolog": 0}.get(protocol, code)
+
+
+def protocol_line(report: Report, protocol: str) -> str | None:
+    """Return the one line that a protocol reads; None if it takes the whole text."""
+    if protocol == "nagios":
+        text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
+        data = " ".join(f"{name}={number}" for name, number in report.counts.items())
+        return f"MOONCAKE {_NAGIOS.get(report.verdict, 'UNKNOWN')} - {text}|{data}"
+    return _plain_line(report.verdict.value, _first(report), protocol)
+
+
+def refusal_line(message: str, protocol: str) -> str | None:
+    """Return the one line of a protocol without a verdict; None if it takes the whole text."""
+    text = clean(message)
+    if protocol == "nagios":
+        return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"
+    return _plain_line("error", text, protocol)
+
+
+def _plain_line(word: str, text: str, protocol: str) -> str | None:
+    if protocol == "npd":  # ASCII: what reads it may cut a character in two
+        return shortened(f"{word}: {text}".encode("ascii", "replace").decode(), NPD_BYTES)
+    return f"print mooncake-preflight: {word}: {text}" if protocol == "slurm-prolog" else None
+
+
+def _first(report: Report) -> str:
+    """Return the worst finding in a few words, and how many more there are like it."""
+    rows = report.of(report.verdict)
+    if report.reason or report.verdict is Status.PASS or not rows:
+        return report.reason or "nothing stands in the way"
+    more = f" (+{len(rows) - 1})" if len(rows) > 1 else ""
+    finding = rows[0].finding
+    worst = f"{finding.check} {finding.subject}: {amounts(finding) or finding.text}"
+    return f"{clean(worst)}{more}"

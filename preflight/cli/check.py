@@ -85,7 +85,7 @@ def check(
     protocol = next((name for name in formats if name in PROTOCOLS), "native")
     _refuse_two_outputs(protocol, fail_on, formats, memory_map, plain)
     from preflight.check.answer import checked
-    from preflight.check.forms import exit_code, report_object
+    from preflight.check.report import exit_code, report_object
 
     if lock is not None and (lock == "-" or not launch.words or chosen.only or chosen.skip):
         why = "--lock FILE: the whole answer of a LAUNCH, without --only and --skip"
@@ -135,7 +135,7 @@ def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
     """Return the answer in the format ``name``."""
-    from preflight.check.forms import protocol_line, report_junit
+    from preflight.check.report import protocol_line, report_junit
 
     if name == "junit":
         return report_junit(answer.report).rstrip("\n")
@@ -180,7 +180,7 @@ def _refuse_two_outputs(
     protocol: str, fail_on: str | None, formats: list[str], memory_map: bool, plain: bool
 ) -> None:
     """Refuse options that ask for two things at once."""
-    from preflight.check.forms import YES_OR_NO
+    from preflight.check.report import YES_OR_NO
 
     if fail_on is not None and protocol not in YES_OR_NO:
         raise click.UsageError(

@@ -243,7 +243,7 @@ def say_object(
     launch = host = None
     if report is not None:
         from checks.capture.secrets import public
-        from preflight.check.forms import findings_objects, launch_of
+        from preflight.check.report import findings_objects, launch_of
 
         launch, host = launch_of(report), report.root
         explained = {**explained, "findings": public(findings_objects(report))}

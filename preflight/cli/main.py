@@ -107,7 +107,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     Returns the exit code.
     """
     from preflight.base.usage_error import UsageError
-    from preflight.check.forms import refusal_code
+    from preflight.check.report import refusal_code
 
     words = own_words(arguments)
     answers = asked_answers(words)
@@ -127,7 +127,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
 def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protocol: str) -> None:
     """Print that there is no answer in one format; nothing in those for persons alone."""
-    from preflight.check.forms import error_junit, error_object, refusal_line
+    from preflight.check.report import error_junit, error_object, refusal_line
 
     if name == "json":
         asked_for = [schema for option, schema in ANSWERS.items() if option in words]

@@ -31,8 +31,7 @@ from preflight.fit.launch_values import Knobs, SizeValues, with_values
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.judging.launch_checks import launch_findings
 from preflight.processes.processes import LaunchOptions
-from preflight.settings.records import PoolTarget
-from preflight.settings.wishes import pools
+from preflight.settings.records import PoolTarget, pools
 from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import server_ranks
 from preflight.sizing.launch_needs import launch_needs

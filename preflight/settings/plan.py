@@ -31,8 +31,6 @@ from preflight.settings.records import (
     Scope,
     Wish,
     Workload,
-)
-from preflight.settings.wishes import (
     environment,
     is_read,
     main_container,

@@ -20,8 +20,7 @@ from checks.run.runner import every_check, judge
 from preflight.inputs.host_source import Host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.launch_checks import launch_findings
-from preflight.settings.records import PoolTarget
-from preflight.settings.wishes import pools
+from preflight.settings.records import PoolTarget, pools
 from tests.builders.synthetic import (
     EVERY_HOST,
     GIB,

@@ -13,17 +13,21 @@ from hypothesis import strategies as st
 from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
 from checks.base.fold import fold_names
 from preflight.base.shell import Line
-from preflight.check.forms import (
+from preflight.check.report import (
+    EXIT_CODES,
     FAIL_ON,
     NPD_BYTES,
     YES_OR_NO,
+    Findings,
+    Report,
     error_junit,
     exit_code,
+    fold,
     protocol_line,
     refusal_line,
+    report,
     report_junit,
 )
-from preflight.check.report import EXIT_CODES, Findings, Report, fold, report
 from preflight.check.to_text import TAIL_BYTES, report_text
 from preflight.launches.source import Origin, Word
 from preflight.programs.sglang_arguments import unresolved

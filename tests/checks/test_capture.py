@@ -38,7 +38,7 @@ from checks.capture.capture import (
 from checks.run.facts import READERS, read_facts
 from preflight.base.shell import line
 from preflight.check.answer import checked
-from preflight.check.forms import report_object
+from preflight.check.report import report_object
 from preflight.cli.main import run
 from preflight.inputs import host_record
 from preflight.inputs.host_record import record
