@@ -1,4 +1,4 @@
-"""The dialects of a plan: a module each, and a line of ``FORMATS``. This table imports nothing."""
+"""The dialects of a plan: a function each, and a line of ``FORMATS``, which imports nothing."""
 
 from __future__ import annotations
 
