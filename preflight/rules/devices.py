@@ -107,7 +107,11 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
 def tcp_takes_rdma(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding if the protocol is tcp, but SGLang's own engine may use RDMA devices."""
     store, word = server.store, server.environment.get("MOONCAKE_PROTOCOL")
-    if "MC_FORCE_TCP" in server.environment or not _has_engine(server):
+    backend = server.value("disaggregation_transfer_backend")
+    transfers = server.mode in ("prefill", "decode") and backend == "mooncake"
+    # maybe_init_shared_mooncake_transfer_engine starts none for a linker.
+    shared = store is not None and not server.links and _reuses(server)
+    if "MC_FORCE_TCP" in server.environment or not (transfers or shared):
         return
     if store and store.value("protocol") == "tcp":
         yield Seen(f"protocol is tcp ({store.settings['protocol'].origin})")
@@ -138,15 +142,6 @@ def _reuses(server: SglangServer) -> bool:
     """Return whether SGLang offers its transfer engine to the store."""
     reuse = server.environment.get("SGLANG_HICACHE_MOONCAKE_REUSE_TE")
     return reuse is None or reuse.text.lower() not in ("0", "false", "no", "n")
-
-
-def _has_engine(server: SglangServer) -> bool:
-    """Return whether SGLang starts a Mooncake transfer engine of its own."""
-    transfers = server.mode in ("prefill", "decode")
-    if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
-        return True
-    # maybe_init_shared_mooncake_transfer_engine starts none for a linker.
-    return server.store is not None and not server.links and _reuses(server)
 
 
 def _store_devices(server: SglangServer) -> str | None:

@@ -134,10 +134,12 @@ def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions
     both, doubt = _has_both(versions), versions.sglang_unsure or assumed or versions.mooncake_newer
     if not doubt and isinstance(both, Unknown):
         doubt = f"the model is not known ({both.reason})"
-    registers = _in_halves if alone else _overlap
-    if store is None or not registers(server, versions) or certain is bool(doubt):
+    if store is None or not _in_halves(server, versions) or certain is bool(doubt):
         return
-    if (store.value("standalone_storage") is True) is not alone:
+    whole = versions.mooncake.registers_whole_pool or versions.mooncake_assumed != ""
+    mooncakes = own_allocator(server, versions.sglang, versions.mooncake) is None
+    overlaps = whole and mooncakes and "MC_STORE_USE_HUGEPAGE" in server.environment
+    if (store.value("standalone_storage") is True) is not alone or not (alone or overlaps):
         return
     model = "a model that is not MLA" if isinstance(geometry, Unknown) else geometry.name
     text = f"{model}: K is registered with the whole pool, V is refused: {_REFUSES}-600 "
@@ -240,16 +242,6 @@ def _uses_rdma(server: SglangServer) -> bool:
     if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
         return True
     return server.store is not None and server.store.value("protocol") == "rdma"
-
-
-def _overlap(server: SglangServer, versions: Versions) -> bool:
-    """Return whether L2 is on Mooncake's huge pages and K and V may be registered apart."""
-    return (
-        _in_halves(server, versions)
-        and (versions.mooncake.registers_whole_pool or versions.mooncake_assumed != "")
-        and own_allocator(server, versions.sglang, versions.mooncake) is None
-        and "MC_STORE_USE_HUGEPAGE" in server.environment
-    )
 
 
 def _in_halves(server: SglangServer, versions: Versions) -> bool:
