@@ -6,20 +6,11 @@ from collections.abc import Sequence
 
 from checks.releases.mooncake import MooncakeRelease
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.rules import (
-    consumers,
-    devices,
-    hicache,
-    memory,
-    programs,
-    store,
-    tier_use,
-    variables,
-)
+from preflight.rules import consumers, hicache, memory, programs, store, tier_use, variables
 from preflight.rules.rules import Rule, RuleFinding, Severity, Versions
 
 RULE_SETS = (
-    *(hicache.RULES, store.RULES, devices.RULES, variables.RULES, tier_use.OFFLOAD, tier_use.RULES),
+    *(hicache.RULES, store.RULES, store.DEVICES, variables.RULES, tier_use.OFFLOAD, tier_use.RULES),
     *(programs.RULES, memory.RULES, consumers.RULES),
 )
 RULES: dict[str, Rule] = {id_: rule for rules in RULE_SETS for id_, rule in rules.page.items()}

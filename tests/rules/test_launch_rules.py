@@ -25,7 +25,6 @@ from tests.builders.rule_examples import Example, prove
 from tests.paths import ROOT
 from tests.rules import (
     test_rules_consumers,
-    test_rules_devices,
     test_rules_hicache,
     test_rules_memory,
     test_rules_programs,
@@ -40,7 +39,7 @@ from tests.tables import each_row
 RULES_FOLDER = ROOT / "preflight/rules"
 ITEMS = ["what follows", "what to do", "read or seen in"]
 EXAMPLES: tuple[Example, ...] = (
-    *(*test_rules_store.EXAMPLES, *test_rules_hicache.EXAMPLES, *test_rules_devices.EXAMPLES),
+    *(*test_rules_store.EXAMPLES, *test_rules_hicache.EXAMPLES),
     *(*test_rules_variables.EXAMPLES, *test_rules_programs.EXAMPLES),
     *(*test_rules_consumers.EXAMPLES, *test_rules_tier_use.EXAMPLES),
 )
