@@ -14,6 +14,9 @@ from typing import NamedTuple
 from checks.base.pages import Pages, Spot, Usage
 from checks.base.unknown import Unknown
 
+# A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.
+HEADROOM = "while a split segment is mapped"
+
 
 class Stock(NamedTuple):
     """Pages available, between two bounds; equal where they are known exactly.

@@ -1,21 +1,133 @@
-"""Checks of the HugeTLB pools: enough pages, on the right nodes, of the right size."""
+"""Checks of the HugeTLB pools: enough pages, on the right NUMA nodes, of the right size; and of
+what stands around them: limits, memory to make pages of, and the next boot.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, passed, skip, unknown
-from checks.base.pages import Spot
-from checks.base.units import KIB, Quantity, counted, format_bytes, format_page_size
-from checks.base.unknown import Unknown
-from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.fit import Stock
-from checks.hugetlb.pools import POOLS, Pool
-from checks.hugetlb.stock import stock_of
-from checks.hugetlb.targets import FIT, Target, reserve_settings, reserve_targets, why_refused
-from checks.hugetlb.wanted import Wanted, pool_terms, wanted_pages
+from checks.base.cgroup_mounts import no_limit
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    UnjudgedError,
+    or_unjudged,
+    passed,
+    skip,
+    unknown,
+)
+from checks.base.needs import LaunchNeeds, sizes_taken
+from checks.base.pages import Pages, Spot
+from checks.base.units import (
+    GIB,
+    KIB,
+    MIB,
+    Quantity,
+    counted,
+    format_bytes,
+    format_need,
+    format_page_size,
+    round_up,
+)
+from checks.base.unknown import Unknown, known, unread
+from checks.hugetlb.boot import (
+    drop_in,
+    is_sysctl_file,
+    overruling,
+    pages_after_boot,
+    shares_after_boot,
+    unread_after_boot,
+)
+from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
+from checks.hugetlb.fit import (
+    HEADROOM,
+    Stock,
+    fit_needs,
+    pool_needs,
+    spot_order,
+    start_needs,
+    touched_pages,
+)
+from checks.hugetlb.pools import GIGANTIC_BYTES, POOLS, Pool
+from checks.hugetlb.stock import HugeTlbLimit, stock_of
+from checks.hugetlb.targets import (
+    FIT,
+    RESERVATION,
+    Target,
+    all_targets,
+    reserve_settings,
+    reserve_targets,
+    room_bytes,
+    why_refused,
+)
 from checks.numa.nodes import NODES
+from checks.system.facts import SystemFacts
+
+NO_PAGES = "the launch takes no huge pages"
+
+
+class Wanted:
+    """The launch's pages: for everything that it asks for, and for a certain start.
+
+    taken: at once. everything, start: what the pools have to hold for it, which is what is set.
+    """
+
+    def __init__(self, needs: LaunchNeeds) -> None:
+        assert not isinstance(needs.usages, Unknown)
+        self.needs = needs
+        self.taken: Pages = fit_needs(needs.usages) if needs.usages else {}
+        self.everything: Pages = pool_needs(self.taken)
+        self.start: Pages = pool_needs(start_needs(needs.usages)) if needs.usages else {}
+
+    def spots(self, bound: bool) -> list[Spot]:
+        spots = (spot for spot in {*self.everything, *self.start} if bool(spot.nodes) is bound)
+        return sorted(spots, key=spot_order)
+
+
+def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
+    """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
+    launch = the_launch(needs)
+    passed("launch").known(launch.usages)
+    wanted = Wanted(launch)
+    if not any(wanted.everything.values()):
+        raise UnjudgedError(skip(NO_PAGES))
+    return wanted
+
+
+def pool_terms(wanted: Wanted, spot: Spot) -> str:
+    """Return the sum by which a pool, or one NUMA node, needs its pages."""
+    terms = page_terms(wanted.needs, spot)
+    taken, pages = wanted.taken.get(spot, 0), wanted.everything.get(spot, 0)
+    if pages == taken:
+        return terms
+    nodes = [at for at in wanted.spots(bound=True) if at.page_size_bytes == spot.page_size_bytes]
+    shares = " + ".join(
+        f"{wanted.everything.get(at, 0)}{at.where}" for at in nodes if at.node is not None
+    )
+    return f"{shares}; at most {taken} are taken at once ({terms})"
+
+
+def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
+    """Return the pages as a sum over processes, equal terms joined: ``8 x 14306 + 128``."""
+    counts: dict[int, int] = {}
+    if needs is None or isinstance(needs.usages, Unknown):
+        return ""
+    for usage in needs.usages:
+        pages = sum(count for at, count in usage.mapped.items() if spot.gives(at))
+        if pages:
+            counts[pages] = counts.get(pages, 0) + 1
+    terms = [f"{n} x {pages}" if n > 1 else str(pages) for pages, n in counts.items()]
+    more = max((usage.headroom.get(spot, 0) for usage in needs.usages), default=0)
+    if not terms and not more:
+        return ""
+    text = f"{' + '.join(terms) or 0} pages of {format_page_size(spot.page_size_bytes)}"
+    return f"{text}, and {more} free {HEADROOM}" if more else text
+
 
 CHECKS = CheckSet()
 
@@ -203,3 +315,243 @@ def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
             )
         else:
             yield unknown(name, pool)
+
+
+@CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
+def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+    """Judge each page size by this process's cgroup and what the launch's containers ask for."""
+    for spot in wanted.spots(bound=False):
+        need_bytes = wanted.taken.get(spot, 0) * spot.page_size_bytes
+        subject = f"{format_page_size(spot.page_size_bytes)} pages"
+        pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
+        unread_pool = pool if isinstance(pool, Unknown) else None
+        limit = hugetlb.limits.get(spot.page_size_bytes, unread_pool)
+        finding = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+        touched = touched_pages(known(wanted.needs.usages), spot)
+        left = limit.left_bytes if isinstance(limit, HugeTlbLimit) and not limit.refuses else 0
+        if finding.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
+            text = (
+                f"the arena is filled up to the cgroup's limit, and the {touched} pages before it "
+                "and used of it fit: it starts, and a bus error ends it where it uses more"
+            )
+            finding = finding.warned(text, consequence=Consequence.DIES_LATER)
+        yield finding
+    yield from _container_limits(wanted.needs)
+
+
+def _limit(
+    subject: str, limit: HugeTlbLimit | Unknown | None, need_bytes: int, formula: str
+) -> Finding:
+    """Hold the bytes needed against the tightest hugetlb limit of the cgroup."""
+    need = format_bytes(need_bytes)
+    if isinstance(limit, Unknown):
+        return unknown(subject, limit, need=need)
+    if limit is None:
+        return passed(subject, "no limit", need, formula)
+    have = format_bytes(limit.left_bytes, "{} allowed")
+    need = format_need(need_bytes, limit.left_bytes)
+    evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
+    finding = passed(subject, have, need, formula, evidence=evidence)
+    if limit.left_bytes >= need_bytes:
+        return finding
+    text = "the cgroup's limit refuses the pages, however many are free"
+    if not limit.refuses:
+        text += "; the mapping succeeds, and a bus error ends the process that touches it"
+    advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
+    settings = (Setting(Kind.CGROUP, limit.source, no_limit(limit.source), str(limit.left_bytes)),)
+    return finding.failed(text, advice, settings)
+
+
+def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
+    """Judge the huge pages that a manifest asks for, summed over each container's processes."""
+    taken: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    for process in needs.processes:
+        container, size = process.container, process.hugetlb_bytes
+        if container is None or container.runtime != "kubernetes" or isinstance(size, Unknown):
+            continue
+        taken[container.origin] = taken.get(container.origin, 0) + size
+        limits[container.origin] = sum(container.hugepages_bytes.values())
+    for origin, need_bytes in taken.items():
+        allowed = limits[origin]
+        have = format_bytes(allowed, "{} of hugepages asked for")
+        finding = passed(origin, have, format_need(need_bytes, allowed))
+        if need_bytes and allowed < need_bytes:
+            text = "Kubernetes limits the container to the hugepages that its resources name"
+            wanted = round_up(need_bytes, MIB) // MIB
+            advice = f"set resources.limits and requests: hugepages-2Mi: {wanted}Mi"
+            finding = finding.failed(text, advice)
+        yield finding
+
+
+# /proc/buddyinfo counts in base pages: 4 KiB on x86-64, and on arm64 unless it was built otherwise.
+_BASE_PAGE_BYTES = 4 * KIB
+
+
+@CHECKS.check(RESERVATION, wanted_pages)
+def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+    """Judge each pool, or NUMA node, that must grow: whether memory for it is free."""
+    short = reserve_targets(hugetlb.hugetlb, wanted.everything)
+    if not short:
+        yield skip("no page is missing")
+    for spot, target in short.items():
+        yield _reservable(spot, target, hugetlb, sizes_taken(wanted.needs.processes, huge=True))
+
+
+@or_unjudged
+def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
+    """Judge whether free memory can become the missing pages of one pool."""
+    page = spot.page_size_bytes
+    finding = passed(f"{format_page_size(page)} pages{spot.where}")
+    if target.now_pages is None:
+        source = finding.known(facts.hugetlb.pool(page)).source
+        return finding.unknown(f"{source}: the kernel shows no pool of node {spot.node}")
+    missing = target.pages - target.now_pages
+    need = Quantity(f"{missing} more pages ({format_bytes(missing * page)})", missing, "pages")
+    finding = finding._replace(need=need)
+    room = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
+    free_bytes = finding.known(room)
+    blocks = _whole_blocks(facts, spot)
+    have = format_bytes(free_bytes, "{} that can become huge pages")
+    if isinstance(blocks, Unknown) and missing * page <= free_bytes:
+        return finding._replace(have=have).unknown(blocks)
+    formula = f"{target.pages} to set - {target.now_pages} now"
+    finding = finding._replace(have=have, formula=formula)
+    if not isinstance(blocks, Unknown):
+        have = Quantity(f"{have}, {blocks} pages free in one piece", free_bytes, "bytes")
+        evidence = Evidence(BUDDYINFO, f"{blocks} whole blocks of {format_page_size(page)}")
+        finding = finding._replace(have=have, evidence=(evidence,))
+        if missing <= blocks and missing * page <= free_bytes:
+            return finding
+    if missing * page <= free_bytes:
+        text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
+        advice = (
+            "drop caches and compact memory first, and read the pool back; else reserve at boot"
+        )
+        wanted = (("vm.drop_caches", "3"), ("vm.compact_memory", "1"))
+        settings = tuple(Setting(Kind.SYSCTL, name, value) for name, value in wanted)
+        return finding.warned(text, advice, settings)
+    text = "the missing pages are more memory than is free: fewer are reserved than are asked for"
+    advice = f"end what uses the memory, lower {sizes}, or reserve at boot"
+    pools = {} if isinstance(facts.hugetlb.pools, Unknown) else facts.hugetlb.pools
+    for size, pool in pools.items():
+        if size != page and not isinstance(pool, Unknown) and pool.free_pages:
+            unused = f"{pool.free_pages} pages of {format_page_size(size)}"
+            size_shown = format_bytes(pool.free_pages * size)
+            advice += f"; the pool of {unused} ({size_shown}) is free, and may be made smaller"
+    return finding.failed(text, advice, asks=FIT)
+
+
+def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
+    """Count the free pages that lie in one piece; 0 above the allocator's largest order."""
+    if isinstance(facts.free_blocks, Unknown):
+        return facts.free_blocks
+    if spot.page_size_bytes >= GIGANTIC_BYTES:
+        return 0
+    order = (spot.page_size_bytes // _BASE_PAGE_BYTES).bit_length() - 1
+    return sum(
+        count << (at - order)
+        for node, row in facts.free_blocks.items()
+        if spot.node in (None, node)
+        for at, count in enumerate(row)
+        if at >= order
+    )
+
+
+@CHECKS.check("hugetlb.after-reboot", wanted_pages)
+def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
+    """Judge whether the pools are set at boot as large as the launch needs."""
+    contained = unread(system) is None and system.container.inside
+    for spot in wanted.spots(bound=False):
+        yield _set_at_boot(spot.page_size_bytes, wanted, hugetlb, contained)
+
+
+def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bool) -> Finding:
+    """Judge the pool of one page size. contained: this is a container, which sees no boot."""
+    default = hugetlb.hugetlb.default_page_size_bytes
+    bound = {
+        at.node: target.own_pages
+        for at, target in all_targets(hugetlb.hugetlb, wanted.everything).items()
+        if at.page_size_bytes == page and at.node is not None
+    }
+    # The nodes may have to have more together than is ever taken: see Usage.headroom.
+    pages = max(wanted.everything.get(Spot(page, None), 0), sum(bound.values()))
+    need = counted(pages, "pages")
+    finding = passed(f"{format_page_size(page)} pages", "none set at boot", need)
+    if hugetlb.boot_unread is not None and not contained:
+        return unknown(finding.subject, hugetlb.boot_unread.reason, need=need)
+    writers = hugetlb.boot_writers(page)
+    later = pages_after_boot(writers, page, default)
+    at_boot = 0 if later is None else later[0]
+    if later is not None:
+        evidence = (Evidence(later[1], f"{at_boot} pages"),)
+        have = counted(at_boot, "pages", "{} at boot")
+        finding = finding._replace(have=have, evidence=evidence)
+    script = unread_after_boot(writers, page, default)
+    pool = hugetlb.hugetlb.pool(page)
+    nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+    shares = shares_after_boot(writers, page, default, nodes)
+    short = [at for at in bound if at in shares and shares[at] < bound[at]]
+    if later is not None and at_boot >= pages and not short:
+        if not script:
+            return finding
+        text = f"{script} writes the pool after that, by a script that is not read"
+        advice = f"make sure that {script} leaves at least this number of pages"
+        return finding.warned(text, advice)
+    if contained:
+        text = "a container does not show what its host sets at boot: ask there"
+        return finding._replace(have="").skipped(text)
+    if later is not None and at_boot >= pages:
+        # In all there are enough: what is short is a node.
+        worst = max(short, key=lambda at: bound[at] - shares[at])
+        finding = finding._replace(
+            have=counted(shares[worst], "pages", f"{{}} on node {worst} at boot"),
+            need=counted(bound[worst], "pages", f"{{}} on node {worst}"),
+        )
+        listed = ", ".join(f"{shares[at]} of {bound[at]} on node {at}" for at in short)
+        text = f"pages that are set at boot are not where the launch takes them: {listed}"
+    elif not isinstance(pool, Unknown) and pool.total_pages > at_boot:
+        text = "the pool was set by hand since the last boot, and is gone after the next one"
+    elif at_boot:
+        text = "what is set at boot is less than the launch takes"
+    else:
+        text = "nothing sets pages of this size at boot"
+    even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
+    if page != default or not even:
+        return finding.warned(text, _boot_advice(page, even))
+    short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
+    mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
+    refused = why_refused(mine, hugetlb.memory_available_bytes, hugetlb.node_free_bytes)
+    if refused:
+        return finding.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
+    return finding.warned(text, *_in_sysctl(hugetlb, pages, later))
+
+
+def _in_sysctl(
+    facts: HugetlbFacts, pages: int, later: tuple[int, str] | None
+) -> tuple[str, tuple[Setting, ...]]:
+    """Return the advice and setting for the default pool; never fewer pages than are set today."""
+    wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
+    default = facts.hugetlb.default_page_size_bytes
+    after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
+    others = [writer.source for writer in after if not is_sysctl_file(writer.source)]
+    if others:
+        return f"set {wanted} pages where it is last set at boot: {others[-1]}", ()
+    last = after[-1].source if after else ""
+    path, origin = drop_in(facts.sysctl_files, last)
+    advice = f"write vm.nr_hugepages into {path}" + f", as {last} is read last at boot" * bool(last)
+    advice += f", made of {origin} first" * bool(origin)
+    line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now, file=path, origin=origin)
+    return advice, (line,)
+
+
+def _boot_advice(page: int, even: bool) -> str:
+    """Say how to set a pool at boot that vm.nr_hugepages cannot set."""
+    if page >= GIB:
+        return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
+    if not even:
+        return (
+            "write each node's pool from a systemd unit at boot (plan --format sysfs): "
+            "vm.nr_hugepages would spread it evenly"
+        )
+    return "write the pool from a systemd unit at boot"

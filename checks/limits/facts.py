@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.needs import CAPABILITIES, LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count
 from checks.limits.runtimes import (
     Daemon,
     Limit,
@@ -20,8 +22,86 @@ from checks.limits.runtimes import (
     limit_of_words,
     read_runtime_limits,
 )
-from checks.limits.threads import ThreadFacts, field, read_threads
-from checks.numa.nodes import read_whole_meminfo
+from checks.numa.nodes import parse_cpu_list, read_whole_meminfo
+
+# To the kernel a process is its threads: each takes a number, wherever it is counted. Sources:
+# kernel/fork.c (copy_process), kernel/cgroup/pids.c, cgroup-v2.rst (PID), getrlimit(2).
+THREADS_MAX = "/proc/sys/kernel/threads-max"
+PID_MAX = "/proc/sys/kernel/pid_max"
+LOAD = "/proc/loadavg"
+
+
+class Ceiling(NamedTuple):
+    """At most ``limit`` threads, of which ``used`` exist; ``source`` is the file that says so."""
+
+    source: str
+    limit: int
+    used: int
+
+
+class ThreadFacts(NamedTuple):
+    """kernel: the bounds for all threads of the system. cgroups: this process's and its ancestors'.
+
+    user_threads: those of this user that were seen, which other containers hide. cpus: on how many
+    this process may run.
+    """
+
+    kernel: tuple[Ceiling, ...] | Unknown
+    cgroups: tuple[Ceiling, ...] | Unknown
+    user_threads: int | Unknown
+    cpus: int | Unknown
+
+
+@or_unknown
+def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
+    """Read the kernel's ceilings of threads, and how many threads run."""
+    load = known(root.text(LOAD))
+    # The fourth field: running and all threads, of the whole system in a container too.
+    fields = load.split()
+    used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
+    if used is None:
+        return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
+    return tuple(Ceiling(name, known(root.count(name)), used) for name in (THREADS_MAX, PID_MAX))
+
+
+def field(answer: object, name: str) -> Any:
+    """Return a field of a call's answer, None without. Raises UnknownFactError."""
+    answer = known(answer)
+    return answer.get(name) if isinstance(answer, dict) else None
+
+
+@or_unknown
+def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
+    """Return the cgroups that have a limit, this process's own first."""
+    mount = own_mount(root, "pids")
+    if mount is None or isinstance(mount, Unknown):
+        return () if mount is None else mount
+    ceilings = []
+    for folder in mount.folders:
+        name = f"{folder}/pids.max"
+        limit = known(cgroup_limit(root, name))
+        if limit is not None:
+            ceilings.append(Ceiling(name, limit, known(root.count(f"{folder}/pids.current"))))
+    return tuple(ceilings)
+
+
+@or_unknown
+def _user_threads(processes: object) -> int | Unknown:
+    count = field(processes, "user_threads")
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+        return count
+    return Unknown("limits.processes: counts no threads of this user")
+
+
+@or_unknown
+def _cpus(status: dict[str, str] | Unknown) -> int | Unknown:
+    """Count the CPUs that this process may run on."""
+    try:
+        count = len(parse_cpu_list(known(status).get("Cpus_allowed_list", "")))
+    except ValueError as error:
+        return Unknown(f"/proc/self/status: {error}")
+    return count or Unknown("/proc/self/status: has no Cpus_allowed_list")
+
 
 # Daemons that start containers or jobs, as /proc/PID/status names them (15 characters at most).
 DAEMONS = ("containerd", "dockerd", "crio", "cri-dockerd", "slurmd", "kubelet", "podman")
@@ -179,7 +259,9 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         sudo_uid=_sudo_uid(identity),
         slurm_job=_in_slurm(identity),
         runtimes=read_runtime_limits(root, _daemons(processes)),
-        threads=read_threads(root, status, processes),
+        threads=ThreadFacts(
+            _system_threads(root), _pids_cgroups(root), _user_threads(processes), _cpus(status)
+        ),
         root_names=_root_names(identity),
         sizes={row: limit_of_file(limits, row, LIMITS) for row in SIZE_ROWS},
         mappable_bytes=_mappable(root),

@@ -14,17 +14,13 @@ from checks.run.facts import Facts
 # The modules that declare checks, in the order in which ``explain`` lists them.
 CHECK_MODULES = (
     "checks.hugetlb.pool_checks",
-    "checks.hugetlb.host_checks",
     "checks.memory.judge",
     "checks.memlock.judge",
-    "checks.memlock.container_checks",
     "checks.limits.judge",
-    "checks.limits.thread_checks",
     "checks.rdma.device_checks",
     "checks.rdma.reach_checks",
     "checks.rdma.fork",
     "checks.rdma.capacity_checks",
-    "checks.rdma.region_checks",
     "checks.rdma.gid_checks",
     "checks.placement.binding_checks",
     "checks.placement.node_checks",

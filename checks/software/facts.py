@@ -14,7 +14,7 @@ from checks.base.installed import OTHER_ENGINES, Installed, distribution_of, is_
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.limits.threads import field
+from checks.limits.facts import field
 from checks.rdma.use import TENT
 
 # Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.

@@ -17,9 +17,9 @@ from checks.capture.secrets import is_secret, public
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.boot import PoolWriter
 from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.pool_checks import Wanted, page_terms
 from checks.hugetlb.pools import POOLS
 from checks.hugetlb.targets import all_targets, reserve_settings
-from checks.hugetlb.wanted import Wanted, page_terms
 from checks.limits.runtimes import Limit
 from checks.memlock.demand import grant
 from checks.memory.facts import SHM

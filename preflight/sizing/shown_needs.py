@@ -8,7 +8,7 @@ from checks.base.needs import Service
 from checks.base.pages import Default
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.wanted import HEADROOM
+from checks.hugetlb.fit import HEADROOM
 from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Allocation, Backing, regions_of
 from preflight.mooncake.replay import ProcessReplay, spot_of

@@ -12,9 +12,8 @@ from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
-from checks.limits.facts import LimitFacts
+from checks.limits.facts import LimitFacts, ThreadFacts
 from checks.limits.runtimes import Limit, RuntimeLimits
-from checks.limits.threads import ThreadFacts
 from checks.rdma.devices import Gid, Port
 from checks.rdma.facts import Erdma, Nic, RdmaFacts
 from checks.rdma.verbs import DeviceNode, Libraries, Verbs

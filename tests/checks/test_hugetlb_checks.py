@@ -15,7 +15,6 @@ from checks.base.needs import ContainerLimits, ProcessNeeds
 from checks.base.pages import Spot, Usage
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from checks.hugetlb import host_checks as hugetlb_host_checks
 from checks.hugetlb import pool_checks as hugetlb_checks
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
@@ -29,12 +28,9 @@ NODE_1_FREE = "sys/devices/system/node/node1/meminfo"
 ANY, NODE_0, NODE_1 = Spot(PAGE, None), Spot(PAGE, 0), Spot(PAGE, 1)
 
 
-def _status(
-    root: Path, usages: list[Usage], check: str, module: object = hugetlb_checks
-) -> list[Status]:
-    checks = module.CHECKS  # type: ignore[attr-defined]
-    found = findings(checks, facts_of(root, "hugetlb"), launch(usages), check)
-    declared_outcomes_hold(checks, found)
+def _status(root: Path, usages: list[Usage], check: str) -> list[Status]:
+    found = findings(hugetlb_checks.CHECKS, facts_of(root, "hugetlb"), launch(usages), check)
+    declared_outcomes_hold(hugetlb_checks.CHECKS, found)
     return [finding.status for finding in found]
 
 
@@ -129,7 +125,7 @@ def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
     assert found.formula.startswith("24 on node 0 + 32 on node 1; at most 48 are taken at once")
     assert sum(int(setting.wanted) for setting in found.settings) == 56
     # What is never taken at once is charged to no cgroup.
-    limit = findings(hugetlb_host_checks.CHECKS, facts, launch(usages), "hugetlb.cgroup-limit")
+    limit = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.cgroup-limit")
     assert [one.need for one in limit] == ["96.00 MiB"]
 
 
@@ -167,7 +163,7 @@ def test_the_cgroup_may_forbid_what_the_pool_has(
     (root / "proc/self/cgroup").write_text("0::/\n")
     usages = [usage({ANY: 100})]
     assert _status(root, usages, "hugetlb.shortage") == [Status.PASS]
-    assert _status(root, usages, "hugetlb.cgroup-limit", hugetlb_host_checks) == [expected]
+    assert _status(root, usages, "hugetlb.cgroup-limit") == [expected]
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(199, Status.FAIL), (200, Status.PASS)])
@@ -182,7 +178,7 @@ def test_a_manifest_must_ask_for_its_huge_pages(
     ]
     needs = launch([usage({ANY: 100}), usage({ANY: 100})], *ranks)
     found = findings(
-        hugetlb_host_checks.CHECKS, facts_of(root, "hugetlb"), needs, "hugetlb.cgroup-limit"
+        hugetlb_checks.CHECKS, facts_of(root, "hugetlb"), needs, "hugetlb.cgroup-limit"
     )
     assert [finding.status for finding in found] == [Status.PASS, expected]
 
@@ -203,7 +199,7 @@ def test_a_reservation_needs_memory_in_one_piece(
     root = Host(pools={PAGE: HostPool(total=0)}, memory_bytes=memory_bytes).write(tmp_path)
     (root / "proc/buddyinfo").write_text(f"Node 0, zone   Normal   {blocks}\n")
     usages = [usage({ANY: 100})]
-    assert _status(root, usages, "hugetlb.reservation", hugetlb_host_checks) == [expected]
+    assert _status(root, usages, "hugetlb.reservation") == [expected]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +255,7 @@ def test_who_sets_the_pool_after_a_reboot(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = findings(
-        hugetlb_host_checks.CHECKS,
+        hugetlb_checks.CHECKS,
         facts_of(root, "hugetlb"),
         launch([usage({ANY: 100})]),
         "hugetlb.after-reboot",
@@ -313,7 +309,7 @@ def test_the_line_that_is_printed_has_the_last_word(
 
     def ask() -> Finding:
         facts, needs = facts_of(root, "hugetlb", "system"), launch([usage({ANY: 100})])
-        (found,) = findings(hugetlb_host_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+        (found,) = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
         return found
 
     found = ask()
@@ -340,7 +336,7 @@ def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(
         (root / name).write_text(text)
     needs = launch([usage({ANY: 100})])
     facts = facts_of(root, "hugetlb", "system")
-    (found,) = findings(hugetlb_host_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+    (found,) = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
     assert found.status is Status.WARN
     assert not found.settings
     assert found.advice == f"set 100 pages where it is last set at boot: /{source}"
@@ -354,7 +350,7 @@ def test_a_node_that_boots_with_too_few_is_what_is_short(tmp_path: Path) -> None
     (root / "etc/sysctl.d/90-x.conf").write_text("vm.nr_hugepages = 200\n")
     needs = launch([usage({Spot(PAGE, 0): 160})])
     facts = facts_of(root, "hugetlb", "system")
-    (found,) = findings(hugetlb_host_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+    (found,) = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
     assert found.status is Status.WARN
     assert (found.have, found.need) == ("100 pages on node 0 at boot", "160 pages on node 0")
 
@@ -362,11 +358,11 @@ def test_a_node_that_boots_with_too_few_is_what_is_short(tmp_path: Path) -> None
 def test_without_a_launch_or_its_sizes_nothing_passes(tmp_path: Path) -> None:
     facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).write(tmp_path), "hugetlb")
     unsized = launch()._replace(usages=Unknown("$SIZE is not set"))
-    for checks in (hugetlb_checks.CHECKS, hugetlb_host_checks.CHECKS):
-        assert {finding.status for finding in findings(checks, facts, None)} == {Status.SKIP}
-        unknown = findings(checks, facts, unsized)
-        assert {finding.status for finding in unknown} == {Status.UNKNOWN}
-        assert all("$SIZE" in finding.text for finding in unknown)
+    checks = hugetlb_checks.CHECKS
+    assert {finding.status for finding in findings(checks, facts, None)} == {Status.SKIP}
+    unknown = findings(checks, facts, unsized)
+    assert {finding.status for finding in unknown} == {Status.UNKNOWN}
+    assert all("$SIZE" in finding.text for finding in unknown)
 
 
 def _facts(free: int, reserved: int, node_1: int) -> Facts:

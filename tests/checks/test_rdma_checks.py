@@ -20,7 +20,6 @@ from checks.rdma import (
     fork,
     gid_checks,
     reach_checks,
-    region_checks,
 )
 from checks.rdma.facts import read_rdma
 from checks.run.facts import Facts
@@ -46,7 +45,7 @@ from tests.checks.rdma_hosts import (
 )
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
-MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, region_checks, fork)
+MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, fork)
 ALL = {check.id: module.CHECKS for module in MODULES for check, _ in module.CHECKS.checks}
 NODES = "/dev/infiniband"
 SHARE = "rdma system set netns shared"

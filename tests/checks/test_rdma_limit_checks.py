@@ -15,7 +15,7 @@ from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.unknown import Unknown
-from checks.rdma import capacity_checks, region_checks
+from checks.rdma import capacity_checks
 from checks.rdma import fork as fork_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
@@ -195,7 +195,7 @@ def test_a_region_longer_than_the_device_takes(
 ) -> None:
     needs = launch(process(regions=(region,), environment=environment), version=version)
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
-    found = only(region_checks.CHECKS, "rdma.region-too-large", host, tmp_path, needs)
+    found = only(capacity_checks.CHECKS, "rdma.region-too-large", host, tmp_path, needs)
     assert found.status is status
 
 
@@ -293,7 +293,7 @@ def test_page_tables_of_some_devices(
 ) -> None:
     host = FakeHost((replace(RXE0, driver=driver, driver_id=number),))
     needs = launch(process(regions=(region,)))
-    found = only(region_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
+    found = only(capacity_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
     assert found.status is status
 
 
@@ -301,7 +301,7 @@ def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_pat
     """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
     host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
     needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
-    one = only(region_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
+    one = only(capacity_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (PASS, "unknown")
 
 

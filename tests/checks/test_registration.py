@@ -17,7 +17,7 @@ from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand
-from checks.rdma import capacity_checks, region_checks
+from checks.rdma import capacity_checks
 from checks.rdma.device_table import (
     DEVICE_TABLE,
     MEMORY_KEYS,
@@ -162,7 +162,7 @@ CAPACITY = "rdma.table-capacity"
 
 
 def capacity(host: FakeHost, folder: Path, *members: ProcessNeeds) -> list[Finding]:
-    checks = region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     return findings(checks, CAPACITY, host, folder, launch(*members))
 
 
@@ -312,7 +312,7 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
         sized = size_and_needs(words, open_host(erdma_root))
         assert sized is not None
         rdma = read_rdma(Root(erdma_root), sized.needs)
-        found = judge(Facts({"rdma": rdma}), sized.needs, region_checks.CHECKS.checks)
+        found = judge(Facts({"rdma": rdma}), sized.needs, capacity_checks.CHECKS.checks)
         return {finding.check: finding for finding in found if "erdma" in finding.subject}
 
     return judged

@@ -277,7 +277,7 @@ def test_the_user_of_a_launch_is_compared_with_who_asks(
 def test_another_user_s_threads_are_not_those_of_who_asks(
     user: str, threads: int, status: Status
 ) -> None:
-    from checks.limits.threads import Ceiling, ThreadFacts
+    from checks.limits.facts import Ceiling, ThreadFacts
 
     facts = ThreadFacts((Ceiling("pid_max", 1 << 22, threads),), (), 0, 1)
     process = rank(program="mooncake_master", run_as=RunAs(user, origin="x"), rdma=None)

@@ -13,15 +13,14 @@ from checks.base.pages import MemoryKind, Region
 from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
-from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
+from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, Ceiling, ThreadFacts, read_limits
+from checks.limits.judge import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.runtimes import Limit
-from checks.limits.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
-from checks.limits.threads import Ceiling, ThreadFacts
 from tests.checks.judged import assert_declared, judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
 from tests.tables import each_row
 
-(DECLARED,) = CHECKS.checks
+DECLARED = next(pair for pair in CHECKS.checks if pair[0].id == "limits.threads")
 CLIENT = ProcessNeeds("client", "mooncake_client", {})
 MASTER = ProcessNeeds("master", "mooncake_master", {})
 RANKS = tuple(

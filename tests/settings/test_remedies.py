@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from checks.base.finding import Fill, Finding, Kind, Setting, command
 from checks.base.root import Root
 from checks.limits.runtimes import Limit, UnitLimit
-from checks.memlock.container_checks import _of_unit
+from checks.memlock.judge import _of_unit
 from checks.placement.pci_checks import _redirects
 from checks.software.software_checks import pip_install
 from checks.storage import judge as storage
