@@ -30,6 +30,7 @@ class Host:
     nics: Mapping[str, int | None] = field(default_factory=dict)
     gpus: Sequence[int] = ()
     cgroup: Mapping[str, str] = field(default_factory=dict)  # files below /sys/fs/cgroup
+    files: Mapping[str, str] = field(default_factory=dict)  # more, by name below the root
 
     def write(self, root: Path) -> Path:
         files: dict[str, object] = {
@@ -51,7 +52,7 @@ class Host:
             files[f"{folder}/vendor"] = "0x10de"
             files[f"{folder}/class"] = "0x030200"
             files[f"{folder}/numa_node"] = node
-        files |= {f"sys/fs/cgroup/{name}": text for name, text in self.cgroup.items()}
+        files |= {f"sys/fs/cgroup/{name}": text for name, text in self.cgroup.items()} | self.files
         for part in ("sys/class/net", "sys/bus/pci/devices", "sys/fs/cgroup", "sys/module"):
             (root / part).mkdir(parents=True, exist_ok=True)
         for name, content in files.items():

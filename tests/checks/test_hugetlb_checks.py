@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, ProcessNeeds
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.pages import Spot, Usage
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from checks.hugetlb import pool_checks as hugetlb_checks
 from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.pool_checks import CHECKS
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
@@ -24,14 +24,27 @@ from preflight.settings.commands import Context, commands
 from tests.builders.hosts import Host, HostPool
 from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
 
-NODE_1_FREE = "sys/devices/system/node/node1/meminfo"
+NODE_FREE = "sys/devices/system/node/node{}/meminfo"
 ANY, NODE_0, NODE_1 = Spot(PAGE, None), Spot(PAGE, 0), Spot(PAGE, 1)
+TAKES_100 = [usage({ANY: 100})]
+
+
+def _found(root: Path, needs: LaunchNeeds | list[Usage], check: str) -> list[Finding]:
+    """Return what a check says of a launch, or of one that takes these pages."""
+    facts = facts_of(root, "hugetlb", "system")
+    needs = launch(needs) if isinstance(needs, list) else needs
+    found = findings(CHECKS, facts, needs, f"hugetlb.{check}")
+    declared_outcomes_hold(CHECKS, found)
+    return found
 
 
 def _status(root: Path, usages: list[Usage], check: str) -> list[Status]:
-    found = findings(hugetlb_checks.CHECKS, facts_of(root, "hugetlb"), launch(usages), check)
-    declared_outcomes_hold(hugetlb_checks.CHECKS, found)
-    return [finding.status for finding in found]
+    return [finding.status for finding in _found(root, usages, check)]
+
+
+def _after_reboot(root: Path, usages: list[Usage]) -> Finding:
+    (found,) = _found(root, usages, "after-reboot")
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,82 +64,64 @@ def test_what_counts_is_what_a_new_mapping_can_have(
     tmp_path: Path, pool: HostPool, expected: Status
 ) -> None:
     root = Host(pools={PAGE: pool}, memory_bytes=64 * GIB).write(tmp_path)
-    assert _status(root, [usage({ANY: 60}), usage({ANY: 40})], "hugetlb.shortage") == [expected]
+    assert _status(root, [usage({ANY: 60}), usage({ANY: 40})], "shortage") == [expected]
 
 
 def test_a_pool_that_does_not_exist_never_passes(tmp_path: Path) -> None:
     """The documented helper takes a missing pool for "planning only" and exits 0."""
     root = Host(pools={PAGE: HostPool(total=500)}).write(tmp_path)
     usages = [usage({Spot(GIB, None): 1})]
-    assert _status(root, usages, "hugetlb.shortage") == [Status.FAIL]
-    assert _status(root, usages, "hugetlb.page-size") == [Status.FAIL]
+    assert _status(root, usages, "shortage") == [Status.FAIL]
+    assert _status(root, usages, "page-size") == [Status.FAIL]
 
 
 def test_a_host_that_shows_nothing_is_unknown(tmp_path: Path) -> None:
     usages = [usage({ANY: 1})]
-    assert _status(tmp_path, usages, "hugetlb.shortage") == [Status.UNKNOWN]
-    assert _status(tmp_path, usages, "hugetlb.page-size") == [Status.UNKNOWN]
+    assert _status(tmp_path, usages, "shortage") == [Status.UNKNOWN]
+    assert _status(tmp_path, usages, "page-size") == [Status.UNKNOWN]
 
 
 def test_the_remedy_keeps_the_pages_of_others_and_makes_the_check_pass(tmp_path: Path) -> None:
     before = Host(pools={PAGE: HostPool(total=100, free=30)}).write(tmp_path / "before")
-    needs = launch([usage({ANY: 50})])
-    found = findings(hugetlb_checks.CHECKS, facts_of(before, "hugetlb"), needs, "hugetlb.shortage")[
-        0
-    ]
+    usages = [usage({ANY: 50})]
+    found = _found(before, usages, "shortage")[0]
     # 70 pages are held by others, and 50 are needed.
     assert found.settings == (Setting(Kind.SYSCTL, "vm.nr_hugepages", "120", "100"),)
     after = Host(pools={PAGE: HostPool(total=120, free=50)}).write(tmp_path / "after")
-    again = findings(hugetlb_checks.CHECKS, facts_of(after, "hugetlb"), needs, "hugetlb.shortage")
-    assert again[0].status is Status.PASS
+    assert _status(after, usages, "shortage") == [Status.PASS]
 
 
-def test_a_short_node_fails_although_the_sum_suffices(tmp_path: Path) -> None:
-    pool = HostPool(nodes={0: (36, 36), 1: (24, 24)})
-    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
-    (root / NODE_1_FREE).write_text("Node 1 MemFree: 8192 kB\n")
-    bound = [usage({NODE_0: 20, NODE_1: 28})]
-    assert _status(root, bound, "hugetlb.shortage") == [Status.PASS]
-    found = findings(
-        hugetlb_checks.CHECKS, facts_of(root, "hugetlb"), launch(bound), "hugetlb.node-shortage"
-    )
-    assert [finding.status for finding in found] == [Status.PASS, Status.FAIL]
-    assert "SIGBUS" in found[1].text
-    path = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-    assert found[1].settings == (Setting(Kind.SYSFS, path, "28", "24"),)
-
-
-@pytest.mark.parametrize("free", ["Node 1 MemFree: 8191 kB", ""])
-def test_pages_that_the_host_cannot_give_are_no_setting(tmp_path: Path, free: str) -> None:
+@pytest.mark.parametrize("free", ["Node 1 MemFree: 8192 kB", "Node 1 MemFree: 8191 kB", ""])
+def test_a_short_node_fails_although_the_sum_suffices(tmp_path: Path, free: str) -> None:
     """What apply refuses is no command either: a sentence says why, and who knows what fits."""
     pool = HostPool(nodes={0: (36, 36), 1: (24, 24)})
-    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
-    (root / NODE_1_FREE).write_text(f"{free}\n")
-    needs = launch([usage({NODE_0: 20, NODE_1: 28})])
-    facts = facts_of(root, "hugetlb")
-    found = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.node-shortage")
-    assert found[1].status is Status.FAIL
-    assert found[1].settings == ()
-    assert "cannot be reserved now (2 MiB pages on node 1" in found[1].advice
-    assert found[1].asks == "fit"
+    files = {NODE_FREE.format(1): free}
+    root = Host(nodes=(0, 1), pools={PAGE: pool}, files=files).write(tmp_path)
+    bound = [usage({NODE_0: 20, NODE_1: 28})]
+    assert _status(root, bound, "shortage") == [Status.PASS]
+    first, short = _found(root, bound, "node-shortage")
+    assert (first.status, short.status) == (Status.PASS, Status.FAIL)
+    assert "SIGBUS" in short.text
+    if "8192" in free:
+        path = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
+        assert short.settings == (Setting(Kind.SYSFS, path, "28", "24"),)
+    else:
+        assert (short.settings, short.asks) == ((), "fit")
+        assert "cannot be reserved now (2 MiB pages on node 1" in short.advice
 
 
 def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
     """The number of the pool is the one that is set, and it says what of it is taken at once."""
     pool = HostPool(nodes={0: (20, 20), 1: (20, 20)})
-    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
-    for node in (0, 1):
-        free = root / NODE_1_FREE.replace("node1", f"node{node}")
-        free.write_text(f"Node {node} MemFree: 1048576 kB\n")
+    files = {NODE_FREE.format(node): f"Node {node} MemFree: 1048576 kB" for node in (0, 1)}
+    root = Host(nodes=(0, 1), pools={PAGE: pool}, files=files).write(tmp_path)
     usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
-    facts = facts_of(root, "hugetlb")
-    found = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")[0]
+    found = _found(root, usages, "shortage")[0]
     assert found.need == "56 pages (112.00 MiB, at most 96.00 MiB in use)"
     assert found.formula.startswith("24 on node 0 + 32 on node 1; at most 48 are taken at once")
     assert sum(int(setting.wanted) for setting in found.settings) == 56
     # What is never taken at once is charged to no cgroup.
-    limit = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.cgroup-limit")
-    assert [one.need for one in limit] == ["96.00 MiB"]
+    assert [one.need for one in _found(root, usages, "cgroup-limit")] == ["96.00 MiB"]
 
 
 def test_pages_from_overcommit_come_to_lie_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -136,15 +131,13 @@ def test_pages_from_overcommit_come_to_lie_where_they_are_asked_for(tmp_path: Pa
     for pages, status in ((56, Status.PASS), (55, unsure), (48, unsure), (47, Status.FAIL)):
         pool = HostPool(nodes={0: (0, 0), 1: (0, 0)}, overcommit=pages)
         root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path / str(pages))
-        facts = facts_of(root, "hugetlb")
-        (found,) = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")
-        assert found.status is status, pages
+        assert _status(root, usages, "shortage") == [status], pages
 
 
 def test_an_arena_that_may_fall_back_is_a_warning(tmp_path: Path) -> None:
     root = Host(pools={PAGE: HostPool(total=50)}).write(tmp_path)
     with_arena = Usage("rank", {ANY: 60}, {ANY: 20}, True, {})
-    assert _status(root, [with_arena], "hugetlb.shortage") == [Status.WARN]
+    assert _status(root, [with_arena], "shortage") == [Status.WARN]
 
 
 @pytest.mark.parametrize(
@@ -155,15 +148,10 @@ def test_the_cgroup_may_forbid_what_the_pool_has(
     tmp_path: Path, limit: str, expected: Status
 ) -> None:
     """Kubernetes sets the limit to 0 where a Pod asks for no hugepages."""
-    root = Host(
-        pools={PAGE: HostPool(total=1000)},
-        cgroup={"hugetlb.2MB.max": limit, "hugetlb.2MB.current": "0"},
-    ).write(tmp_path)
-    (root / "proc/self").mkdir(parents=True, exist_ok=True)
-    (root / "proc/self/cgroup").write_text("0::/\n")
-    usages = [usage({ANY: 100})]
-    assert _status(root, usages, "hugetlb.shortage") == [Status.PASS]
-    assert _status(root, usages, "hugetlb.cgroup-limit") == [expected]
+    cgroup = {"hugetlb.2MB.max": limit, "hugetlb.2MB.current": "0"}
+    root = Host(pools={PAGE: HostPool(total=1000)}, cgroup=cgroup).write(tmp_path)
+    assert _status(root, TAKES_100, "shortage") == [Status.PASS]
+    assert _status(root, TAKES_100, "cgroup-limit") == [expected]
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(199, Status.FAIL), (200, Status.PASS)])
@@ -177,9 +165,7 @@ def test_a_manifest_must_ask_for_its_huge_pages(
         for rank in range(2)
     ]
     needs = launch([usage({ANY: 100}), usage({ANY: 100})], *ranks)
-    found = findings(
-        hugetlb_checks.CHECKS, facts_of(root, "hugetlb"), needs, "hugetlb.cgroup-limit"
-    )
+    found = _found(root, needs, "cgroup-limit")
     assert [finding.status for finding in found] == [Status.PASS, expected]
 
 
@@ -196,10 +182,9 @@ def test_a_manifest_must_ask_for_its_huge_pages(
 def test_a_reservation_needs_memory_in_one_piece(
     tmp_path: Path, blocks: str, memory_bytes: int, expected: Status
 ) -> None:
-    root = Host(pools={PAGE: HostPool(total=0)}, memory_bytes=memory_bytes).write(tmp_path)
-    (root / "proc/buddyinfo").write_text(f"Node 0, zone   Normal   {blocks}\n")
-    usages = [usage({ANY: 100})]
-    assert _status(root, usages, "hugetlb.reservation") == [expected]
+    files = {"proc/buddyinfo": f"Node 0, zone   Normal   {blocks}"}
+    root = Host({PAGE: HostPool()}, memory_bytes=memory_bytes, files=files).write(tmp_path)
+    assert _status(root, TAKES_100, "reservation") == [expected]
 
 
 @pytest.mark.parametrize(
@@ -249,19 +234,10 @@ def test_a_reservation_needs_memory_in_one_piece(
 def test_who_sets_the_pool_after_a_reboot(
     tmp_path: Path, files: dict[str, str], expected: Status, have: str
 ) -> None:
-    root = Host(pools={PAGE: HostPool(total=100)}).write(tmp_path)
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    found = findings(
-        hugetlb_checks.CHECKS,
-        facts_of(root, "hugetlb"),
-        launch([usage({ANY: 100})]),
-        "hugetlb.after-reboot",
-    )
-    assert [finding.status for finding in found] == [expected]
-    assert have in found[0].have
+    root = Host({PAGE: HostPool(total=100)}, files=files).write(tmp_path)
+    found = _after_reboot(root, TAKES_100)
+    assert found.status is expected
+    assert have in found.have
 
 
 NOWHERE = "/dev/null"
@@ -306,19 +282,13 @@ def test_the_line_that_is_printed_has_the_last_word(
             (root / name).symlink_to(NOWHERE)
         else:
             (root / name).write_text(text)
-
-    def ask() -> Finding:
-        facts, needs = facts_of(root, "hugetlb", "system"), launch([usage({ANY: 100})])
-        (found,) = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
-        return found
-
-    found = ask()
+    found = _after_reboot(root, TAKES_100)
     assert found.status is Status.WARN
     printed = commands(found.settings, Context(root=True))
     for line in printed:
         below = re.sub(r"(?<= )/(etc|usr|run)/", rf"{root}/\1/", line)
         subprocess.run(["bash", "-c", below], check=True, capture_output=True)
-    assert ask().status is Status.PASS, printed
+    assert _after_reboot(root, TAKES_100).status is Status.PASS, printed
     for name, kept in then.items():
         assert kept in (root / name).read_text()
 
@@ -327,16 +297,11 @@ def test_the_line_that_is_printed_has_the_last_word(
 def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(
     tmp_path: Path, source: str
 ) -> None:
-    root = Host(pools={PAGE: HostPool(total=100)}).write(tmp_path)
-    files = {"etc/tuned/active_profile": "x", source: "ExecStart=sysctl vm.nr_hugepages=7\n"}
+    files = {"etc/tuned/active_profile": "x", source: "ExecStart=sysctl vm.nr_hugepages=7"}
     if source.endswith(".conf"):
-        files[source] = "[sysctl]\nvm.nr_hugepages = 7\n"
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    needs = launch([usage({ANY: 100})])
-    facts = facts_of(root, "hugetlb", "system")
-    (found,) = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+        files[source] = "[sysctl]\nvm.nr_hugepages = 7"
+    root = Host({PAGE: HostPool(total=100)}, files=files).write(tmp_path)
+    found = _after_reboot(root, TAKES_100)
     assert found.status is Status.WARN
     assert not found.settings
     assert found.advice == f"set 100 pages where it is last set at boot: /{source}"
@@ -345,12 +310,9 @@ def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(
 def test_a_node_that_boots_with_too_few_is_what_is_short(tmp_path: Path) -> None:
     """The sum is enough: have and need are those of the node, not 200 pages where 160 do."""
     pool = HostPool(total=200, nodes={0: (100, 100), 1: (100, 100)})
-    root = Host(pools={PAGE: pool}, nodes=(0, 1)).write(tmp_path)
-    (root / "etc/sysctl.d").mkdir(parents=True, exist_ok=True)
-    (root / "etc/sysctl.d/90-x.conf").write_text("vm.nr_hugepages = 200\n")
-    needs = launch([usage({Spot(PAGE, 0): 160})])
-    facts = facts_of(root, "hugetlb", "system")
-    (found,) = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+    files = {"etc/sysctl.d/90-x.conf": "vm.nr_hugepages = 200"}
+    root = Host({PAGE: pool}, nodes=(0, 1), files=files).write(tmp_path)
+    found = _after_reboot(root, [usage({NODE_0: 160})])
     assert found.status is Status.WARN
     assert (found.have, found.need) == ("100 pages on node 0 at boot", "160 pages on node 0")
 
@@ -358,9 +320,8 @@ def test_a_node_that_boots_with_too_few_is_what_is_short(tmp_path: Path) -> None
 def test_without_a_launch_or_its_sizes_nothing_passes(tmp_path: Path) -> None:
     facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).write(tmp_path), "hugetlb")
     unsized = launch()._replace(usages=Unknown("$SIZE is not set"))
-    checks = hugetlb_checks.CHECKS
-    assert {finding.status for finding in findings(checks, facts, None)} == {Status.SKIP}
-    unknown = findings(checks, facts, unsized)
+    assert {finding.status for finding in findings(CHECKS, facts, None)} == {Status.SKIP}
+    unknown = findings(CHECKS, facts, unsized)
     assert {finding.status for finding in unknown} == {Status.UNKNOWN}
     assert all("$SIZE" in finding.text for finding in unknown)
 
@@ -400,7 +361,7 @@ def test_more_pages_never_worsen_a_verdict(
     needs = launch(usages)
 
     def worst(facts: Facts) -> int:
-        found = findings(hugetlb_checks.CHECKS, facts, needs)
+        found = findings(CHECKS, facts, needs)
         return min(_ORDER.index(f.status) for f in found if f.status is not Status.SKIP)
 
     if any(unbound or bound for unbound, bound in ranks):

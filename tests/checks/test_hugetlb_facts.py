@@ -1,4 +1,4 @@
-"""Pools, nodes and devices are read as the kernel means them, from synthetic and recorded hosts."""
+"""Pools, NUMA nodes, devices and the next boot's pages, read as the kernel and GRUB mean them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ import pytest
 
 from checks.base.device_nodes import device_nodes, gpu_nodes
 from checks.base.pages import Spot
+from checks.base.recording import Answers
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.capture.anonymise import without_secrets
+from checks.hugetlb.boot import (
+    pages_after_boot,
+    read_next_words,
+    read_pool_writers,
+    read_sysctl_files,
+)
+from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit, read_stock, stated_stock
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list, read_meminfo
 from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.checks.limit_hosts import root_of
 from tests.checks.recorded import recorded
 from tests.tables import each_row
 
@@ -129,8 +139,6 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
 @pytest.mark.parametrize(
     ("memberships", "files", "limit"),
     [
-        ("0::/\n", {}, None),
-        ("0::/\n", {"hugetlb.2MB.max": "max", "hugetlb.2MB.current": "0"}, None),
         (
             "0::/pod/main\n",
             {
@@ -141,7 +149,7 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
                 "pod/hugetlb.2MB.rsvd.max": str(10 * MIB),
                 "pod/hugetlb.2MB.rsvd.current": str(8 * MIB),
             },
-            (2 * MIB, "/sys/fs/cgroup/pod/hugetlb.2MB.rsvd.max"),
+            HugeTlbLimit(2 * MIB, "/sys/fs/cgroup/pod/hugetlb.2MB.rsvd.max"),
         ),
         (
             "5:hugetlb:/\n",
@@ -151,21 +159,18 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
             },
             None,
         ),
-        ("0::/../../other\n", {"hugetlb.2MB.max": "0", "hugetlb.2MB.current": "0"}, (0, None)),
+        (
+            "0::/../../other\n",
+            {"hugetlb.2MB.max": "0", "hugetlb.2MB.current": "0"},
+            HugeTlbLimit(0, "/sys/fs/cgroup/hugetlb.2MB.max", False),
+        ),
     ],
 )
 def test_cgroup_limits(
-    memberships: str, files: dict[str, str], limit: tuple[int, str | None] | None, tmp_path: Path
+    memberships: str, files: dict[str, str], limit: HugeTlbLimit | None, tmp_path: Path
 ) -> None:
-    Host(cgroup=files).write(tmp_path)
-    (tmp_path / "proc/self/cgroup").write_text(memberships)
-    found = hugetlb_limit(Root(str(tmp_path)), 2 * MIB)
-    if limit is None:
-        assert found is None
-    else:
-        assert isinstance(found, HugeTlbLimit)
-        assert found.left_bytes == limit[0]
-        assert limit[1] in (None, found.source)
+    Host(cgroup=files, files={"proc/self/cgroup": memberships}).write(tmp_path)
+    assert hugetlb_limit(Root(str(tmp_path)), 2 * MIB) == limit
 
 
 def test_an_unreadable_cgroup_limit_is_unknown(tmp_path: Path) -> None:
@@ -173,9 +178,9 @@ def test_an_unreadable_cgroup_limit_is_unknown(tmp_path: Path) -> None:
     assert isinstance(hugetlb_limit(Root(str(tmp_path)), 2 * MIB), Unknown)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "nodes"),
-    [("0", (0,)), ("0-1\n", (0, 1)), ("3,0-1", (0, 1, 3)), ("8-9,2", (2, 8, 9)), ("0,0", (0,))],
+    [("0-1\n", (0, 1)), ("8-9,2", (2, 8, 9)), ("0,0", (0,))],
 )
 def test_node_lists(text: str, nodes: tuple[int, ...]) -> None:
     assert parse_node_list(text) == nodes
@@ -192,11 +197,8 @@ def test_nics_and_gpus_and_their_nodes(tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     assert device_nodes(root) == {"mlx5_0": 1, "mlx5_1": None, "rxe0": None}
     assert gpu_nodes(root) == (1, 0)
-
-
-def test_no_rdma_is_a_fact(tmp_path: Path) -> None:
-    assert device_nodes(Root(str(tmp_path))) == {}
-    assert gpu_nodes(Root(str(tmp_path))) == ()
+    nothing = Root(str(tmp_path / "none"))
+    assert (device_nodes(nothing), gpu_nodes(nothing)) == ({}, ())
 
 
 @pytest.mark.slow
@@ -218,3 +220,124 @@ def test_recorded_host_without_numa() -> None:
     for size in (2 * MIB, 16 * GIB):
         pool = pool_of(path, size)
         assert (pool.total_pages, pool.free_pages, pool.available_pages(0)) == (1, 0, 0)
+
+
+FIRST, NEW, OLD = "iommu=pt", "lab=new", "lab=old"  # the last word of each entry
+CFG = """
+set superusers="root"
+password visitor LETMEIN
+password_pbkdf2 root grub.pbkdf2.sha512.10000.C0FFEE.DECAF
+if [ "${next_entry}" ] ; then
+   set default="${next_entry}"
+else
+   set default="DEFAULT"
+fi
+function load_video {
+  insmod all_video
+}
+menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple-1' {
+\tinsmod gzio
+\tlinux\t/boot/vmlinuz-6.1.0-30-amd64 root=UUID=1 ro quiet hugepages=512 iommu=pt
+\tinitrd\t/boot/initrd.img-6.1.0-30-amd64
+}
+submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-1' {
+\tmenuentry 'new' --class debian $menuentry_id_option 'gnulinux-new' {
+\t\tlinux\t/boot/vmlinuz-6.1.0-30-amd64 root=UUID=1 ro quiet lab=new
+\t}
+\tmenuentry "old" --class debian $menuentry_id_option 'gnulinux-old' {
+\t\tlinux\t/boot/vmlinuz-6.1.0-29-amd64 root=UUID=1 ro quiet lab=old
+\t}
+}
+"""
+BLS = (
+    "title Fedora\nversion {0}\nlinux /vmlinuz-{0}\noptions root=/dev/sda1 entry={0} $kernelopts\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("default", "env", "word"),
+    [
+        ("0", "", FIRST),
+        ("gnulinux-advanced-1>gnulinux-old", "", OLD),
+        ("1>1", "", OLD),
+        ("1", "", NEW),  # the submenu's first
+        ("Advanced options>old", "", OLD),
+        ("${saved_entry}", "# GRUB\nsaved_entry=1>1\n", OLD),
+        ("${saved_entry}", "", FIRST),
+        ("0", "next_entry=1>1\n", OLD),
+        ("0", "next_entry=\n", FIRST),
+        ("7", "", None),
+    ],
+)
+def test_the_entry_that_grub_takes(
+    tmp_path: Path, default: str, env: str, word: str | None
+) -> None:
+    root = root_of(
+        tmp_path,
+        {"/boot/grub/grub.cfg": CFG.replace("DEFAULT", default), "/boot/grub/grubenv": env},
+    )
+    found = read_next_words(root)
+    assert (None if isinstance(found, Unknown) else found[-1]) == word
+
+
+@pytest.mark.parametrize(("saved", "release"), [("", "6.10.2"), ("a-6.9.11", "6.9.11")])
+def test_entries_of_files_of_their_own(tmp_path: Path, saved: str, release: str) -> None:
+    """The newest by its numbers, where none is saved."""
+    env = f"saved_entry={saved}\n" if saved else ""
+    files = {
+        f"/boot/loader/entries/a-{each}.conf": BLS.format(each) for each in ("6.9.11", "6.10.2")
+    }
+    files |= {
+        "/boot/grub2/grub.cfg": 'set default="${saved_entry}"\nblscfg\n',
+        "/boot/grub2/grubenv": f"{env}kernelopts=hugepages=4\n",
+    }
+    assert isinstance(read_next_words(Root(str(tmp_path))), Unknown)  # no menu yet
+    found = read_next_words(root_of(tmp_path, files))
+    assert not isinstance(found, Unknown)
+    assert found[-2:] == (f"entry={release}", "hugepages=4")
+
+
+HOST = {
+    "/boot/grub/grub.cfg": CFG.replace("DEFAULT", "0"),
+    "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=UUID=1 ro quiet hugepages=100 kho=off\n",
+    "/etc/sysctl.d/90-mooncake.conf": "vm.overcommit_memory = 1\n",
+}
+
+
+def test_pages_are_those_of_the_next_command_line(tmp_path: Path) -> None:
+    """hugetlb.after-reboot counts them, and the sysctl that acts after it."""
+    root = root_of(tmp_path, HOST)
+
+    def pages() -> int | None:
+        found = pages_after_boot(read_pool_writers(root, read_sysctl_files(root)), 2 << 20, 2 << 20)
+        return found[0] if found else None
+
+    assert pages() == 512
+    root_of(tmp_path, {"/etc/sysctl.d/10-a.conf": "vm.nr_hugepages=7\n"})
+    root_of(tmp_path, {"/usr/lib/sysctl.d/95-b.conf": "vm.nr_hugepages=9\n"})
+    assert pages() == 9
+
+
+@pytest.mark.parametrize(("run", "pages"), [("500", 16), ("7", 7), ("", 8)])
+def test_what_is_in_run_may_be_gone_after_the_boot(tmp_path: Path, run: str, pages: int) -> None:
+    """Or the boot writes it again: what gives fewer pages counts. A mask of /run is gone too."""
+    files = {
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "0\n",
+        "/proc/meminfo": "Hugepagesize: 2048 kB\n",
+        "/etc/sysctl.d/50-lab.conf": "vm.nr_hugepages = 64\n",
+        "/usr/lib/sysctl.d/60-lab.conf": f"vm.nr_hugepages = {16 if run else 8}\n",
+        "/run/sysctl.d/99-run.conf": f"vm.nr_hugepages = {run}\n" if run else "",
+    }
+    if not run:
+        files["/run/sysctl.d/60-lab.conf"] = "vm.nr_hugepages = 400\n"
+    facts = read_hugetlb_facts(root_of(tmp_path, files), None)
+    found = pages_after_boot(facts.boot_writers(2 << 20), 2 << 20, 2 << 20)
+    assert found is not None
+    assert found[0] == pages
+
+
+def test_a_password_of_the_menu_is_in_no_capture() -> None:
+    recorded = Answers({"/boot/grub/grub.cfg": CFG}, {}, {}, {}, {})
+    cleaned = str(without_secrets(recorded).texts["/boot/grub/grub.cfg"])
+    assert [word for word in ("DECAF", "LETMEIN") if word in cleaned] == []
+    assert "password visitor" in cleaned

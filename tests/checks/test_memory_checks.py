@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Consequence, Status
+from checks.base.finding import Consequence, Finding, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
-from checks.memory import judge as memory_checks
 from checks.memory.facts import MemoryFacts, MemoryHeadroom
+from checks.memory.judge import CHECKS
 from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 from tests.builders.hosts import Host
@@ -45,11 +45,15 @@ def _ranks(count: int, each: int | Unknown, **other: object) -> LaunchNeeds:
     return launch((), *ranks)
 
 
+def _found(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
+    found = findings(CHECKS, facts, needs, id_)
+    declared_outcomes_hold(CHECKS, found)
+    return found
+
+
 def _one(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Status:
-    found = findings(memory_checks.CHECKS, facts, needs, id_)
-    declared_outcomes_hold(memory_checks.CHECKS, found)
-    assert len(found) == 1
-    return found[0].status
+    (finding,) = _found(facts, needs, id_)
+    return finding.status
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> No
         ProcessNeeds("rank 0", "sglang", {}, regular_bytes=50 * GIB, container=server),
         ProcessNeeds("store", "client", {}, regular_bytes=12 * GIB, container=store),
     )
-    found = findings(memory_checks.CHECKS, _facts(), needs, "memory.cgroup")
+    found = _found(_facts(), needs, "memory.cgroup")
     assert [(one.subject, one.need, one.formula) for one in found[-2:]] == [
         ("pod.yaml:9", "50.00 GiB", "50.00 GiB"),
         ("pod.yaml:30", "12.00 GiB", "12.00 GiB"),
@@ -116,7 +120,7 @@ def test_a_job_that_asks_for_less_memory_than_the_launch_takes(
         ProcessNeeds("rank 1", "sglang", job, regular_bytes=20 * GIB),
         ProcessNeeds("store", "client", job, regular_bytes=10 * GIB, container=docker),
     )
-    found = findings(memory_checks.CHECKS, _facts(headroom=headroom), needs, "memory.cgroup")
+    found = _found(_facts(headroom=headroom), needs, "memory.cgroup")
     assert [one.status.value for one in found] == expected
     assert [one.need for one in found[1:]] == ["50.00 GiB"] * (len(expected) - 1)
 
@@ -127,7 +131,7 @@ def test_memory_high_throttles_and_kills_nobody() -> None:
     for left, kills in ((None, False), (60 * GIB, False), (30 * GIB, True)):
         killing = left and MemoryHeadroom(left, "/sys/fs/cgroup/memory.max")
         facts = _facts(headroom=high, killing_headroom=killing)
-        (found,) = findings(memory_checks.CHECKS, facts, _ranks(1, 40 * GIB), "memory.cgroup")
+        (found,) = _found(facts, _ranks(1, 40 * GIB), "memory.cgroup")
         assert found.status is Status.FAIL
         assert ("slows" in found.text) is not kills
         assert ("kills" in found.text) is kills
@@ -135,9 +139,8 @@ def test_memory_high_throttles_and_kills_nobody() -> None:
 
 
 def test_memory_high_is_no_limit_that_kills(tmp_path: Path) -> None:
-    Host(cgroup={"memory.high": str(GIB), "memory.max": "max"}).write(tmp_path)
-    (tmp_path / "sys/fs/cgroup/memory.current").write_text("0\n")
-    (tmp_path / "sys/fs/cgroup/memory.stat").write_text("active_file 0\ninactive_file 0\n")
+    used = {"memory.current": "0", "memory.stat": "active_file 0\ninactive_file 0"}
+    Host(cgroup={"memory.high": str(GIB), "memory.max": "max", **used}).write(tmp_path)
     memory = facts_of(tmp_path, "memory").memory
     assert memory.headroom == MemoryHeadroom(GIB, "/sys/fs/cgroup/memory.high")
     assert memory.killing_headroom is None
@@ -156,9 +159,7 @@ def test_huge_pages_count_against_the_cgroup_only_where_it_is_mounted_so() -> No
 def test_a_manifest_that_limits_memory_below_what_it_starts_fails() -> None:
     """A Pod limit of 10Gi around a segment of 10gb: seen in the field."""
     limits = ContainerLimits("pod.yaml:9", "kubernetes", memory_bytes=10 * GIB)
-    found = findings(
-        memory_checks.CHECKS, _facts(), _ranks(2, 6 * GIB, container=limits), "memory.cgroup"
-    )
+    found = _found(_facts(), _ranks(2, 6 * GIB, container=limits), "memory.cgroup")
     assert [finding.status for finding in found] == [Status.PASS, Status.FAIL]
 
 
@@ -224,11 +225,11 @@ def test_unknown_sizes_and_unreadable_memory_never_pass(tmp_path: Path) -> None:
 
 
 def test_facts_from_files_and_calls(tmp_path: Path) -> None:
-    root = Host(memory_bytes=64 * GIB).write(tmp_path)
     answer = {"size_bytes": 64 * MIB, "available_bytes": 60 * MIB}
-    (root / "calls.json").write_text(json.dumps({"memory.space /dev/shm": answer}))
-    mounts = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting\n"
-    (root / "proc/self/mountinfo").write_text(mounts)
+    mounts = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting"
+    files = {"calls.json": json.dumps({"memory.space /dev/shm": answer})}
+    files["proc/self/mountinfo"] = mounts
+    root = Host(memory_bytes=64 * GIB, files=files).write(tmp_path)
     memory = facts_of(root, "memory").memory
     assert (memory.shm_size_bytes, memory.shm_available_bytes) == (64 * MIB, 60 * MIB)
     assert memory.hugetlb_charged is True
@@ -246,7 +247,7 @@ def test_a_shm_in_which_nothing_can_be_made(
     (tmp_path / "calls.json").write_text(json.dumps({"memory.space /dev/shm": answer}))
     (tmp_path / "proc").mkdir()
     facts = facts_of(tmp_path, "memory")
-    (found,) = findings(memory_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    (found,) = _found(facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
     assert found.status is Status.FAIL
     assert [setting.words[-1] for setting in found.settings] == ["/dev/shm"] * read_only
     assert _one(facts, _ranks(1, 0), "shm.space") is Status.PASS

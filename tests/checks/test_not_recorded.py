@@ -1,10 +1,15 @@
-"""A folder or archive of a host's files: what it does not record is unknown, never absent."""
+"""What files of a host do not record, or /proc hides, is unknown, never absent."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,8 @@ from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
+from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.recorded_launch import recorded_launch
 from tests.builders.hosts import MIB, Host, HostPool
 
 LAUNCH = (
@@ -35,12 +42,18 @@ SAID = (
 )
 
 
-def _statuses(capsys: pytest.CaptureFixture[str], root: Path, script: Path) -> dict[str, set[str]]:
-    run(["check", "--json", "--root", str(root), str(script)])
+def _by_check(answer: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for finding in json.loads(capsys.readouterr().out)["findings"]:
+    for finding in json.loads(answer)["findings"]:
         found.setdefault(finding["check"], set()).add(finding["status"])
     return found
+
+
+def _statuses(capsys: pytest.CaptureFixture[str], root: Path) -> dict[str, set[str]]:
+    script = root.parent / "launch.sh"
+    script.write_text(LAUNCH)
+    run(["check", "--json", "--root", str(root), str(script)])
+    return _by_check(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("archive", [False, True])
@@ -55,9 +68,7 @@ def test_parts_that_are_not_recorded_are_unknown(
         with tarfile.open(tmp_path / "host.tar", "w") as tar:
             tar.add(root, "host")
         root = tmp_path / "host.tar"
-    script = tmp_path / "launch.sh"
-    script.write_text(LAUNCH)
-    found = _statuses(capsys, root, script)
+    found = _statuses(capsys, root)
     assert {check: found[check] for check in SAID} == {check: {"unknown"} for check in SAID}
 
 
@@ -66,9 +77,7 @@ def test_what_a_recorded_part_lacks_is_absent(
 ) -> None:
     root = Host({2 * MIB: HostPool(4096)}).write(tmp_path / "host")
     (root / "m").mkdir()
-    script = tmp_path / "launch.sh"
-    script.write_text(LAUNCH)
-    found = _statuses(capsys, root, script)
+    found = _statuses(capsys, root)
     assert found["gpu.count"] == found["rdma.no-device"] == found["storage.files"] == {"fail"}
     assert found["gpu.driver"] == {"skip"}
     assert found["hugetlb.cgroup-limit"] == {"pass"}
@@ -95,3 +104,53 @@ def test_a_folder_that_is_no_host_is_refused_as_its_archive_is(
         assert run([command, "--root", str(tmp_path / root), str(script)]) == 64
         error = " ".join(capsys.readouterr().err.split())
         assert f"{root}: neither a capture, which has capture.json, nor a host's files" in error
+
+
+NOBODY = "65534"
+CHECK = """\
+mount -t proc -o {options} proc /proc || exit 99
+cd / && exec setpriv --reuid={user} --regid={user} --clear-groups env -i PATH=/usr/bin:/bin \\
+  /usr/bin/python3 {folder}/preflight check --json {folder}/launch.json
+"""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """The one file and a launch, where anybody may read them."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        place = Path(name)
+        (place / "launch.sh").write_text(LAUNCH)
+        record = recorded_launch(LaunchWords((str(place / "launch.sh"),)))
+        (place / "launch.json").write_bytes(record or b"")
+        assert run(["bundle", str(place / "preflight")]) == 0
+        yield place
+
+
+def statuses(folder: Path, options: str) -> dict[str, set[str]]:
+    if os.geteuid() or shutil.which("setpriv") is None or not os.path.exists("/usr/bin/python3"):
+        pytest.skip("not root, or no setpriv or /usr/bin/python3")
+    script = CHECK.format(options=options, user=NOBODY, folder=folder)
+    command = ["unshare", "--mount", "--pid", "--fork", "bash", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr
+    if not done.stdout:
+        pytest.skip(f"no /proc of its own, or a Python that is too old: {done.stderr}")
+    return _by_check(done.stdout)
+
+
+@pytest.mark.slow
+def test_who_hides_processes_changes_no_verdict(folder: Path) -> None:
+    """This user's own threads are counted, and what nobody shows is not taken for absent."""
+    hidden, open_ = statuses(folder, "hidepid=2"), statuses(folder, "hidepid=0")
+    # Which are of processes; others follow from what else runs meanwhile.
+    limits = {check for check in open_ if check.startswith(("limits.", "memlock."))}
+    assert len(limits) > 6
+    assert {check: hidden[check] for check in limits} == {check: open_[check] for check in limits}
+
+
+@pytest.mark.slow
+def test_a_proc_without_the_kernels_files_leaves_them_unknown(folder: Path) -> None:
+    reduced = statuses(folder, "subset=pid")
+    for check in ("memory.host", "memory.max-map-count", "memory.overcommit", "system.kernel-old"):
+        assert reduced[check] == {"unknown"}, check

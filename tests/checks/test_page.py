@@ -74,6 +74,7 @@ def test_every_page_has_the_same_order() -> None:
         assert names in (SECTIONS, [*SECTIONS, "As root"]), check.id
         title, question, *reasons = head.strip().split("\n\n")
         assert (title, bool(question), bool(reasons)) == (f"# {check.id}", True, True)
+        assert check.page.asks.endswith("?"), check.id
         outcomes = sections[0].partition("\n")[2].strip()
         assert re.match(r"- (pass|warn|fail|unknown|skip): \S", outcomes), check.id
         for section in sections[1:]:

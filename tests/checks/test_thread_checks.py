@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, Ceiling, ThreadFacts, read_limits
 from checks.limits.judge import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.runtimes import Limit
-from tests.checks.judged import assert_declared, judged
+from tests.checks.judged import judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
 from tests.tables import each_row
 
@@ -41,13 +41,8 @@ def found(
 
 
 def of_cgroup(limit: int, used: int = 0, needs: LaunchNeeds | None = None) -> Finding:
-    return found(needs or launch(CLIENT), ThreadFacts((), (Ceiling(FILE, limit, used),), 0, 2))[
-        "host"
-    ]
-
-
-def test_the_declaration_is_complete() -> None:
-    assert_declared({DECLARED[0].id: DECLARED})
+    threads = ThreadFacts((), (Ceiling(FILE, limit, used),), 0, 2)
+    return found(needs or launch(CLIENT), threads)["host"]
 
 
 @each_row(
@@ -200,34 +195,22 @@ def read(path: Path, files: dict[str, str], **calls: Any) -> ThreadFacts:
     return read_limits(Root(str(tree(path, files, calls))), None).threads
 
 
-V2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
-V1 = "31 23 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
-HYBRID = V1 + "32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+PIDS = "/sys/fs/cgroup/pids/a/pids"
+CGROUP = {
+    "/proc/self/cgroup": "8:pids:/a/b\n0::/\n",
+    "/proc/self/mountinfo": "31 23 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+    "32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+    "/sys/fs/cgroup/pids/a/b/pids.max": "max\n",
+    "/sys/fs/cgroup/pids/a/b/pids.current": "5\n",
+    f"{PIDS}.max": "100\n",
+    f"{PIDS}.current": "7\n",
+}
 
 
-@pytest.mark.parametrize(
-    ("memberships", "mounts", "folder"),
-    [
-        ("0::/a/b\n", V2, "/sys/fs/cgroup"),
-        ("8:pids:/a/b\n", V1, "/sys/fs/cgroup/pids"),
-        ("8:pids:/a/b\n0::/\n", HYBRID, "/sys/fs/cgroup/pids"),
-    ],
-    ids=["version 2", "version 1", "hybrid"],
-)
-def test_the_cgroup_and_its_ancestors_in_every_layout(
-    tmp_path: Path, memberships: str, mounts: str, folder: str
-) -> None:
-    """The own one says max, its parent 100 of which 7 are in use."""
-    files = {
-        "/proc/self/cgroup": memberships,
-        "/proc/self/mountinfo": mounts,
-        f"{folder}/a/b/pids.max": "max\n",
-        f"{folder}/a/b/pids.current": "5\n",
-        f"{folder}/a/pids.max": "100\n",
-        f"{folder}/a/pids.current": "7\n",
-    }
-    threads = read(tmp_path, {**KERNEL, **files})
-    assert threads.cgroups == (Ceiling(f"{folder}/a/pids.max", 100, 7),)
+def test_the_cgroup_and_its_ancestors(tmp_path: Path) -> None:
+    """The own one says max, its parent 100 of which 7 are in use; layouts: test_cgroups.py."""
+    threads = read(tmp_path, {**KERNEL, **CGROUP})
+    assert threads.cgroups == (Ceiling(f"{PIDS}.max", 100, 7),)
     assert threads.kernel == (
         Ceiling("/proc/sys/kernel/threads-max", 1000, 345),
         Ceiling("/proc/sys/kernel/pid_max", 32768, 345),
@@ -235,24 +218,16 @@ def test_the_cgroup_and_its_ancestors_in_every_layout(
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("name", "text"),
     [
-        {"/proc/self/mountinfo": V2.replace(" / /sys", " /../../.. /sys")},
-        {"/proc/self/mountinfo": ""},
-        {"/sys/fs/cgroup/a/pids.max": "many\n"},
-        {"/sys/fs/cgroup/a/pids.max": "-1\n"},
-        {"/sys/fs/cgroup/a/pids.current": "\n"},
-        {"/proc/self/cgroup": "no list\n"},
+        (f"{PIDS}.max", "many\n"),
+        (f"{PIDS}.max", "-1\n"),
+        (f"{PIDS}.current", "\n"),
+        ("/proc/self/mountinfo", ""),
     ],
 )
-def test_a_cgroup_that_cannot_be_told_is_unknown(tmp_path: Path, broken: dict[str, str]) -> None:
-    files = {
-        "/proc/self/cgroup": "0::/a\n",
-        "/proc/self/mountinfo": V2,
-        "/sys/fs/cgroup/a/pids.max": "100\n",
-        "/sys/fs/cgroup/a/pids.current": "7\n",
-    }
-    assert isinstance(read(tmp_path, files | broken).cgroups, Unknown)
+def test_a_cgroup_that_cannot_be_told_is_unknown(tmp_path: Path, name: str, text: str) -> None:
+    assert isinstance(read(tmp_path, {**CGROUP, name: text}).cgroups, Unknown)
 
 
 @pytest.mark.parametrize("name", sorted(KERNEL))

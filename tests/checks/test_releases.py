@@ -1,12 +1,19 @@
-"""The table of SGLang's releases: which row a version gets, and what is refused."""
+"""The tables of releases: rows of a version, who shares a master, what upstream has open."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import importlib
+import sys
+from itertools import combinations, pairwise
 from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from checks.releases import mooncake
+from checks.releases.mooncake import work_together
+from checks.releases.open_changes import OPEN_CHANGES, OpenChange, open_changes
 from checks.releases.sglang import (
     NEWEST_KNOWN,
     RELEASES,
@@ -18,6 +25,8 @@ from checks.releases.sglang import (
     parse_version,
     sglang_release,
 )
+from preflight.sizing.chosen_releases import choose_mooncake, choose_sglang
+from tests.paths import ROOT
 from tests.tables import each_row
 
 
@@ -97,3 +106,66 @@ CHANGES = [
 def test_changes(last: str, first: str, field: str, old: object, new: object) -> None:
     assert attrgetter(field)(sglang_release(last)) == old
     assert attrgetter(field)(sglang_release(first)) == new
+
+
+@each_row(
+    ("client", "master", "known"),
+    [
+        ("0.3.13.post1", "0.3.14", True),
+        ("0.3.9", "0.3.10", True),
+        ("0.3.10", "0.3.10.post2", False),
+        ("0.3.8", "0.3.14", False),
+        ("0.3.14", "0.3.14", True),
+        ("0.3.99", "0.3.99", True),
+        ("0.3.99", "0.3.14", None),
+        ("0.3.6", "0.3.7", None),
+    ],
+)
+def test_two_releases(client: str, master: str, known: bool | None) -> None:
+    assert work_together(client, master) is known
+    assert work_together(master, client) is known
+
+
+def test_no_release_is_in_two_groups() -> None:
+    assert not [
+        one & other
+        for one, other in combinations({row.together for row in mooncake.RELEASES}, 2)
+        if one & other
+    ]
+
+
+@pytest.fixture(scope="module")
+def add_release() -> Any:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module("add_release")
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+
+
+def test_only_a_release_that_is_newer_than_known_may_have_them() -> None:
+    for choose, program, newest in (
+        (choose_mooncake, "mooncake", mooncake.NEWEST_KNOWN),
+        (choose_sglang, "sglang", NEWEST_KNOWN),
+    ):
+        assert choose(newest)[2] == ()
+        (note,) = choose("0.99.0")[2]
+        rows = list(open_changes(program))
+        assert note.id == f"{program}-newer"
+        assert rows
+        assert [one for one in rows if f"{one.changes} ({one.pulls[0]})" not in note.text] == []
+
+
+@pytest.mark.parametrize("change", OPEN_CHANGES, ids=lambda one: one.pulls[0])
+def test_the_mark_is_found_in_a_wheel_that_has_it(
+    change: OpenChange, add_release: Any, tmp_path: Path
+) -> None:
+    assert add_release.found_in(change, tmp_path) == ("not in" if change.marks else "read it")
+    for number, (pattern, text) in enumerate(change.marks):
+        folder = tmp_path / str(number)
+        file = folder / pattern.replace("**/*", "a/b").replace("*", "master")
+        file.parent.mkdir(parents=True)
+        file.write_text("something else")
+        assert add_release.found_in(change, folder) == "not in"
+        file.write_text(f"... {text.upper()} ...")
+        assert add_release.found_in(change, folder) == "in"
