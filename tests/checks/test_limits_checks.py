@@ -250,8 +250,6 @@ def test_only_sglang_is_asked_about_files() -> None:
     client = launch(rank(program="mooncake_client"))
     for files, status in ((1023, Status.WARN), (1024, Status.SKIP)):
         assert one("limits.nofile", client, limits(nofile=Limit(24, files))).status is status
-    assert one("limits.nofile", launch(rank(program="mooncake_client"))).status is Status.SKIP
-    assert one("limits.nofile", None).status is Status.SKIP
 
 
 # -- limits.run-as ---------------------------------------------------------------------------------
@@ -281,12 +279,6 @@ def test_the_check_should_run_as_the_launch_does(
     """Limits and permissions belong to a user, so another user's prove little."""
     needs = launch(rank(container=container))
     assert one("limits.run-as", needs, host, 2, system(inside)).status is status
-
-
-def test_without_a_launch_nobody_is_meant() -> None:
-    """Skips."""
-    assert one("limits.run-as", None).status is Status.SKIP
-    assert one("limits.run-as", launch()).status is Status.SKIP
 
 
 def _judged(row: str, size: int | None, **other: Any) -> Status:

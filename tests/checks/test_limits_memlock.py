@@ -24,7 +24,6 @@ from tests.checks.limit_hosts import (
     launch,
     limits,
     rank,
-    rdma,
     system,
 )
 from tests.tables import each_row
@@ -62,7 +61,7 @@ def unit(memlock: int | None, name: str = "containerd", configured: Any = None) 
 # -- what is pinned --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sizes", "nics", "need"),
     [
         # Measured with two soft-RoCE devices: 16 + 80 MiB pin 192 MiB, huge pages or not.
@@ -77,18 +76,12 @@ def unit(memlock: int | None, name: str = "containerd", configured: Any = None) 
 def test_every_region_is_pinned_once_for_every_nic_in_whole_pages(
     sizes: list[int], nics: int, need: int
 ) -> None:
-    """What VmPin showed for the real library, to the page."""
-    regions = tuple(Region(f"region {n}", size, 4096) for n, size in enumerate(sizes))
-    wanted = demand(rank(regions=regions), nics, 4096)
-    assert not isinstance(wanted, Unknown)
-    assert wanted.bytes == need
-
-
-def test_huge_pages_are_pinned_like_any_other() -> None:
-    """HugeTLB memory counts: length / 4096 pages whatever backs them."""
-    small = demand(rank(regions=(Region("segment", 80 * MIB, 4096),)), 2, 4096)
-    huge = demand(rank(regions=(Region("segment", 80 * MIB, 2 * MIB),)), 2, 4096)
-    assert small == huge
+    """What VmPin showed for the real library, to the page; whatever backs the memory."""
+    for page in (4096, 2 * MIB):
+        regions = tuple(Region(f"region {n}", size, page) for n, size in enumerate(sizes))
+        wanted = demand(rank(regions=regions), nics, 4096)
+        assert not isinstance(wanted, Unknown)
+        assert wanted.bytes == need
 
 
 def test_gpu_memory_counts_through_peermem_and_not_as_dma_buf() -> None:
@@ -226,10 +219,21 @@ def test_equal_ranks_are_one_line() -> None:
     assert second.subject == "service"
 
 
-def test_without_a_launch_or_rdma_there_is_nothing_to_hold() -> None:
-    """Skips that say why."""
-    assert one("memlock.limit", None).text == "no launch was given"
-    assert one("memlock.limit", launch(rank(rdma=None))).status is Status.SKIP
+@each_row(
+    ("check", "needs"),
+    [
+        ("memlock.limit", None),
+        ("memlock.limit", launch(rank(rdma=None))),
+        ("memlock.io-uring-buffers", None),
+        ("memlock.io-uring-buffers", launch(rank())),
+        ("limits.nofile", None),
+        ("limits.nofile", launch(rank(program="mooncake_client"))),
+        ("limits.run-as", None),
+        ("limits.run-as", launch()),
+    ],
+)
+def test_where_nothing_is_asked_for_there_is_nothing_to_hold(check: str, needs: Any) -> None:
+    assert one(check, needs).status is Status.SKIP
 
 
 def test_an_unread_topic_is_unknown() -> None:
@@ -364,19 +368,6 @@ def test_rings_pin_the_offload_buffer(memlock: Any, other: dict[str, Any], statu
     process = rank(uses_uring=True, ring_bytes=1280 * MIB, regions=(), rdma=None)
     finding = one("memlock.io-uring-buffers", launch(process), limits(memlock, **other))
     assert (finding.status, finding.need) == (status, "1.25 GiB per I/O thread")
-
-
-def test_rings_are_not_asked_about_without_io_uring() -> None:
-    """Skips."""
-    assert one("memlock.io-uring-buffers", launch(rank())).status is Status.SKIP
-    assert one("memlock.io-uring-buffers", None).status is Status.SKIP
-
-
-def test_the_records_of_these_tests_are_nics_in_use() -> None:
-    """The devices above are such that Mooncake would use each: else all tests here were void."""
-    from checks.rdma.use import devices_in_use
-
-    assert devices_in_use(rdma(2), rank()).names == ("mlx5_0", "mlx5_1")
 
 
 @pytest.mark.parametrize(("memlock", "status"), [(8 * MIB, Status.UNKNOWN), (None, Status.PASS)])

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from checks.base.check import CheckSet
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
 from checks.base.root import Root
@@ -64,8 +63,7 @@ MODE = "/sys/module/erdma/parameters/compat_mode"
 def found(
     check: str, host: FakeHost, folder: Path, needs: LaunchNeeds | None = None
 ) -> list[Finding]:
-    checks: CheckSet = ALL[check]
-    return findings(checks, check, host, folder, needs)
+    return findings(ALL[check], check, host, folder, needs)
 
 
 def statuses(
@@ -78,50 +76,55 @@ def asking(environment: Mapping[str, str] | None = None, *devices: str, **more: 
     return launch(process(*devices, environment=environment, **more))
 
 
+def contained(*devices: str, environment: Any = None, **limits: Any) -> LaunchNeeds:
+    """Return a launch of a process in a container, by default of Docker."""
+    described = ContainerLimits("run.sh:1", limits.pop("runtime", "docker"), **limits)
+    return launch(process(*devices, environment=environment)._replace(container=described))
+
+
 def looking_up(devices: str, own: str) -> LaunchNeeds:
     """Return a launch of these devices in which the program looks its own up as it starts."""
     member = process(*devices.split(","))
     return launch(member._replace(looked_up=RdmaUse(tuple(own.split(",")), "--own")))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("check", sorted(ALL))
-def test_every_check_says_that_it_was_not_asked(tmp_path: Path, check: str) -> None:
-    """Silence would be a pass: no launch, a launch without RDMA, a host without devices."""
+def every(host: FakeHost, folder: Path, needs: LaunchNeeds | None = None) -> list[Finding]:
+    """Return what all checks say of a host that is read once."""
+    facts = Facts({"rdma": facts_of(host, folder, needs)})
+    pairs = [pair for module in MODULES for pair in module.CHECKS.checks]
+    seen = judge(facts, needs, pairs)
+    assert {one.check for one in seen} == set(ALL), "silence would be a pass"
+    return seen
+
+
+def test_every_check_says_that_it_was_not_asked(tmp_path: Path) -> None:
+    """No launch, a launch without RDMA, a host without devices."""
     no_rdma = launch(process()._replace(rdma=None))
     for number, needs in enumerate((None, no_rdma, asking())):
         for host in (FakeHost(()), FakeHost((RXE0, RXE1))):
-            folder = tmp_path / f"{number}{len(host.nics)}"
-            seen = found(check, host, folder, needs)
-            assert seen
-            for finding in seen:
-                assert finding.check == check
-                assert finding.subject
-                assert finding.text or finding.status is PASS
-            if not host.nics and check != "rdma.no-device":
-                assert {one.status for one in seen} <= {SKIP, PASS}
+            for one in every(host, tmp_path / f"{number}{len(host.nics)}", needs):
+                assert one.subject
+                assert one.text or one.status is PASS
+                if not host.nics and one.check != "rdma.no-device":
+                    assert one.status in (SKIP, PASS)
 
 
-@pytest.mark.parametrize("check", sorted(ALL))
-def test_two_soft_roce_devices_in_the_lab_are_healthy(tmp_path: Path, check: str) -> None:
+def test_two_soft_roce_devices_in_the_lab_are_healthy(tmp_path: Path) -> None:
     """Nothing but what is true of them: they are on different subnets."""
-    needs = asking()
-    expected = {PASS, SKIP} | ({WARN} if check == "rdma.subnets" else set())
-    seen = found(check, FakeHost((RXE0, RXE1)), tmp_path, needs)
-    assert {one.status for one in seen} <= expected
+    seen = every(FakeHost((RXE0, RXE1)), tmp_path, asking())
+    assert {(one.check, one.status) for one in seen if one.status not in (PASS, SKIP)} == {
+        ("rdma.subnets", WARN)
+    }
 
 
-@pytest.mark.parametrize("check", sorted(ALL))
-def test_a_recording_without_calls_never_passes_what_only_a_machine_knows(
-    tmp_path: Path, check: str
-) -> None:
+def test_a_recording_without_calls_never_passes_what_only_a_machine_knows(tmp_path: Path) -> None:
     """Files alone (as hwloc's recordings are): whether a device opens was not seen."""
     names = ("device_node /dev/infiniband/uverbs0", "verbs rxe0", "kernel", "interfaces")
     calls = {f"rdma.{name}": NOT_RECORDED for name in names}
-    seen = found(check, FakeHost((RXE0,), calls=calls), tmp_path, asking())
-    asked_elsewhere = ("rdma.cgroup-limit", "rdma.erdma-compat", "rdma.erdma-driver")
-    if check not in asked_elsewhere and check != "rdma.device-missing":
-        assert {one.status for one in seen} <= {UNKNOWN, SKIP}
+    elsewhere = ("rdma.cgroup-limit", "rdma.erdma-compat", "rdma.erdma-driver")
+    for one in every(FakeHost((RXE0,), calls=calls), tmp_path, asking()):
+        if one.check not in (*elsewhere, "rdma.device-missing"):
+            assert one.status in (UNKNOWN, SKIP), one.check
 
 
 @pytest.mark.slow
@@ -191,15 +194,15 @@ def test_one_device(
     assert [one.status for one in found(check, host, tmp_path, needs)] == [status]
 
 
-@pytest.mark.parametrize(
-    ("check", "bad"),
-    [
-        ("rdma.uverbs-permission", SHUT),
-        ("rdma.provider-missing", UNLISTED),
-        ("rdma.port-down", DOWN),
-        ("rdma.gid", replace(RXE0, gids=(None,))),
-    ],
-)
+LOST = [
+    ("rdma.uverbs-permission", SHUT),
+    ("rdma.provider-missing", UNLISTED),
+    ("rdma.port-down", DOWN),
+    ("rdma.gid", replace(RXE0, gids=(None,))),
+]
+
+
+@pytest.mark.parametrize(("check", "bad"), LOST)
 def test_a_lost_device_is_a_warning_while_another_is_left(
     tmp_path: Path, check: str, bad: FakeNic
 ) -> None:
@@ -208,27 +211,9 @@ def test_a_lost_device_is_a_warning_while_another_is_left(
     assert statuses(check, host, tmp_path / "all", asking()) == [("rxe0", WARN), ("rxe1", PASS)]
     needs = launch(process(), process("rxe0", name="client"))
     assert statuses(check, host, tmp_path / "named", needs)[0] == ("rxe0", FAIL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bad", "check"),
-    [
-        (SHUT, "rdma.uverbs-permission"),
-        (UNLISTED, "rdma.provider-missing"),
-        (DOWN, "rdma.port-down"),
-        (replace(RXE0, gids=(None,)), "rdma.gid"),
-    ],
-)
-def test_one_fault_is_one_failure(tmp_path: Path, bad: FakeNic, check: str) -> None:
-    """On call, three red lines for one cable cost time: the others say that they were not asked."""
-    failed = {
-        one
-        for one in ALL
-        for finding in found(one, FakeHost((bad,)), tmp_path / one, asking())
-        if finding.status in (FAIL, WARN, UNKNOWN)
-    }
-    assert failed == {check}
+    # Alone, one fault is one failure: the other checks say that they were not asked.
+    seen = every(FakeHost((bad,)), tmp_path / "alone", asking())
+    assert {one.check for one in seen if one.status in (FAIL, WARN, UNKNOWN)} == {check}
 
 
 @pytest.mark.parametrize(
@@ -260,13 +245,16 @@ def test_a_node_that_is_gone_is_made_again_on_the_machine_itself(tmp_path: Path)
     assert f"--device={path}" in said
 
 
+def of_folder(folder: Path, check: str) -> Finding:
+    facts = Facts({"rdma": read_rdma(Root(str(folder)), None)})
+    (finding,) = judge(facts, asking(), [one for one in ALL[check].checks if one[0].id == check])
+    return finding
+
+
 def test_a_device_without_a_uverbs_entry_wants_the_module(tmp_path: Path) -> None:
-    host = FakeHost((RXE0,))
-    host.write(tmp_path)
+    FakeHost((RXE0,)).write(tmp_path)
     (tmp_path / "sys/class/infiniband_verbs/uverbs0/ibdev").unlink()
-    facts = Facts({"rdma": read_rdma(Root(str(tmp_path)), None)})
-    chosen = [one for one in reach_checks.CHECKS.checks if "uverbs" in one[0].id]
-    (finding,) = judge(facts, asking(), chosen)
+    finding = of_folder(tmp_path, "rdma.uverbs-permission")
     assert finding.status is FAIL
     assert finding.settings == (Setting(Kind.MODULE, "ib_uverbs", ""),)
 
@@ -388,9 +376,7 @@ def test_an_image_without_libibverbs_wants_both_packages(
     FakeHost((UNLISTED,)).write(tmp_path)
     if not library:
         (tmp_path / "usr/lib64/libibverbs.so.1").unlink()
-    facts = Facts({"rdma": read_rdma(Root(str(tmp_path)), None)})
-    chosen = [one for one in reach_checks.CHECKS.checks if "provider" in one[0].id]
-    (finding,) = judge(facts, asking(), chosen)
+    finding = of_folder(tmp_path, "rdma.provider-missing")
     assert finding.status is FAIL
     assert [setting.name for setting in finding.settings] == packages
 
@@ -448,8 +434,7 @@ def test_a_container_opens_what_the_launch_gives_it_whatever_its_host_opens(
     status: Status,
     text: str,
 ) -> None:
-    limits = ContainerLimits("run.sh:1", runtime, verbs_nodes=given)
-    needs = launch(process(*devices)._replace(container=limits))
+    needs = contained(*devices, runtime=runtime, verbs_nodes=given)
     *here, inside = found("rdma.uverbs-permission", FakeHost((RXE0, RXE1)), tmp_path, needs)
     assert {one.status for one in here} == {PASS}
     assert (inside.subject, inside.status) == ("rank 0", status)
@@ -458,8 +443,7 @@ def test_a_container_opens_what_the_launch_gives_it_whatever_its_host_opens(
 
 
 def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged(tmp_path: Path) -> None:
-    limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=())
-    needs = launch(process(environment={"MC_FORCE_TCP": "1"})._replace(container=limits))
+    needs = contained(environment={"MC_FORCE_TCP": "1"}, verbs_nodes=())
     findings = found("rdma.uverbs-permission", FakeHost((RXE0,)), tmp_path, needs)
     assert {one.subject for one in findings} == {"rxe0"}
 
@@ -478,9 +462,8 @@ def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged(tmp_path
 def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
     tmp_path: Path, mode: str, network: str, status: Status
 ) -> None:
-    limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=("/dev",))
-    limits = limits._replace(host_network=network == "host", own_network=network == "own")
-    needs = launch(process()._replace(container=limits))
+    networks = {"host_network": network == "host", "own_network": network == "own"}
+    needs = contained(verbs_nodes=("/dev",), **networks)
     host = FakeHost((RXE0,), netns_mode=mode)
     findings_ = found("rdma.uverbs-permission", host, tmp_path, needs)
     (inside,) = [one for one in findings_ if one.subject != "rxe0"]
@@ -518,8 +501,6 @@ def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path)
 def test_dockers_default_runtime_may_give_what_the_launch_does_not(
     tmp_path: Path, config: str, given: tuple[str, ...], status: Status
 ) -> None:
-    limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=given)
     host = FakeHost((RXE0,), files={"/etc/docker/daemon.json": config})
-    needs = launch(process()._replace(container=limits))
-    *_, inside = found("rdma.uverbs-permission", host, tmp_path, needs)
+    *_, inside = found("rdma.uverbs-permission", host, tmp_path, contained(verbs_nodes=given))
     assert inside.status == status

@@ -22,7 +22,7 @@ from checks.base.needs import CAPABILITIES, LIMIT_NAMES, ProcessNeeds, RunAs
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
-from checks.limits.facts import read_limits
+from checks.limits.facts import SIZE_ROWS, Ceiling, ThreadFacts, read_limits
 from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
@@ -31,7 +31,8 @@ from preflight.launches.launch_kind import LaunchText
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command
 from preflight.launches.systemd_unit import KIND
-from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma
+from preflight.processes.containers import container_limits
+from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma, system
 from tests.checks.test_limits_memlock import found, one
 from tests.tables import each_row
 
@@ -42,16 +43,8 @@ STAND_IN = """#!/bin/sh
 grep -E '^(CapEff|Uid)' /proc/self/status
 cat /proc/self/limits
 """
-ROWS = {
-    "memlock": "Max locked memory",
-    "nofile": "Max open files",
-    "nproc": "Max processes",
-    "as": "Max address space",
-    "data": "Max data size",
-    "fsize": "Max file size",
-    "stack": "Max stack size",
-    "cpu": "Max cpu time",
-}
+ROWS = {"memlock": "Max locked memory", "nofile": "Max open files", "nproc": "Max processes"}
+ROWS |= {name: row for row, name in SIZE_ROWS.items()}
 LIMITS_CONF = """nobody - memlock 123
 * - nofile 4567
 root - nproc 99
@@ -86,9 +79,13 @@ def commands(text: str) -> list[Command]:
     return list(read_script(text, "run.sh", {}).commands)
 
 
+def read_unit(text: str) -> Any:
+    return KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
+
+
 def unit(lines: str, start: str = "ExecStart=/bin/mooncake_client") -> Command:
     text = f"[Service]\n{lines}\n{start}\n"
-    (found,) = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None)).commands
+    (found,) = read_unit(text).commands
     return found
 
 
@@ -157,8 +154,8 @@ def test_whom_a_unit_makes_run_it(lines: str, user: str, gained: list[str]) -> N
 )
 def test_what_takes_from_a_unit_is_named_as_not_read(line: str) -> None:
     text = f"[Service]\n{line}\nExecStart=/bin/mooncake_client\n"
-    read = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
-    assert [note.origin.line for note in read.notes if note.id == "unit-limit-not-read"] == [2]
+    notes = read_unit(text).notes
+    assert [note.origin.line for note in notes if note.id == "unit-limit-not-read"] == [2]
 
 
 def test_a_prefix_of_execstart_lifts_what_the_unit_sets() -> None:
@@ -216,8 +213,6 @@ def test_memlock_is_judged_for_who_runs_it(
     ],
 )
 def test_within_a_container(text: str, status: Status) -> None:
-    from preflight.processes.containers import container_limits
-
     (command,) = commands(text)
     described = container_limits(command)
     assert described is not None
@@ -225,19 +220,10 @@ def test_within_a_container(text: str, status: Status) -> None:
     assert one("memlock.limit", launch(process), limits(**ROOT), rdma=rdma(1)).status is status
 
 
-def test_a_unit_s_missing_limit_has_its_drop_in_as_setting() -> None:
-    """What check fails is what plan sets: of that unit, not of the shell that asks."""
-    finding = one("memlock.limit", launch(of(unit("User=llm"))), limits(**ROOT), rdma=rdma(1))
-    (setting,) = finding.settings
-    assert (setting.name, setting.wanted, setting.unit) == ("memlock", "unlimited", "x.service")
-    assert "LimitMEMLOCK=infinity" in finding.advice
-
-
 def test_a_unit_s_other_limits_are_systemd_s_too() -> None:
     host = limits(nofile=Limit(9, 9), init_memlock=Limit(1, 1))
     host = host._replace(runtimes=NO_RUNTIMES._replace(init_nproc=Limit(7, 8)))
     process = of(unit("LimitDATA=4G"))
-    from tests.checks.limit_hosts import system
 
     def after(name: str) -> Any:
         return start_limit(name, Limit(3, 3), process, host, system()).limit
@@ -277,8 +263,6 @@ def test_the_user_of_a_launch_is_compared_with_who_asks(
 def test_another_user_s_threads_are_not_those_of_who_asks(
     user: str, threads: int, status: Status
 ) -> None:
-    from checks.limits.facts import Ceiling, ThreadFacts
-
     facts = ThreadFacts((Ceiling("pid_max", 1 << 22, threads),), (), 0, 1)
     process = rank(program="mooncake_master", run_as=RunAs(user, origin="x"), rdma=None)
     judged = found("limits.threads", launch(process), limits(nproc=Limit(100, 100), threads=facts))
@@ -349,12 +333,8 @@ def test_real_programs_are_the_judge(program: Path, with_rows: bool) -> None:
     words = ["unshare", "-m", "sh", "-c", f'{mount} exec "$@"', "sh"]
     if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mount namespace of one's own, or no pam_limits here")
-    told = subprocess.run(
-        [*words, sys.executable, "-c", script, str(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asked = [*words, sys.executable, "-c", script, str(program)]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == []
 
@@ -400,14 +380,9 @@ def test_systemd_is_the_judge_of_a_unit(lines: str, program: Path) -> None:
             continue
         after = start_limit(name, Unknown("not looked at"), of(command), facts, system).limit
         assert isinstance(after, Limit)
-        most = (
-            facts.nofile.hard
-            if name == "nofile" and not isinstance(facts.nofile, Unknown)
-            else None
-        )
         wanted = [2**64 - 1 if bound is None else bound for bound in (after.soft, after.hard)]
-        if most is not None and f"Limit{name.upper()}=" not in lines:
-            wanted = [min(bound, most) for bound in wanted]
+        if name == "nofile" and "LimitNOFILE=" not in lines and isinstance(facts.nofile, Limit):
+            wanted = [min(bound, facts.nofile.hard or bound) for bound in wanted]
         assert wanted == [int(soft), int(hard)], name
 
 
