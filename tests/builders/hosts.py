@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from checks.base.archive import TreeRoot
+from checks.base.root import Root
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+
+FOLDERS = "sys/class/net sys/bus/pci/devices sys/fs/cgroup sys/module proc/sys dev".split()
+
+
+def in_memory(
+    files: Mapping[str, str],
+    links: Mapping[str, str] | None = None,
+    calls: Mapping[str, Any] | None = None,
+    folders: Iterable[str] = (),
+) -> Root:
+    """Return a host of these files, by absolute name; "/" makes a folder where a file should be."""
+    texts = {name: text for name, text in files.items() if text != "/"}
+    if calls is not None:
+        texts["/calls.json"] = json.dumps(dict(calls))
+    made = {name for name, text in files.items() if text == "/"} | {f"/{x}" for x in folders}
+    contents = {name: text.encode() for name, text in texts.items()}
+    return TreeRoot(contents, links or {}, {}, frozenset(made))
 
 
 @dataclass(frozen=True)
@@ -33,6 +56,22 @@ class Host:
     files: Mapping[str, str] = field(default_factory=dict)  # more, by name below the root
 
     def write(self, root: Path) -> Path:
+        """Make the host's files below a folder."""
+        for part in FOLDERS:
+            (root / part).mkdir(parents=True, exist_ok=True)
+        for name, content in self._every_file().items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{content}\n")
+        return root
+
+    def root(self, *without: str) -> Root:
+        """Return the host in memory. without: files that it lacks."""
+        files = {f"/{name}": f"{text}\n" for name, text in self._every_file().items()}
+        kept = {name: text for name, text in files.items() if name not in without}
+        return in_memory(kept, folders=FOLDERS)
+
+    def _every_file(self) -> dict[str, object]:
         files: dict[str, object] = {
             "proc/meminfo": self._meminfo(),
             "proc/self/cgroup": "0::/\n",
@@ -52,14 +91,9 @@ class Host:
             files[f"{folder}/vendor"] = "0x10de"
             files[f"{folder}/class"] = "0x030200"
             files[f"{folder}/numa_node"] = node
-        files |= {f"sys/fs/cgroup/{name}": text for name, text in self.cgroup.items()} | self.files
-        for part in ("sys/class/net", "sys/bus/pci/devices", "sys/fs/cgroup", "sys/module"):
-            (root / part).mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{content}\n")
-        return root
+        files |= {f"sys/fs/cgroup/{name}": text for name, text in self.cgroup.items()}
+        files |= self.files
+        return files
 
     def _meminfo(self) -> str:
         default = self.pools.get(2 * MIB, HostPool())

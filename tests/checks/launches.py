@@ -29,9 +29,10 @@ def launch(usages: Iterable[Usage] = (), *processes: ProcessNeeds, **other: Any)
     return LaunchNeeds("launch.sh", members, tuple(usages), **other)
 
 
-def facts_of(root: Path | str, *topics: str, needs: LaunchNeeds | None = None) -> Facts:
+def facts_of(root: Root | Path | str, *topics: str, needs: LaunchNeeds | None = None) -> Facts:
     """``topics`` read below ``root``."""
-    return read_facts(Root(str(root)), needs, 30.0, topics=topics)
+    root = root if isinstance(root, Root) else Root(str(root))
+    return read_facts(root, needs, 30.0, topics=topics)
 
 
 def findings(

@@ -1,4 +1,4 @@
-"""Hosts with RDMA devices, as folders: what sysfs and the calls say of them.
+"""Hosts with RDMA devices, in memory: what sysfs and the calls say of them.
 
 The defaults are a soft-RoCE device of the lab's virtual machine, word for word.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from checks.base.check import CheckSet
@@ -19,6 +18,7 @@ from checks.base.root import Root
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
 from checks.run.runner import judge
+from tests.builders.hosts import FOLDERS, in_memory
 
 MIB, GIB = 1 << 20, 1 << 30
 RELEASE = "0.3.13.post1"
@@ -98,7 +98,8 @@ class FakeHost:
     links: Mapping[str, str] = field(default_factory=dict)
     calls: Mapping[str, Any] = field(default_factory=dict)
 
-    def write(self, root: Path) -> Root:
+    def tree(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the host's files and links, by absolute name."""
         files: dict[str, str] = {
             "/proc/self/cgroup": "0::/a\n",
             "/sys/devices/system/cpu/online": self.cpus,
@@ -107,9 +108,6 @@ class FakeHost:
             "/usr/lib64/libibverbs/librxe-rdmav34.so": "",
         }
         links = {"/usr/lib64/libibverbs.so.1": f"libibverbs.so.1.14.{self.rdma_core}.0"}
-        folders = "sys/fs/cgroup sys/bus/pci/devices sys/class/net sys/module proc/sys dev"
-        for part in folders.split():
-            (root / part).mkdir(parents=True, exist_ok=True)
         calls: dict[str, Any] = {"rdma.device_node /dev/infiniband/rdma_cm": OPENS}
         devices = {}
         for number, nic in enumerate(self.nics):
@@ -129,15 +127,16 @@ class FakeHost:
         calls["rdma.interfaces"] = usual if self.interfaces is None else self.interfaces
         files |= {f"/sys/fs/cgroup/a/{name}": text for name, text in self.cgroup.items()}
         files |= {**self.files, "/calls.json": json.dumps({**calls, **self.calls})}
-        for name, content in files.items():
-            path = root / name[1:]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        for name, target in {**links, **self.links}.items():
-            path = root / name[1:]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(root / target[1:] if target.startswith("/") else target)
-        return Root(str(root))
+        return files, {**links, **self.links}
+
+    def root(self, *without: str) -> Root:
+        """Return the host in memory. without: files and links that it lacks."""
+        files, links = self.tree()
+        return in_memory(
+            {name: text for name, text in files.items() if name not in without},
+            {name: target for name, target in links.items() if name not in without},
+            folders=FOLDERS,
+        )
 
 
 def _sysfs(nic: FakeNic, number: int) -> dict[str, str]:
@@ -186,16 +185,16 @@ def launch(*processes: ProcessNeeds, version: str = RELEASE, hosts: int = 1) -> 
     return LaunchNeeds("launch.sh", members, (), hosts=hosts, mooncake_version=version)
 
 
-def facts_of(host: FakeHost, folder: Path, needs: LaunchNeeds | None = None) -> RdmaFacts:
-    return read_rdma(host.write(folder), needs)
+def facts_of(host: FakeHost | Root, needs: LaunchNeeds | None = None) -> RdmaFacts:
+    return read_rdma(host if isinstance(host, Root) else host.root(), needs)
 
 
 def findings(
-    checks: CheckSet, check: str, host: FakeHost, folder: Path, needs: LaunchNeeds | None
+    checks: CheckSet, check: str, host: FakeHost | Root, needs: LaunchNeeds | None
 ) -> list[Finding]:
     """What the check ``check`` says of ``host``; every status that it gives is one it declares."""
     chosen = [(one, function) for one, function in checks.checks if one.id == check]
-    facts = Facts({"rdma": facts_of(host, folder, needs)})
+    facts = Facts({"rdma": facts_of(host, needs)})
     found = judge(facts, needs, chosen)
     declared = {status for status, _ in chosen[0][0].page.outcomes}
     assert {finding.status for finding in found} <= declared

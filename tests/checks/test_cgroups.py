@@ -5,7 +5,6 @@ the memory cgroup leaves.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,8 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit
 from checks.memory.facts import MemoryHeadroom, memory_headroom
-from tests.checks.limit_hosts import root_of
+from tests.builders.hosts import in_memory
+from tests.tables import each_row
 
 MIB = 1 << 20
 AT = "/sys/fs/cgroup"
@@ -26,22 +26,23 @@ LIMITED = {"hugetlb.2MB.max": "0", "hugetlb.2MB.current": "0"}
 LIMITED_V1 = {"hugetlb.2MB.limit_in_bytes": "0", "hugetlb.2MB.usage_in_bytes": "0"}
 
 
-def host(root: Path, memberships: str, mounts: str, folders: dict[str, dict[str, str]]) -> Root:
+def host(memberships: str, mounts: str | None, folders: dict[str, dict[str, str]]) -> Root:
     """Return a host whose process is in ``memberships``. folders: their files, by name."""
-    files = {"/proc/self/cgroup": memberships, "/proc/self/mountinfo": mounts}
+    files = {"/proc/self/cgroup": memberships}
+    files |= {} if mounts is None else {"/proc/self/mountinfo": mounts}
     for folder, contents in folders.items():
         files |= {f"{folder}/{name}": text for name, text in contents.items()}
-    return root_of(root, files)
+    return in_memory(files)
 
 
 def limit(
-    root: Path, memberships: str, mounts: str, folder: str, files: dict[str, str]
+    memberships: str, mounts: str, folder: str, files: dict[str, str]
 ) -> HugeTlbLimit | Unknown | None:
     """Return what is found where ``files`` lie in ``folder``."""
-    return hugetlb_limit(host(root, memberships, mounts, {folder: files}), 2 * MIB)
+    return hugetlb_limit(host(memberships, mounts, {folder: files}), 2 * MIB)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memberships", "mounts", "folder", "files"),
     [
         # Version 2 beside version 1, as systemd's hybrid layout mounts it.
@@ -59,16 +60,16 @@ def limit(
     ],
 )  # fmt: skip
 def test_the_limit_is_found_where_it_is_mounted(
-    tmp_path: Path, memberships: str, mounts: str, folder: str, files: dict[str, str]
+    memberships: str, mounts: str, folder: str, files: dict[str, str]
 ) -> None:
     """Each of these once passed as no limit or will when the mount is assumed."""
-    found = limit(tmp_path, memberships, mounts, folder, files)
+    found = limit(memberships, mounts, folder, files)
     assert isinstance(found, HugeTlbLimit)
     assert found.left_bytes == 0
     assert found.source.startswith(f"{folder}/")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memberships", "mounts"),
     [
         ("0::/\n", "24 1 0:2 / /proc rw - proc proc rw\n"),
@@ -80,14 +81,12 @@ def test_the_limit_is_found_where_it_is_mounted(
         ("garbage\n", USUAL),
     ],
 )
-def test_a_cgroup_that_is_not_shown_is_unknown(
-    tmp_path: Path, memberships: str, mounts: str
-) -> None:
+def test_a_cgroup_that_is_not_shown_is_unknown(memberships: str, mounts: str) -> None:
     """A container without /sys/fs/cgroup may be allowed no page: that is no pass."""
-    assert isinstance(limit(tmp_path, memberships, mounts, AT, {}), Unknown)
+    assert isinstance(limit(memberships, mounts, AT, {}), Unknown)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memberships", "mounts"),
     [
         ("9:memory:/docker/a\n0::/\n", MEMORY),  # version 1, without the controller
@@ -97,11 +96,9 @@ def test_a_cgroup_that_is_not_shown_is_unknown(
         ("0::/../..\n", ABOVE),  # moved to the top, out of its cgroup namespace
     ],
 )
-def test_where_nothing_can_limit_there_is_no_limit(
-    tmp_path: Path, memberships: str, mounts: str
-) -> None:
+def test_where_nothing_can_limit_there_is_no_limit(memberships: str, mounts: str) -> None:
     folder = f"{AT}/hugetlb" if "hugetlb" in mounts else AT
-    assert limit(tmp_path, memberships, mounts, folder, {"cgroup.procs": "1"}) is None
+    assert limit(memberships, mounts, folder, {"cgroup.procs": "1"}) is None
 
 
 UNSEEN = "24 1 0:2 / /proc rw - proc proc rw\n"
@@ -113,18 +110,18 @@ UNSEEN = "24 1 0:2 / /proc rw - proc proc rw\n"
     [("cgroup:[4026531835]", True), ("cgroup:[4026532641]", False), (None, False)],
 )
 def test_the_top_needs_no_mount_but_only_the_kernels_own(
-    tmp_path: Path, memberships: str, namespace: str | None, known: bool
+    memberships: str, namespace: str | None, known: bool
 ) -> None:
     """The path of a container's top is ``/`` as well, and its host may limit it."""
     calls = {} if namespace is None else {"system.cgroup_namespace": namespace}
     recorded = {"calls.json": json.dumps(calls)}
-    found = limit(tmp_path, memberships, UNSEEN, "", recorded)
+    found = limit(memberships, UNSEEN, "", recorded)
     assert found is None if known else isinstance(found, Unknown)
-    memory = memory_headroom(Root(str(tmp_path)))
+    memory = memory_headroom(host(memberships, UNSEEN, {"": recorded}))
     alone = "hugetlb" in memberships and "0::" not in memberships  # no hierarchy can hold memory
     assert memory is None if known or alone else isinstance(memory, Unknown)
     if known:  # a cgroup below the top needs its mount all the same
-        assert isinstance(limit(tmp_path, "5:hugetlb:/job\n", UNSEEN, "", recorded), Unknown)
+        assert isinstance(limit("5:hugetlb:/job\n", UNSEEN, "", recorded), Unknown)
 
 
 # -- what the memory cgroup leaves ----------------------------------------------------------------
@@ -138,10 +135,10 @@ def usage(current: int, active: int = 0, inactive: int = 0, **limits: str) -> di
 
 
 def headroom(
-    root: Path, path: str, folders: dict[str, dict[str, str]], mount: str = USUAL
+    path: str, folders: dict[str, dict[str, str]], mount: str | None = USUAL
 ) -> MemoryHeadroom | Unknown | None:
     below = {f"{AT}{folder}": files for folder, files in folders.items()}
-    return memory_headroom(host(root, f"0::{path}\n", mount, below))
+    return memory_headroom(host(f"0::{path}\n", mount, below))
 
 
 @pytest.mark.parametrize(
@@ -165,38 +162,36 @@ def headroom(
     ],
 )  # fmt: skip
 def test_a_limit_leaves_what_is_not_used(
-    tmp_path: Path, path: str, folders: dict[str, dict[str, str]], left: int, where: str
+    path: str, folders: dict[str, dict[str, str]], left: int, where: str
 ) -> None:
-    mount = USUAL if path != "/" else V2.format("/kubepods/pod1", AT)
     expected = MemoryHeadroom(left, f"{AT}{where}/memory.max")
-    assert headroom(tmp_path, path, folders, mount) == expected
-    if path != "/":  # a tree that tells no mounts is read where most have them
-        (tmp_path / "proc/self/mountinfo").unlink()
-        assert memory_headroom(Root(str(tmp_path))) == expected
+    if path == "/":
+        assert headroom(path, folders, V2.format("/kubepods/pod1", AT)) == expected
+    else:  # a tree that tells no mounts is read where most have them
+        assert headroom(path, folders) == headroom(path, folders, None) == expected
 
 
-def test_no_limit_and_no_procfs(tmp_path: Path) -> None:
+def test_no_limit_and_no_procfs() -> None:
     unlimited = {"/a": {"memory.max": "max\n", "memory.high": "max\n"}}
-    assert headroom(tmp_path / "a", "/a", unlimited) is None
-    assert memory_headroom(Root(str(tmp_path))) is None
+    assert headroom("/a", unlimited) is None
+    assert memory_headroom(in_memory({})) is None
 
 
-@pytest.mark.parametrize("path", ["/", "/a"])
-def test_files_without_mounts_and_cgroups_tell_no_limit(tmp_path: Path, path: str) -> None:
-    root = root_of(tmp_path, {"/proc/self/cgroup": f"0::{path}\n"})
-    assert isinstance(memory_headroom(root), Unknown)
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    assert isinstance(memory_headroom(root), Unknown) is (path != "/")
+@each_row("path", ["/", "/a"])
+def test_files_without_mounts_and_cgroups_tell_no_limit(path: str) -> None:
+    assert isinstance(headroom(path, {}, None), Unknown)
+    there = in_memory({"/proc/self/cgroup": f"0::{path}\n", AT: "/"})
+    assert isinstance(memory_headroom(there), Unknown) is (path != "/")
 
 
-def test_version_1(tmp_path: Path) -> None:
+def test_version_1() -> None:
     files = {
         "memory.limit_in_bytes": "1000\n",
         "memory.usage_in_bytes": "600\n",
         "memory.stat": "active_file 1\ntotal_active_file 50\ntotal_inactive_file 50\n",
     }
     folders = {f"{AT}/memory/a": files}
-    root = host(tmp_path, "7:cpu,cpuacct:/x\n4:memory:/a\n0::/\n", MEMORY, folders)
+    root = host("7:cpu,cpuacct:/x\n4:memory:/a\n0::/\n", MEMORY, folders)
     assert memory_headroom(root) == MemoryHeadroom(500, f"{AT}/memory/a/memory.limit_in_bytes")
 
 
@@ -214,8 +209,8 @@ def test_version_1(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_told_is_unknown(
-    tmp_path: Path, path: str, folders: dict[str, dict[str, str]], word: str
+    path: str, folders: dict[str, dict[str, str]], word: str
 ) -> None:
-    found = headroom(tmp_path, path, folders, ABOVE if path == "/" else USUAL)
+    found = headroom(path, folders, ABOVE if path == "/" else USUAL)
     assert isinstance(found, Unknown)
     assert word in found.reason

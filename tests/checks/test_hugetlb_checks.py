@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.pages import Spot, Usage
+from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
@@ -23,13 +24,14 @@ from checks.run.facts import Facts
 from preflight.settings.commands import Context, commands
 from tests.builders.hosts import Host, HostPool
 from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
+from tests.tables import each_row
 
 NODE_FREE = "sys/devices/system/node/node{}/meminfo"
 ANY, NODE_0, NODE_1 = Spot(PAGE, None), Spot(PAGE, 0), Spot(PAGE, 1)
 TAKES_100 = [usage({ANY: 100})]
 
 
-def _found(root: Path, needs: LaunchNeeds | list[Usage], check: str) -> list[Finding]:
+def _found(root: Root, needs: LaunchNeeds | list[Usage], check: str) -> list[Finding]:
     """Return what a check says of a launch, or of one that takes these pages."""
     facts = facts_of(root, "hugetlb", "system")
     needs = launch(needs) if isinstance(needs, list) else needs
@@ -38,16 +40,16 @@ def _found(root: Path, needs: LaunchNeeds | list[Usage], check: str) -> list[Fin
     return found
 
 
-def _status(root: Path, usages: list[Usage], check: str) -> list[Status]:
+def _status(root: Root, usages: list[Usage], check: str) -> list[Status]:
     return [finding.status for finding in _found(root, usages, check)]
 
 
-def _after_reboot(root: Path, usages: list[Usage]) -> Finding:
+def _after_reboot(root: Root, usages: list[Usage]) -> Finding:
     (found,) = _found(root, usages, "after-reboot")
     return found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pool", "expected"),
     [
         (HostPool(total=100), Status.PASS),
@@ -60,43 +62,41 @@ def _after_reboot(root: Path, usages: list[Usage]) -> Finding:
         (HostPool(total=0, overcommit=100), Status.PASS),
     ],
 )
-def test_what_counts_is_what_a_new_mapping_can_have(
-    tmp_path: Path, pool: HostPool, expected: Status
-) -> None:
-    root = Host(pools={PAGE: pool}, memory_bytes=64 * GIB).write(tmp_path)
+def test_what_counts_is_what_a_new_mapping_can_have(pool: HostPool, expected: Status) -> None:
+    root = Host(pools={PAGE: pool}, memory_bytes=64 * GIB).root()
     assert _status(root, [usage({ANY: 60}), usage({ANY: 40})], "shortage") == [expected]
 
 
-def test_a_pool_that_does_not_exist_never_passes(tmp_path: Path) -> None:
+def test_a_pool_that_does_not_exist_never_passes() -> None:
     """The documented helper takes a missing pool for "planning only" and exits 0."""
-    root = Host(pools={PAGE: HostPool(total=500)}).write(tmp_path)
+    root = Host(pools={PAGE: HostPool(total=500)}).root()
     usages = [usage({Spot(GIB, None): 1})]
     assert _status(root, usages, "shortage") == [Status.FAIL]
     assert _status(root, usages, "page-size") == [Status.FAIL]
 
 
-def test_a_host_that_shows_nothing_is_unknown(tmp_path: Path) -> None:
+def test_a_host_that_shows_nothing_is_unknown() -> None:
     usages = [usage({ANY: 1})]
-    assert _status(tmp_path, usages, "shortage") == [Status.UNKNOWN]
-    assert _status(tmp_path, usages, "page-size") == [Status.UNKNOWN]
+    assert _status(Root("/no such folder"), usages, "shortage") == [Status.UNKNOWN]
+    assert _status(Root("/no such folder"), usages, "page-size") == [Status.UNKNOWN]
 
 
-def test_the_remedy_keeps_the_pages_of_others_and_makes_the_check_pass(tmp_path: Path) -> None:
-    before = Host(pools={PAGE: HostPool(total=100, free=30)}).write(tmp_path / "before")
+def test_the_remedy_keeps_the_pages_of_others_and_makes_the_check_pass() -> None:
+    before = Host(pools={PAGE: HostPool(total=100, free=30)}).root()
     usages = [usage({ANY: 50})]
     found = _found(before, usages, "shortage")[0]
     # 70 pages are held by others, and 50 are needed.
     assert found.settings == (Setting(Kind.SYSCTL, "vm.nr_hugepages", "120", "100"),)
-    after = Host(pools={PAGE: HostPool(total=120, free=50)}).write(tmp_path / "after")
+    after = Host(pools={PAGE: HostPool(total=120, free=50)}).root()
     assert _status(after, usages, "shortage") == [Status.PASS]
 
 
-@pytest.mark.parametrize("free", ["Node 1 MemFree: 8192 kB", "Node 1 MemFree: 8191 kB", ""])
-def test_a_short_node_fails_although_the_sum_suffices(tmp_path: Path, free: str) -> None:
+@each_row("free", ["Node 1 MemFree: 8192 kB", "Node 1 MemFree: 8191 kB", ""])
+def test_a_short_node_fails_although_the_sum_suffices(free: str) -> None:
     """What apply refuses is no command either: a sentence says why, and who knows what fits."""
     pool = HostPool(nodes={0: (36, 36), 1: (24, 24)})
     files = {NODE_FREE.format(1): free}
-    root = Host(nodes=(0, 1), pools={PAGE: pool}, files=files).write(tmp_path)
+    root = Host(nodes=(0, 1), pools={PAGE: pool}, files=files).root()
     bound = [usage({NODE_0: 20, NODE_1: 28})]
     assert _status(root, bound, "shortage") == [Status.PASS]
     first, short = _found(root, bound, "node-shortage")
@@ -110,11 +110,11 @@ def test_a_short_node_fails_although_the_sum_suffices(tmp_path: Path, free: str)
         assert "cannot be reserved now (2 MiB pages on node 1" in short.advice
 
 
-def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
+def test_a_pool_needs_what_its_nodes_need_together() -> None:
     """The number of the pool is the one that is set, and it says what of it is taken at once."""
     pool = HostPool(nodes={0: (20, 20), 1: (20, 20)})
     files = {NODE_FREE.format(node): f"Node {node} MemFree: 1048576 kB" for node in (0, 1)}
-    root = Host(nodes=(0, 1), pools={PAGE: pool}, files=files).write(tmp_path)
+    root = Host(nodes=(0, 1), pools={PAGE: pool}, files=files).root()
     usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
     found = _found(root, usages, "shortage")[0]
     assert found.need == "56 pages (112.00 MiB, at most 96.00 MiB in use)"
@@ -124,41 +124,37 @@ def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
     assert [one.need for one in _found(root, usages, "cgroup-limit")] == ["96.00 MiB"]
 
 
-def test_pages_from_overcommit_come_to_lie_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_pages_from_overcommit_come_to_lie_where_they_are_asked_for() -> None:
     """56 are enough wherever they lie; 48, which are in use at most, may do; 47 cannot."""
     usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
     unsure = Status.UNKNOWN
     for pages, status in ((56, Status.PASS), (55, unsure), (48, unsure), (47, Status.FAIL)):
         pool = HostPool(nodes={0: (0, 0), 1: (0, 0)}, overcommit=pages)
-        root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path / str(pages))
+        root = Host(nodes=(0, 1), pools={PAGE: pool}).root()
         assert _status(root, usages, "shortage") == [status], pages
 
 
-def test_an_arena_that_may_fall_back_is_a_warning(tmp_path: Path) -> None:
-    root = Host(pools={PAGE: HostPool(total=50)}).write(tmp_path)
+def test_an_arena_that_may_fall_back_is_a_warning() -> None:
+    root = Host(pools={PAGE: HostPool(total=50)}).root()
     with_arena = Usage("rank", {ANY: 60}, {ANY: 20}, True, {})
     assert _status(root, [with_arena], "shortage") == [Status.WARN]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limit", "expected"),
     [("max", Status.PASS), (str(100 * PAGE), Status.PASS), ("0", Status.FAIL)],
 )
-def test_the_cgroup_may_forbid_what_the_pool_has(
-    tmp_path: Path, limit: str, expected: Status
-) -> None:
+def test_the_cgroup_may_forbid_what_the_pool_has(limit: str, expected: Status) -> None:
     """Kubernetes sets the limit to 0 where a Pod asks for no hugepages."""
     cgroup = {"hugetlb.2MB.max": limit, "hugetlb.2MB.current": "0"}
-    root = Host(pools={PAGE: HostPool(total=1000)}, cgroup=cgroup).write(tmp_path)
+    root = Host(pools={PAGE: HostPool(total=1000)}, cgroup=cgroup).root()
     assert _status(root, TAKES_100, "shortage") == [Status.PASS]
     assert _status(root, TAKES_100, "cgroup-limit") == [expected]
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(199, Status.FAIL), (200, Status.PASS)])
-def test_a_manifest_must_ask_for_its_huge_pages(
-    tmp_path: Path, asked: int, expected: Status
-) -> None:
-    root = Host(pools={PAGE: HostPool(total=1000)}).write(tmp_path)
+@each_row(("asked", "expected"), [(199, Status.FAIL), (200, Status.PASS)])
+def test_a_manifest_must_ask_for_its_huge_pages(asked: int, expected: Status) -> None:
+    root = Host(pools={PAGE: HostPool(total=1000)}).root()
     limits = ContainerLimits("pod.yaml:7", "kubernetes", hugepages_bytes={PAGE: asked * PAGE})
     ranks = [
         ProcessNeeds(f"rank {rank}", "sglang", {}, hugetlb_bytes=100 * PAGE, container=limits)
@@ -169,7 +165,7 @@ def test_a_manifest_must_ask_for_its_huge_pages(
     assert [finding.status for finding in found] == [Status.PASS, expected]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("blocks", "memory_bytes", "expected"),
     [
         ("0 0 0 0 0 0 0 0 0 100 0", 4 * GIB, Status.PASS),
@@ -180,14 +176,14 @@ def test_a_manifest_must_ask_for_its_huge_pages(
     ],
 )
 def test_a_reservation_needs_memory_in_one_piece(
-    tmp_path: Path, blocks: str, memory_bytes: int, expected: Status
+    blocks: str, memory_bytes: int, expected: Status
 ) -> None:
     files = {"proc/buddyinfo": f"Node 0, zone   Normal   {blocks}"}
-    root = Host({PAGE: HostPool()}, memory_bytes=memory_bytes, files=files).write(tmp_path)
+    root = Host({PAGE: HostPool()}, memory_bytes=memory_bytes, files=files).root()
     assert _status(root, TAKES_100, "reservation") == [expected]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "expected", "have"),
     [
         ({}, Status.WARN, "none set at boot"),
@@ -232,9 +228,9 @@ def test_a_reservation_needs_memory_in_one_piece(
     ],
 )
 def test_who_sets_the_pool_after_a_reboot(
-    tmp_path: Path, files: dict[str, str], expected: Status, have: str
+    files: dict[str, str], expected: Status, have: str
 ) -> None:
-    root = Host({PAGE: HostPool(total=100)}, files=files).write(tmp_path)
+    root = Host({PAGE: HostPool(total=100)}, files=files).root()
     found = _after_reboot(root, TAKES_100)
     assert found.status is expected
     assert have in found.have
@@ -282,43 +278,42 @@ def test_the_line_that_is_printed_has_the_last_word(
             (root / name).symlink_to(NOWHERE)
         else:
             (root / name).write_text(text)
-    found = _after_reboot(root, TAKES_100)
+    host = Root(str(root))
+    found = _after_reboot(host, TAKES_100)
     assert found.status is Status.WARN
     printed = commands(found.settings, Context(root=True))
     for line in printed:
         below = re.sub(r"(?<= )/(etc|usr|run)/", rf"{root}/\1/", line)
         subprocess.run(["bash", "-c", below], check=True, capture_output=True)
-    assert _after_reboot(root, TAKES_100).status is Status.PASS, printed
+    assert _after_reboot(host, TAKES_100).status is Status.PASS, printed
     for name, kept in then.items():
         assert kept in (root / name).read_text()
 
 
-@pytest.mark.parametrize("source", ["usr/lib/tuned/x/tuned.conf", "etc/systemd/system/a.service"])
-def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(
-    tmp_path: Path, source: str
-) -> None:
+@each_row("source", ["usr/lib/tuned/x/tuned.conf", "etc/systemd/system/a.service"])
+def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(source: str) -> None:
     files = {"etc/tuned/active_profile": "x", source: "ExecStart=sysctl vm.nr_hugepages=7"}
     if source.endswith(".conf"):
         files[source] = "[sysctl]\nvm.nr_hugepages = 7"
-    root = Host({PAGE: HostPool(total=100)}, files=files).write(tmp_path)
+    root = Host({PAGE: HostPool(total=100)}, files=files).root()
     found = _after_reboot(root, TAKES_100)
     assert found.status is Status.WARN
     assert not found.settings
     assert found.advice == f"set 100 pages where it is last set at boot: /{source}"
 
 
-def test_a_node_that_boots_with_too_few_is_what_is_short(tmp_path: Path) -> None:
+def test_a_node_that_boots_with_too_few_is_what_is_short() -> None:
     """The sum is enough: have and need are those of the node, not 200 pages where 160 do."""
     pool = HostPool(total=200, nodes={0: (100, 100), 1: (100, 100)})
     files = {"etc/sysctl.d/90-x.conf": "vm.nr_hugepages = 200"}
-    root = Host({PAGE: pool}, nodes=(0, 1), files=files).write(tmp_path)
+    root = Host({PAGE: pool}, nodes=(0, 1), files=files).root()
     found = _after_reboot(root, [usage({NODE_0: 160})])
     assert found.status is Status.WARN
     assert (found.have, found.need) == ("100 pages on node 0 at boot", "160 pages on node 0")
 
 
-def test_without_a_launch_or_its_sizes_nothing_passes(tmp_path: Path) -> None:
-    facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).write(tmp_path), "hugetlb")
+def test_without_a_launch_or_its_sizes_nothing_passes() -> None:
+    facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).root(), "hugetlb")
     unsized = launch()._replace(usages=Unknown("$SIZE is not set"))
     assert {finding.status for finding in findings(CHECKS, facts, None)} == {Status.SKIP}
     unknown = findings(CHECKS, facts, unsized)

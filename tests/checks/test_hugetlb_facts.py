@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -23,19 +23,17 @@ from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit, read_stock, stated_stock
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list, read_meminfo
-from tests.builders.hosts import GIB, MIB, Host, HostPool
-from tests.checks.limit_hosts import root_of
+from tests.builders.hosts import GIB, MIB, Host, HostPool, in_memory
 from tests.checks.recorded import recorded
 from tests.tables import each_row
 
 
-def read(path: Path) -> HugeTlb:
-    root = Root(str(path))
+def read(root: Root) -> HugeTlb:
     return read_hugetlb(root, read_meminfo(root))
 
 
-def pool_of(path: Path, size: int) -> Pool:
-    pool = read(path).pool(size)
+def pool_of(root: Root, size: int) -> Pool:
+    pool = read(root).pool(size)
     assert not isinstance(pool, Unknown)
     return pool
 
@@ -48,18 +46,18 @@ def test_an_unknown_fact_is_neither_true_nor_false() -> None:
         unknown < Unknown("other")  # type: ignore[operator]  # noqa: B015
 
 
-def test_a_pool_with_all_its_counters(tmp_path: Path) -> None:
+def test_a_pool_with_all_its_counters() -> None:
     pool = HostPool(nodes={0: (70, 40), 3: (30, 20)}, reserved=5, surplus=10, overcommit=25)
-    Host({2 * MIB: pool, GIB: HostPool(total=4)}, nodes=(0, 3)).write(tmp_path)
-    found = pool_of(tmp_path, 2 * MIB)
+    root = Host({2 * MIB: pool, GIB: HostPool(total=4)}, nodes=(0, 3)).root()
+    found = pool_of(root, 2 * MIB)
     assert (found.total_pages, found.free_pages) == (100, 60)
     assert (found.reserved_pages, found.surplus_pages, found.overcommit_pages) == (5, 10, 25)
     assert {node: tuple(share) for node, share in found.nodes.items()} == {0: (70, 40), 3: (30, 20)}
     assert found.held_pages == 100 - 60 + 5
-    assert pool_of(tmp_path, GIB).free_pages == 4
+    assert pool_of(root, GIB).free_pages == 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pool", "memory", "available"),
     [
         (HostPool(total=100), 0, 100),
@@ -72,56 +70,51 @@ def test_a_pool_with_all_its_counters(tmp_path: Path) -> None:
         (HostPool(total=0, overcommit=60), 20 * MIB, 10),  # surplus pages need memory
     ],
 )
-def test_available_pages(pool: HostPool, memory: int, available: int, tmp_path: Path) -> None:
-    Host({2 * MIB: pool}).write(tmp_path)
-    assert pool_of(tmp_path, 2 * MIB).available_pages(memory) == available
+def test_available_pages(pool: HostPool, memory: int, available: int) -> None:
+    root = Host({2 * MIB: pool}).root()
+    assert pool_of(root, 2 * MIB).available_pages(memory) == available
 
 
-def test_gigantic_pages_are_never_made_on_demand(tmp_path: Path) -> None:
-    Host({GIB: HostPool(total=1, overcommit=9)}).write(tmp_path)
-    assert pool_of(tmp_path, GIB).available_pages(100 * GIB) == 1
+def test_gigantic_pages_are_never_made_on_demand() -> None:
+    root = Host({GIB: HostPool(total=1, overcommit=9)}).root()
+    assert pool_of(root, GIB).available_pages(100 * GIB) == 1
 
 
-def test_a_missing_size_is_no_pool_and_an_unreadable_one_unknown(tmp_path: Path) -> None:
-    Host({2 * MIB: HostPool(total=9)}).write(tmp_path)
-    missing = read(tmp_path).pool(GIB)
+def test_a_missing_size_is_no_pool_and_an_unreadable_one_unknown() -> None:
+    host = Host({2 * MIB: HostPool(total=9)})
+    missing = read(host.root()).pool(GIB)
     assert isinstance(missing, Unknown)
     assert missing.absent
-    (tmp_path / "sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages").write_text("x")
-    unreadable = read(tmp_path).pool(2 * MIB)
+    wrong = {"sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages": "x"}
+    unreadable = read(replace(host, files=wrong).root()).pool(2 * MIB)
     assert isinstance(unreadable, Unknown)
     assert not unreadable.absent
     assert "resv_hugepages: not a number" in unreadable.reason
 
 
-def test_meminfo_serves_the_default_size_where_sysfs_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text(
-        "MemTotal: 1024 kB\nHugePages_Total: 100\nHugePages_Free: 60\nHugePages_Rsvd: 10\n"
-        "HugePages_Surp: 0\nHugepagesize: 2048 kB\n"
-    )
-    assert pool_of(tmp_path, 2 * MIB).available_pages(0) == 50
-    other = read(tmp_path).pool(GIB)
+def test_meminfo_serves_the_default_size_where_sysfs_is_missing() -> None:
+    rows = "MemTotal: 1024 kB\nHugePages_Total: 100\nHugePages_Free: 60\nHugePages_Rsvd: 10\n"
+    rows += "HugePages_Surp: 0\nHugepagesize: 2048 kB\n"
+    root = in_memory({"/proc/meminfo": rows})
+    assert pool_of(root, 2 * MIB).available_pages(0) == 50
+    other = read(root).pool(GIB)
     assert isinstance(other, Unknown)
     assert not other.absent  # it may well be there
 
 
-def test_a_kernel_without_huge_pages(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
-    pool = read(tmp_path).pool(2 * MIB)
+def test_a_kernel_without_huge_pages() -> None:
+    pool = read(in_memory({"/proc/meminfo": "MemTotal: 1024 kB\n"})).pool(2 * MIB)
     assert isinstance(pool, Unknown)
     assert pool.absent
     assert "Hugepagesize" in pool.reason
 
 
-def test_reservations_bound_what_a_node_has(tmp_path: Path) -> None:
+def test_reservations_bound_what_a_node_has() -> None:
     """They may all come from one node, or only as many as the others cannot bear."""
     pool = HostPool(nodes={0: (100, 60), 1: (100, 20)}, reserved=30)
-    Host({2 * MIB: pool}, nodes=(0, 1)).write(tmp_path)
-    root = Root(str(tmp_path))
+    root = Host({2 * MIB: pool}, nodes=(0, 1)).root()
     spots = [Spot(2 * MIB, None), Spot(2 * MIB, 0), Spot(2 * MIB, 1), Spot(2 * MIB, 7)]
-    stock = read_stock(root, read(tmp_path), 0, spots)
+    stock = read_stock(root, read(root), 0, spots)
     assert [stock[spot] for spot in spots] == [
         Stock(50, 50),
         Stock(30, 50),
@@ -136,7 +129,7 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
     assert [stock[Spot(2 * MIB, node)].least_pages for node in (0, 1, 4)] == [4, 4, 3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memberships", "files", "limit"),
     [
         (
@@ -166,16 +159,14 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
         ),
     ],
 )
-def test_cgroup_limits(
-    memberships: str, files: dict[str, str], limit: HugeTlbLimit | None, tmp_path: Path
-) -> None:
-    Host(cgroup=files, files={"proc/self/cgroup": memberships}).write(tmp_path)
-    assert hugetlb_limit(Root(str(tmp_path)), 2 * MIB) == limit
+def test_cgroup_limits(memberships: str, files: dict[str, str], limit: HugeTlbLimit | None) -> None:
+    root = Host(cgroup=files, files={"proc/self/cgroup": memberships}).root()
+    assert hugetlb_limit(root, 2 * MIB) == limit
 
 
-def test_an_unreadable_cgroup_limit_is_unknown(tmp_path: Path) -> None:
-    Host(cgroup={"hugetlb.2MB.max": "lots"}).write(tmp_path)
-    assert isinstance(hugetlb_limit(Root(str(tmp_path)), 2 * MIB), Unknown)
+def test_an_unreadable_cgroup_limit_is_unknown() -> None:
+    root = Host(cgroup={"hugetlb.2MB.max": "lots"}).root()
+    assert isinstance(hugetlb_limit(root, 2 * MIB), Unknown)
 
 
 @each_row(
@@ -192,33 +183,31 @@ def test_what_is_no_node_list(text: str) -> None:
         parse_node_list(text)
 
 
-def test_nics_and_gpus_and_their_nodes(tmp_path: Path) -> None:
-    Host(nodes=(0, 1), nics={"mlx5_0": 1, "mlx5_1": -1, "rxe0": None}, gpus=(1, 0)).write(tmp_path)
-    root = Root(str(tmp_path))
+def test_nics_and_gpus_and_their_nodes() -> None:
+    root = Host(nodes=(0, 1), nics={"mlx5_0": 1, "mlx5_1": -1, "rxe0": None}, gpus=(1, 0)).root()
     assert device_nodes(root) == {"mlx5_0": 1, "mlx5_1": None, "rxe0": None}
     assert gpu_nodes(root) == (1, 0)
-    nothing = Root(str(tmp_path / "none"))
+    nothing = in_memory({})
     assert (device_nodes(nothing), gpu_nodes(nothing)) == ({}, ())
 
 
 @pytest.mark.slow
 def test_recorded_host_with_pools_on_four_nodes() -> None:
-    path = recorded("40intel64-2g2n4c+pcilocality")
-    root = Root(str(path))
+    root = Root(str(recorded("40intel64-2g2n4c+pcilocality")))
     assert numa_nodes(root) == (0, 1, 2, 3)
     assert memory_nodes(root) == (0, 1, 2, 3)
-    pool = pool_of(path, 2 * MIB)
+    pool = pool_of(root, 2 * MIB)
     assert sorted(pool.nodes) == [0, 1, 2, 3]
     assert pool.total_pages == sum(share.total_pages for share in pool.nodes.values())
     assert device_nodes(root) == {"qib0": 2}
 
 
 def test_recorded_host_without_numa() -> None:
-    path = recorded("2i386-2t-hugepagesizecount")
-    assert numa_nodes(Root(str(path))) == ()
+    root = Root(str(recorded("2i386-2t-hugepagesizecount")))
+    assert numa_nodes(root) == ()
     # Two pools, one of pages of 16 GiB; every page in use.
     for size in (2 * MIB, 16 * GIB):
-        pool = pool_of(path, size)
+        pool = pool_of(root, size)
         assert (pool.total_pages, pool.free_pages, pool.available_pages(0)) == (1, 0, 0)
 
 
@@ -254,7 +243,7 @@ BLS = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("default", "env", "word"),
     [
         ("0", "", FIRST),
@@ -269,19 +258,16 @@ BLS = (
         ("7", "", None),
     ],
 )
-def test_the_entry_that_grub_takes(
-    tmp_path: Path, default: str, env: str, word: str | None
-) -> None:
-    root = root_of(
-        tmp_path,
+def test_the_entry_that_grub_takes(default: str, env: str, word: str | None) -> None:
+    root = in_memory(
         {"/boot/grub/grub.cfg": CFG.replace("DEFAULT", default), "/boot/grub/grubenv": env},
     )
     found = read_next_words(root)
     assert (None if isinstance(found, Unknown) else found[-1]) == word
 
 
-@pytest.mark.parametrize(("saved", "release"), [("", "6.10.2"), ("a-6.9.11", "6.9.11")])
-def test_entries_of_files_of_their_own(tmp_path: Path, saved: str, release: str) -> None:
+@each_row(("saved", "release"), [("", "6.10.2"), ("a-6.9.11", "6.9.11")])
+def test_entries_of_files_of_their_own(saved: str, release: str) -> None:
     """The newest by its numbers, where none is saved."""
     env = f"saved_entry={saved}\n" if saved else ""
     files = {
@@ -291,8 +277,8 @@ def test_entries_of_files_of_their_own(tmp_path: Path, saved: str, release: str)
         "/boot/grub2/grub.cfg": 'set default="${saved_entry}"\nblscfg\n',
         "/boot/grub2/grubenv": f"{env}kernelopts=hugepages=4\n",
     }
-    assert isinstance(read_next_words(Root(str(tmp_path))), Unknown)  # no menu yet
-    found = read_next_words(root_of(tmp_path, files))
+    assert isinstance(read_next_words(in_memory({})), Unknown)  # no menu yet
+    found = read_next_words(in_memory(files))
     assert not isinstance(found, Unknown)
     assert found[-2:] == (f"entry={release}", "hugepages=4")
 
@@ -304,22 +290,21 @@ HOST = {
 }
 
 
-def test_pages_are_those_of_the_next_command_line(tmp_path: Path) -> None:
+def test_pages_are_those_of_the_next_command_line() -> None:
     """hugetlb.after-reboot counts them, and the sysctl that acts after it."""
-    root = root_of(tmp_path, HOST)
 
-    def pages() -> int | None:
+    def pages(**files: str) -> int | None:
+        root = in_memory({**HOST, **files})
         found = pages_after_boot(read_pool_writers(root, read_sysctl_files(root)), 2 << 20, 2 << 20)
         return found[0] if found else None
 
     assert pages() == 512
-    root_of(tmp_path, {"/etc/sysctl.d/10-a.conf": "vm.nr_hugepages=7\n"})
-    root_of(tmp_path, {"/usr/lib/sysctl.d/95-b.conf": "vm.nr_hugepages=9\n"})
-    assert pages() == 9
+    later = {"/usr/lib/sysctl.d/95-b.conf": "vm.nr_hugepages=9\n"}
+    assert pages(**{"/etc/sysctl.d/10-a.conf": "vm.nr_hugepages=7\n"}, **later) == 9
 
 
-@pytest.mark.parametrize(("run", "pages"), [("500", 16), ("7", 7), ("", 8)])
-def test_what_is_in_run_may_be_gone_after_the_boot(tmp_path: Path, run: str, pages: int) -> None:
+@each_row(("run", "pages"), [("500", 16), ("7", 7), ("", 8)])
+def test_what_is_in_run_may_be_gone_after_the_boot(run: str, pages: int) -> None:
     """Or the boot writes it again: what gives fewer pages counts. A mask of /run is gone too."""
     files = {
         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "0\n",
@@ -330,7 +315,7 @@ def test_what_is_in_run_may_be_gone_after_the_boot(tmp_path: Path, run: str, pag
     }
     if not run:
         files["/run/sysctl.d/60-lab.conf"] = "vm.nr_hugepages = 400\n"
-    facts = read_hugetlb_facts(root_of(tmp_path, files), None)
+    facts = read_hugetlb_facts(in_memory(files), None)
     found = pages_after_boot(facts.boot_writers(2 << 20), 2 << 20, 2 << 20)
     assert found is not None
     assert found[0] == pages

@@ -136,7 +136,7 @@ def test_what_a_refused_ulimit_leads_to_is_not_worked_out(text: str, soft: int |
 SERVER = "python3 -m sglang.launch_server --tp"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "started", "doubted"),
     [
         (f"if ulimit -l 9; then {SERVER} 4; else {SERVER} 8; fi", "4 8", "4 8"),
@@ -224,7 +224,7 @@ def test_memory_and_threads_of_its_own_limits() -> None:
     assert [one.status for one in judged if one.subject.endswith(", user")] == [Status.FAIL]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         ("LimitMEMLOCK=infinity", ("memlock", None, None)),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from checks.base.finding import Kind, Setting, Status
 from checks.base.needs import ContainerLimits
 from checks.base.root import Root
@@ -81,7 +79,7 @@ def test_remapped_users_are_named_per_process() -> None:
 # -- memlock.runtime-limit -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("runtimes", "status"),
     [
         (NO_RUNTIMES, Status.SKIP),
@@ -101,7 +99,7 @@ def test_what_daemons_would_hand_on(runtimes: Any, status: Status) -> None:
     assert finding.status is status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("propagates", "status"),
     [(True, Status.SKIP), (False, Status.WARN), (None, Status.WARN), (UNREADABLE, Status.WARN)],
 )
@@ -159,7 +157,7 @@ def test_inside_a_container_the_runtime_is_not_judged() -> None:
 # -- memlock.inert-capability ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("container", "status"),
     [
         (docker(capabilities=("IPC_LOCK",), user="1000"), Status.WARN),
@@ -181,7 +179,7 @@ def test_an_added_capability_that_is_not_in_effect(
         assert finding.settings == (lift,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "status"),
     [
         (limits(bounding_capabilities=IPC_LOCK), Status.WARN),
@@ -237,7 +235,7 @@ def test_files_of_a_container_are_its_daemons() -> None:
     assert one("limits.nofile", needs, limits(runtimes=runtimes)).status is Status.WARN
 
 
-@pytest.mark.parametrize("program", ["sglang", "mooncake_client", "mooncake_master"])
+@each_row("program", ["sglang", "mooncake_client", "mooncake_master"])
 def test_with_a_handful_of_files_nothing_starts(program: str) -> None:
     for files, status in ((23, Status.FAIL), (24, Status.WARN), (64, Status.WARN)):
         host = limits(nofile=Limit(files, files))

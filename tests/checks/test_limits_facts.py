@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, Pinned, read_limits
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
-from tests.checks.limit_hosts import tree
+from tests.builders.hosts import in_memory
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -49,13 +48,13 @@ CALLS: dict[str, Any] = {
 }
 
 
-def read(root: Path) -> LimitFacts:
-    return read_limits(Root(str(root)), None)
+def read(root: Root) -> LimitFacts:
+    return read_limits(root, None)
 
 
-def test_a_whole_host(tmp_path: Path) -> None:
+def test_a_whole_host() -> None:
     """Each fact at its place."""
-    facts = read(tree(tmp_path / "host", PROC, CALLS))
+    facts = read(in_memory(PROC, calls=CALLS))
     assert facts.memlock == Limit(8 * MIB, None)
     assert facts.nofile == Limit(1024, 1048576)
     assert facts.nproc == Limit(96365, None)
@@ -69,13 +68,13 @@ def test_a_whole_host(tmp_path: Path) -> None:
     assert facts.runtimes.units == (UnitLimit("containerd", daemon, None, ""),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     ["", "garbage\n\0\n", "/", "Uid:\nCapEff: zz\nMax locked memory", f"CapEff: {'f' * 5000}"],
 )
-def test_unreadable_is_unknown_and_nothing_raises(tmp_path: Path, content: str) -> None:
+def test_unreadable_is_unknown_and_nothing_raises(content: str) -> None:
     """Empty, damaged, cut off, or a folder where a file should be."""
-    host = tree(tmp_path / "host", dict.fromkeys(PROC, content))
+    host = in_memory(dict.fromkeys(PROC, content), calls={})
     facts = read(host)
     for fact in (
         facts.memlock,
@@ -94,7 +93,7 @@ def test_unreadable_is_unknown_and_nothing_raises(tmp_path: Path, content: str) 
     assert facts.pinned_complete is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uid_map", "namespace", "initial"),
     [
         ("0 0 4294967295", None, True),
@@ -106,22 +105,18 @@ def test_unreadable_is_unknown_and_nothing_raises(tmp_path: Path, content: str) 
         ("0 100000 65536", "user:[4026531837]", True),
     ],
 )
-def test_the_initial_user_namespace(
-    tmp_path: Path, uid_map: str, namespace: str | None, initial: bool
-) -> None:
+def test_the_initial_user_namespace(uid_map: str, namespace: str | None, initial: bool) -> None:
     """The namespace's own number where it could be asked for, its map else."""
     calls = {} if namespace is None else {"limits.identity": {"user_namespace": namespace}}
-    host = tree(tmp_path / "host", {**PROC, "/proc/self/uid_map": uid_map}, calls)
+    host = in_memory({**PROC, "/proc/self/uid_map": uid_map}, calls=calls)
     assert read(host).initial_user_namespace is initial
 
 
-@pytest.mark.parametrize(
-    "answer", [[], 3, "text", {"pinned": 1, "daemons": 2}, {"pinned": [1, {}]}]
-)
-def test_odd_answers_of_calls_raise_nothing(tmp_path: Path, answer: Any) -> None:
+@each_row("answer", [[], 3, "text", {"pinned": 1, "daemons": 2}, {"pinned": [1, {}]}])
+def test_odd_answers_of_calls_raise_nothing(answer: Any) -> None:
     """A capture may hold anything."""
     calls = {"limits.identity": answer, "limits.processes": answer}
-    facts = read(tree(tmp_path / "host", PROC, calls))
+    facts = read(in_memory(PROC, calls=calls))
     assert isinstance(facts.pinned, Unknown) or facts.pinned == ()
     assert facts.runtimes.units == ()
 
@@ -149,7 +144,7 @@ UNIT = "/lib/systemd/system/containerd.service"
 DROP_IN = "/etc/systemd/system/containerd.service.d/10-memlock.conf"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "configured", "source"),
     [
         ({UNIT: "[Service]\nLimitMEMLOCK=8M\n"}, Limit(8 * MIB, 8 * MIB), UNIT),
@@ -176,23 +171,21 @@ DROP_IN = "/etc/systemd/system/containerd.service.d/10-memlock.conf"
         ),
     ],
 )
-def test_systemd_units(
-    tmp_path: Path, files: dict[str, str], configured: Limit | None, source: str
-) -> None:
+def test_systemd_units(files: dict[str, str], configured: Limit | None, source: str) -> None:
     """A unit, its override in /etc, its drop-ins: the last setting wins."""
-    runtimes = read(tree(tmp_path / "host", files)).runtimes
+    runtimes = read(in_memory(files, calls={})).runtimes
     assert runtimes.unit("containerd") == UnitLimit("containerd", None, configured, source)
 
 
-def test_a_unit_that_says_nonsense_is_unknown(tmp_path: Path) -> None:
+def test_a_unit_that_says_nonsense_is_unknown() -> None:
     """With the file's name."""
-    unit = read(tree(tmp_path / "host", {UNIT: "LimitMEMLOCK=lots"})).runtimes.unit("containerd")
+    unit = read(in_memory({UNIT: "LimitMEMLOCK=lots"}, calls={})).runtimes.unit("containerd")
     assert unit is not None
     assert isinstance(unit.configured, Unknown)
     assert UNIT in unit.configured.reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "default", "remap"),
     [
         ("{}", None, ""),
@@ -206,29 +199,27 @@ def test_a_unit_that_says_nonsense_is_unknown(tmp_path: Path) -> None:
         ('{"default-ulimits": {"nofile": {"Hard": 1024}}}', None, ""),
     ],
 )
-def test_docker_configuration(
-    tmp_path: Path, content: str, default: Limit | None, remap: str
-) -> None:
+def test_docker_configuration(content: str, default: Limit | None, remap: str) -> None:
     """daemon.json as dockerd reads it."""
-    runtimes = read(tree(tmp_path / "host", {"/etc/docker/daemon.json": content})).runtimes
+    runtimes = read(in_memory({"/etc/docker/daemon.json": content}, calls={})).runtimes
     assert (runtimes.docker_default, runtimes.userns_remap) == (default, remap)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{", '{"default-ulimits": {"memlock": 3}}', "/"])
-def test_a_damaged_docker_configuration_is_unknown(tmp_path: Path, content: str) -> None:
+@each_row("content", ["", "[1]", "{", '{"default-ulimits": {"memlock": 3}}', "/"])
+def test_a_damaged_docker_configuration_is_unknown(content: str) -> None:
     """Never a default that nobody read."""
-    runtimes = read(tree(tmp_path / "host", {"/etc/docker/daemon.json": content})).runtimes
+    runtimes = read(in_memory({"/etc/docker/daemon.json": content}, calls={})).runtimes
     assert isinstance(runtimes.docker_default, Unknown)
 
 
-def test_login_limits_in_their_order(tmp_path: Path) -> None:
+def test_login_limits_in_their_order() -> None:
     """limits.conf, then limits.d; comments and what is no limit are passed over."""
     files = {
         "/etc/security/limits.conf": "* soft memlock 64 # KiB\n* soft nofile 5\n@gpu - memlock",
         "/etc/security/limits.d/90-rdma.conf": "@gpu - memlock unlimited\n",
         "/etc/security/limits.d/readme": "* - memlock 1\n",
     }
-    pam = read(tree(tmp_path / "host", files)).runtimes.pam
+    pam = read(in_memory(files, calls={})).runtimes.pam
     assert pam == (
         PamLimit("*", "soft", 65536, "/etc/security/limits.conf"),
         PamLimit("*", "soft", 5, "/etc/security/limits.conf", "nofile"),
@@ -236,7 +227,7 @@ def test_login_limits_in_their_order(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "propagates"),
     [
         ("ClusterName=x\n", True),
@@ -247,16 +238,16 @@ def test_login_limits_in_their_order(tmp_path: Path) -> None:
         ("#PropagateResourceLimits=NONE\n", True),
     ],
 )
-def test_slurm_propagation(tmp_path: Path, content: str, propagates: bool) -> None:
+def test_slurm_propagation(content: str, propagates: bool) -> None:
     """slurm.conf: all limits are the submitting shell's, unless excepted."""
-    host = tree(tmp_path / "host", {"/etc/slurm/slurm.conf": content})
+    host = in_memory({"/etc/slurm/slurm.conf": content}, calls={})
     assert read(host).runtimes.slurm_propagates is propagates
 
 
-def test_no_slurm_is_none(tmp_path: Path) -> None:
+def test_no_slurm_is_none() -> None:
     """And an unreadable one unknown."""
-    assert read(tree(tmp_path / "a", {})).runtimes.slurm_propagates is None
-    blocked = tree(tmp_path / "b", {"/etc/slurm/slurm.conf": "/"})
+    assert read(in_memory({}, calls={})).runtimes.slurm_propagates is None
+    blocked = in_memory({"/etc/slurm/slurm.conf": "/"}, calls={})
     assert isinstance(read(blocked).runtimes.slurm_propagates, Unknown)
 
 
@@ -304,7 +295,7 @@ def seen(*before: str, **environment: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_this_process_is_seen_as_getrlimit_tells(tmp_path: Path) -> None:
+def test_this_process_is_seen_as_getrlimit_tells() -> None:
     """/proc/self/limits and getrlimit(2) agree, whatever this shell has."""
     answer = seen()
     assert answer["memlock"] == answer["told"]
@@ -372,16 +363,14 @@ def test_pinned_memory_of_a_live_process_is_found() -> None:
         process.communicate("")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "known_limit"),
     [("root", True), ("llm", False), ("nobody", False), ("1000", False), ("", False)],
 )
-def test_a_login_is_unknown_where_a_row_may_change_its_limit(
-    tmp_path: Path, user: str, known_limit: bool
-) -> None:
+def test_a_login_is_unknown_where_a_row_may_change_its_limit(user: str, known_limit: bool) -> None:
     """The row of ``*`` is not root's; a row with the limit that is there changes nothing."""
     files = {"/etc/security/limits.conf": "* - nofile 5\nother - memlock 1\n@gpu - nproc 7\n"}
-    runtimes = read(tree(tmp_path / "host", files)).runtimes
+    runtimes = read(in_memory(files, calls={})).runtimes
     found = runtimes.of_login("nofile", user, Limit(9, 9))
     assert found == Limit(9, 9) if known_limit else isinstance(found, Unknown)
     assert runtimes.of_login("nofile", user, Limit(5, 5)) == Limit(5, 5)

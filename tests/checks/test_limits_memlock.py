@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,7 +95,7 @@ def test_gpu_memory_counts_through_peermem_and_not_as_dma_buf() -> None:
     assert "nvidia_peermem" in peermem.formula
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "counts"),
     [("1", True), ("ON", True), ("nonsense", True), ("", True), (" Off ", False), ("No", False)],
 )
@@ -175,7 +174,7 @@ def test_the_soft_limit_counts_and_not_the_hard_one() -> None:
     assert finding.have == "8.00 MiB soft, unlimited hard (this shell)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("nics", "memlock", "status"),
     [
         (0, 8 * MIB, Status.SKIP),
@@ -353,7 +352,7 @@ def test_more_memory_or_nics_never_improve(size: int, more: int, limit: int, nic
 # -- io_uring --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memlock", "other", "status"),
     [
         (None, {}, Status.PASS),
@@ -370,7 +369,7 @@ def test_rings_pin_the_offload_buffer(memlock: Any, other: dict[str, Any], statu
     assert (finding.status, finding.need) == (status, "1.25 GiB per I/O thread")
 
 
-@pytest.mark.parametrize(("memlock", "status"), [(8 * MIB, Status.UNKNOWN), (None, Status.PASS)])
+@each_row(("memlock", "status"), [(8 * MIB, Status.UNKNOWN), (None, Status.PASS)])
 def test_what_another_transport_pins_is_unknown_unless_nothing_limits_it(
     memlock: int | None, status: Status
 ) -> None:

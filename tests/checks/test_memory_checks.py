@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +16,9 @@ from checks.memory.facts import MemoryFacts, MemoryHeadroom
 from checks.memory.judge import CHECKS
 from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
-from tests.builders.hosts import Host
+from tests.builders.hosts import Host, in_memory
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
+from tests.tables import each_row
 
 
 def _facts(**changed: object) -> Facts:
@@ -56,7 +55,7 @@ def _one(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Status:
     return finding.status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ranks", "each", "expected"),
     [
         (8, 11 * GIB, Status.PASS),  # 88 GiB of 100
@@ -70,7 +69,7 @@ def test_all_ranks_together_must_fit(ranks: int, each: int, expected: Status) ->
     assert _one(_facts(), _ranks(ranks, each), "memory.host") is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left", "expected"),
     [
         (79 * GIB, Status.FAIL),
@@ -100,7 +99,7 @@ def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> No
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headroom", "expected"),
     [
         (None, ["pass", "warn"]),
@@ -138,10 +137,10 @@ def test_memory_high_throttles_and_kills_nobody() -> None:
         assert found.consequence is (None if kills else Consequence.DEGRADED)
 
 
-def test_memory_high_is_no_limit_that_kills(tmp_path: Path) -> None:
+def test_memory_high_is_no_limit_that_kills() -> None:
     used = {"memory.current": "0", "memory.stat": "active_file 0\ninactive_file 0"}
-    Host(cgroup={"memory.high": str(GIB), "memory.max": "max", **used}).write(tmp_path)
-    memory = facts_of(tmp_path, "memory").memory
+    host = Host(cgroup={"memory.high": str(GIB), "memory.max": "max", **used})
+    memory = facts_of(host.root(), "memory").memory
     assert memory.headroom == MemoryHeadroom(GIB, "/sys/fs/cgroup/memory.high")
     assert memory.killing_headroom is None
 
@@ -163,7 +162,7 @@ def test_a_manifest_that_limits_memory_below_what_it_starts_fails() -> None:
     assert [finding.status for finding in found] == [Status.PASS, Status.FAIL]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "available", "need", "ranks", "expected"),
     [
         (64 * MIB, 64 * MIB, 0, 2, Status.WARN),  # a container's default
@@ -180,7 +179,7 @@ def test_shm(size: int, available: int, need: int, ranks: int, expected: Status)
     assert _one(facts, needs, "shm.space") is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("container", "expected"),
     [
         (ContainerLimits("run.sh:1", "docker"), Status.WARN),
@@ -195,12 +194,12 @@ def test_shm_is_the_containers_where_the_launch_is_one(
     assert _one(_facts(), _ranks(2, 0, container=container), "shm.space") is expected
 
 
-@pytest.mark.parametrize(("count", "expected"), [(65530, Status.WARN), (262144, Status.PASS)])
+@each_row(("count", "expected"), [(65530, Status.WARN), (262144, Status.PASS)])
 def test_max_map_count(count: int, expected: Status) -> None:
     assert _one(_facts(max_map_count=count), None, "memory.max-map-count") is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "each", "expected"),
     [
         (0, 70 * GIB, Status.PASS),
@@ -213,40 +212,34 @@ def test_overcommit(policy: int, each: int, expected: Status) -> None:
     assert _one(_facts(overcommit=policy), _ranks(2, each), "memory.overcommit") is expected
 
 
-def test_unknown_sizes_and_unreadable_memory_never_pass(tmp_path: Path) -> None:
+def test_unknown_sizes_and_unreadable_memory_never_pass() -> None:
     unsized = _ranks(1, Unknown("$SIZE is not set"))
     for id_ in ("memory.host", "memory.cgroup"):
         assert _one(_facts(), unsized, id_) is Status.UNKNOWN
         assert _one(_facts(), None, id_) is Status.SKIP
-    nothing = facts_of(tmp_path, "memory")
+    nothing = facts_of("/no such folder", "memory")
     needs = _ranks(2, GIB)
     for id_ in ("memory.host", "shm.space", "memory.max-map-count", "memory.overcommit"):
         assert _one(nothing, needs, id_) is Status.UNKNOWN
 
 
-def test_facts_from_files_and_calls(tmp_path: Path) -> None:
+def test_facts_from_files_and_calls() -> None:
     answer = {"size_bytes": 64 * MIB, "available_bytes": 60 * MIB}
     mounts = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting"
     files = {"calls.json": json.dumps({"memory.space /dev/shm": answer})}
     files["proc/self/mountinfo"] = mounts
-    root = Host(memory_bytes=64 * GIB, files=files).write(tmp_path)
+    root = Host(memory_bytes=64 * GIB, files=files).root()
     memory = facts_of(root, "memory").memory
     assert (memory.shm_size_bytes, memory.shm_available_bytes) == (64 * MIB, 60 * MIB)
     assert memory.hugetlb_charged is True
     assert memory.value("MemTotal") == 64 * GIB
 
 
-@pytest.mark.parametrize(
-    ("seen", "read_only"), [({"read_only": True}, True), ({"full_of_files": True}, False)]
-)
-def test_a_shm_in_which_nothing_can_be_made(
-    tmp_path: Path, seen: dict[str, bool], read_only: bool
-) -> None:
+@each_row(("seen", "read_only"), [({"read_only": True}, True), ({"full_of_files": True}, False)])
+def test_a_shm_in_which_nothing_can_be_made(seen: dict[str, bool], read_only: bool) -> None:
     """However much room it shows; whoever puts nothing there is not asked."""
     answer = {"size_bytes": GIB, "available_bytes": GIB, **seen}
-    (tmp_path / "calls.json").write_text(json.dumps({"memory.space /dev/shm": answer}))
-    (tmp_path / "proc").mkdir()
-    facts = facts_of(tmp_path, "memory")
+    facts = facts_of(in_memory({}, calls={"memory.space /dev/shm": answer}), "memory")
     (found,) = _found(facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
     assert found.status is Status.FAIL
     assert [setting.words[-1] for setting in found.settings] == ["/dev/shm"] * read_only

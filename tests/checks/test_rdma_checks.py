@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
@@ -20,7 +17,6 @@ from checks.rdma import (
     gid_checks,
     reach_checks,
 )
-from checks.rdma.facts import read_rdma
 from checks.run.facts import Facts
 from checks.run.runner import judge
 from preflight.settings.commands import Context, commands
@@ -42,6 +38,7 @@ from tests.checks.rdma_hosts import (
     process,
     with_settings,
 )
+from tests.tables import each_row
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, fork)
@@ -60,16 +57,14 @@ ERDMA = FakeNic("erdma_0", driver="erdma", driver_id=19, node_type="4: RNIC")
 MODE = "/sys/module/erdma/parameters/compat_mode"
 
 
-def found(
-    check: str, host: FakeHost, folder: Path, needs: LaunchNeeds | None = None
-) -> list[Finding]:
-    return findings(ALL[check], check, host, folder, needs)
+def found(check: str, host: FakeHost | Root, needs: LaunchNeeds | None = None) -> list[Finding]:
+    return findings(ALL[check], check, host, needs)
 
 
 def statuses(
-    check: str, host: FakeHost, folder: Path, needs: LaunchNeeds | None = None
+    check: str, host: FakeHost | Root, needs: LaunchNeeds | None = None
 ) -> list[tuple[str, Status]]:
-    return [(one.subject, one.status) for one in found(check, host, folder, needs)]
+    return [(one.subject, one.status) for one in found(check, host, needs)]
 
 
 def asking(environment: Mapping[str, str] | None = None, *devices: str, **more: Any) -> LaunchNeeds:
@@ -88,47 +83,46 @@ def looking_up(devices: str, own: str) -> LaunchNeeds:
     return launch(member._replace(looked_up=RdmaUse(tuple(own.split(",")), "--own")))
 
 
-def every(host: FakeHost, folder: Path, needs: LaunchNeeds | None = None) -> list[Finding]:
+def every(host: FakeHost, needs: LaunchNeeds | None = None) -> list[Finding]:
     """Return what all checks say of a host that is read once."""
-    facts = Facts({"rdma": facts_of(host, folder, needs)})
+    facts = Facts({"rdma": facts_of(host, needs)})
     pairs = [pair for module in MODULES for pair in module.CHECKS.checks]
     seen = judge(facts, needs, pairs)
     assert {one.check for one in seen} == set(ALL), "silence would be a pass"
     return seen
 
 
-def test_every_check_says_that_it_was_not_asked(tmp_path: Path) -> None:
+def test_every_check_says_that_it_was_not_asked() -> None:
     """No launch, a launch without RDMA, a host without devices."""
     no_rdma = launch(process()._replace(rdma=None))
-    for number, needs in enumerate((None, no_rdma, asking())):
+    for needs in (None, no_rdma, asking()):
         for host in (FakeHost(()), FakeHost((RXE0, RXE1))):
-            for one in every(host, tmp_path / f"{number}{len(host.nics)}", needs):
+            for one in every(host, needs):
                 assert one.subject
                 assert one.text or one.status is PASS
                 if not host.nics and one.check != "rdma.no-device":
                     assert one.status in (SKIP, PASS)
 
 
-def test_two_soft_roce_devices_in_the_lab_are_healthy(tmp_path: Path) -> None:
+def test_two_soft_roce_devices_in_the_lab_are_healthy() -> None:
     """Nothing but what is true of them: they are on different subnets."""
-    seen = every(FakeHost((RXE0, RXE1)), tmp_path, asking())
+    seen = every(FakeHost((RXE0, RXE1)), asking())
     assert {(one.check, one.status) for one in seen if one.status not in (PASS, SKIP)} == {
         ("rdma.subnets", WARN)
     }
 
 
-def test_a_recording_without_calls_never_passes_what_only_a_machine_knows(tmp_path: Path) -> None:
+def test_a_recording_without_calls_never_passes_what_only_a_machine_knows() -> None:
     """Files alone (as hwloc's recordings are): whether a device opens was not seen."""
     names = ("device_node /dev/infiniband/uverbs0", "verbs rxe0", "kernel", "interfaces")
     calls = {f"rdma.{name}": NOT_RECORDED for name in names}
     elsewhere = ("rdma.cgroup-limit", "rdma.erdma-compat", "rdma.erdma-driver")
-    for one in every(FakeHost((RXE0,), calls=calls), tmp_path, asking()):
+    for one in every(FakeHost((RXE0,), calls=calls), asking()):
         if one.check not in (*elsewhere, "rdma.device-missing"):
             assert one.status in (UNKNOWN, SKIP), one.check
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
+@each_row(
     ("check", "host", "needs", "status"),
     [
         ("rdma.device-missing", FakeHost(), asking({}, "rxe0"), PASS),
@@ -188,10 +182,8 @@ def test_a_recording_without_calls_never_passes_what_only_a_machine_knows(tmp_pa
         ("rdma.gid", FakeHost((INFINIBAND,)), asking(), PASS),
     ],
 )
-def test_one_device(
-    tmp_path: Path, check: str, host: FakeHost, needs: LaunchNeeds | None, status: Status
-) -> None:
-    assert [one.status for one in found(check, host, tmp_path, needs)] == [status]
+def test_one_device(check: str, host: FakeHost, needs: LaunchNeeds | None, status: Status) -> None:
+    assert [one.status for one in found(check, host, needs)] == [status]
 
 
 LOST = [
@@ -202,21 +194,19 @@ LOST = [
 ]
 
 
-@pytest.mark.parametrize(("check", "bad"), LOST)
-def test_a_lost_device_is_a_warning_while_another_is_left(
-    tmp_path: Path, check: str, bad: FakeNic
-) -> None:
+@each_row(("check", "bad"), LOST)
+def test_a_lost_device_is_a_warning_while_another_is_left(check: str, bad: FakeNic) -> None:
     """The launch runs, on fewer NICs; which it is for a process that names that one alone."""
     host = FakeHost((bad, RXE1))
-    assert statuses(check, host, tmp_path / "all", asking()) == [("rxe0", WARN), ("rxe1", PASS)]
+    assert statuses(check, host, asking()) == [("rxe0", WARN), ("rxe1", PASS)]
     needs = launch(process(), process("rxe0", name="client"))
-    assert statuses(check, host, tmp_path / "named", needs)[0] == ("rxe0", FAIL)
+    assert statuses(check, host, needs)[0] == ("rxe0", FAIL)
     # Alone, one fault is one failure: the other checks say that they were not asked.
-    seen = every(FakeHost((bad,)), tmp_path / "alone", asking())
+    seen = every(FakeHost((bad,)), asking())
     assert {one.check for one in seen if one.status in (FAIL, WARN, UNKNOWN)} == {check}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "kind", "name"),
     [
         (FakeHost((SHUT,)), Kind.DEVICE, "/dev/infiniband/uverbs0"),
@@ -226,18 +216,18 @@ def test_a_lost_device_is_a_warning_while_another_is_left(
     ],
 )
 def test_what_opens_a_device_depends_on_what_closes_it(
-    tmp_path: Path, host: FakeHost, kind: Kind, name: str
+    host: FakeHost, kind: Kind, name: str
 ) -> None:
-    (finding,) = found("rdma.uverbs-permission", host, tmp_path, asking())
+    (finding,) = found("rdma.uverbs-permission", host, asking())
     (setting,) = finding.settings
     assert (setting.kind, setting.name) == (kind, name)
     assert setting.wanted == name or " ".join(map(str, setting.words)) == name
 
 
-def test_a_node_that_is_gone_is_made_again_on_the_machine_itself(tmp_path: Path) -> None:
+def test_a_node_that_is_gone_is_made_again_on_the_machine_itself() -> None:
     """chmod of what is not there mends nothing; a container is given the device by its runtime."""
     number = {"/sys/class/infiniband_verbs/uverbs0/dev": "231:192\n"}
-    (finding,) = found("rdma.uverbs-permission", FakeHost((GONE,), files=number), tmp_path)
+    (finding,) = found("rdma.uverbs-permission", FakeHost((GONE,), files=number))
     path = "/dev/infiniband/uverbs0"
     assert commands(finding.settings, Context(root=True)) == (f"mknod -m 666 {path} c 231 192",)
     (said,) = commands(finding.settings, Context("docker"))
@@ -245,21 +235,14 @@ def test_a_node_that_is_gone_is_made_again_on_the_machine_itself(tmp_path: Path)
     assert f"--device={path}" in said
 
 
-def of_folder(folder: Path, check: str) -> Finding:
-    facts = Facts({"rdma": read_rdma(Root(str(folder)), None)})
-    (finding,) = judge(facts, asking(), [one for one in ALL[check].checks if one[0].id == check])
-    return finding
-
-
-def test_a_device_without_a_uverbs_entry_wants_the_module(tmp_path: Path) -> None:
-    FakeHost((RXE0,)).write(tmp_path)
-    (tmp_path / "sys/class/infiniband_verbs/uverbs0/ibdev").unlink()
-    finding = of_folder(tmp_path, "rdma.uverbs-permission")
+def test_a_device_without_a_uverbs_entry_wants_the_module() -> None:
+    host = FakeHost((RXE0,)).root("/sys/class/infiniband_verbs/uverbs0/ibdev")
+    (finding,) = found("rdma.uverbs-permission", host, asking())
     assert finding.status is FAIL
     assert finding.settings == (Setting(Kind.MODULE, "ib_uverbs", ""),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("check", "nics", "environment"),
     [
         ("rdma.gid", (TRAP,), {}),
@@ -281,11 +264,11 @@ def test_a_device_without_a_uverbs_entry_wants_the_module(tmp_path: Path) -> Non
     ],
 )
 def test_the_settings_mend_what_they_are_given_for(
-    tmp_path: Path, check: str, nics: tuple[FakeNic, ...], environment: dict[str, str]
+    check: str, nics: tuple[FakeNic, ...], environment: dict[str, str]
 ) -> None:
     """Environment variables only: applied to the same launch, nothing is left to say."""
     host = FakeHost(nics)
-    before = found(check, host, tmp_path / "before", asking(environment))
+    before = found(check, host, asking(environment))
     bad = [one for one in before if one.status in (FAIL, WARN)]
     assert bad
     settings = [setting for one in bad for setting in one.settings]
@@ -293,18 +276,17 @@ def test_the_settings_mend_what_they_are_given_for(
     for setting in settings:
         assert setting.now == environment.get(setting.name, "")
     changed = with_settings(environment, settings)
-    after = found(check, host, tmp_path / "after", asking(changed))
+    after = found(check, host, asking(changed))
     assert {one.status for one in after} <= {PASS, SKIP}
 
 
-def test_named_devices_are_set_right_where_they_are_written(tmp_path: Path) -> None:
+def test_named_devices_are_set_right_where_they_are_written() -> None:
     def settings(written_as: str, **environment: str) -> tuple[Setting, ...]:
         origin = f"{written_as or '--disaggregation-ib-device.json'} at launch.sh:3"
         needs = launch(
             process("mlx5_0", environment=environment, origin=origin, written_as=written_as)
         )
-        folder = tmp_path / (written_as.strip("-") or "file")
-        (finding,) = found("rdma.device-missing", FakeHost((RXE0, RXE2)), folder, needs)
+        (finding,) = found("rdma.device-missing", FakeHost((RXE0, RXE2)), needs)
         return finding.settings
 
     (flag,) = settings("--disaggregation-ib-device")
@@ -318,7 +300,7 @@ def mtus(first: int, second: int) -> tuple[FakeNic, ...]:
     return replace(RXE0, mtu_bytes=first), replace(RXE1, mtu_bytes=second)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("check", "nics", "environment", "status"),
     [
         ("subnets", (RXE0,), {}, PASS),
@@ -336,52 +318,50 @@ def mtus(first: int, second: int) -> tuple[FakeNic, ...]:
     ],
 )
 def test_rails_and_path_mtus(
-    tmp_path: Path, check: str, nics: Any, environment: dict[str, str], status: Status
+    check: str, nics: Any, environment: dict[str, str], status: Status
 ) -> None:
     needs = asking(environment)
-    assert statuses(f"rdma.{check}", FakeHost(nics), tmp_path, needs) == [("rank 0", status)]
+    assert statuses(f"rdma.{check}", FakeHost(nics), needs) == [("rank 0", status)]
 
 
-def test_the_width_of_a_subnet_is_the_interfaces_own(tmp_path: Path) -> None:
+def test_the_width_of_a_subnet_is_the_interfaces_own() -> None:
     """10.0.0.1 and 10.0.1.1 are one subnet under /16, and two under /24."""
     wide = {"eth0": [["10.0.0.1", 16]], "eth1": [["10.0.1.1", 16]]}
     host = FakeHost((RXE0, RXE1), interfaces=wide)
-    (finding,) = found("rdma.subnets", host, tmp_path, asking())
+    (finding,) = found("rdma.subnets", host, asking())
     assert (finding.status, finding.have) == (PASS, "rxe0 10.0.0.0/16, rxe1 10.0.0.0/16")
 
 
-def test_an_erdma_card_without_a_device_is_one_failure(tmp_path: Path) -> None:
+def test_an_erdma_card_without_a_device_is_one_failure() -> None:
     """Zero devices would be silent TCP; the card says what is missing."""
     card = "/sys/bus/pci/devices/0000:00:07.0"
     host = FakeHost((), files={f"{card}/vendor": "0x1ded\n", f"{card}/device": "0x5007\n"})
-    (finding,) = found("rdma.erdma-driver", host, tmp_path / "a", asking())
+    (finding,) = found("rdma.erdma-driver", host, asking())
     assert (finding.status, finding.subject) == (FAIL, "0000:00:07.0")
     assert finding.settings[0].kind is Kind.MODULE
-    (left,) = found("rdma.no-device", host, tmp_path / "b", asking())
+    (left,) = found("rdma.no-device", host, asking())
     assert left.status is SKIP
     driven = replace(host, links={f"{card}/driver": "/sys/bus/pci/drivers/erdma"})
     files = {**host.files, "/sys/bus/pci/drivers/erdma/uevent": ""}
     driven = replace(driven, files=files, nics=(ERDMA,))
-    (finding,) = found("rdma.erdma-driver", driven, tmp_path / "c", asking())
+    (finding,) = found("rdma.erdma-driver", driven, asking())
     assert finding.status is PASS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("library", "packages"),
     [(True, ["ibverbs-providers"]), (False, ["libibverbs1", "ibverbs-providers"])],
 )
 def test_an_image_without_libibverbs_wants_both_packages(
-    tmp_path: Path, library: bool, packages: list[str]
+    library: bool, packages: list[str]
 ) -> None:
-    FakeHost((UNLISTED,)).write(tmp_path)
-    if not library:
-        (tmp_path / "usr/lib64/libibverbs.so.1").unlink()
-    finding = of_folder(tmp_path, "rdma.provider-missing")
+    host = FakeHost((UNLISTED,)).root(*["/usr/lib64/libibverbs.so.1"] * (not library))
+    (finding,) = found("rdma.provider-missing", host, asking())
     assert finding.status is FAIL
     assert [setting.name for setting in finding.settings] == packages
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("devices", "own", "expected"),
     [
         ("rxe0", "rxe0", [PASS]),
@@ -392,29 +372,27 @@ def test_an_image_without_libibverbs_wants_both_packages(
     ],
 )
 def test_devices_that_sglang_itself_looks_up(
-    tmp_path: Path, devices: str, own: str, expected: list[Status]
+    devices: str, own: str, expected: list[Status]
 ) -> None:
     """Its own engine may have others than its store, and ends where one of them is missing."""
     host = FakeHost((RXE0, RXE1))
-    seen = found("rdma.device-missing", host, tmp_path, looking_up(devices, own))
+    seen = found("rdma.device-missing", host, looking_up(devices, own))
     assert [one.status for one in seen] == expected
 
 
-@pytest.mark.parametrize("store", [("rxe0",), Unknown("$NICS")])
-def test_devices_of_which_nobody_knows_the_names(
-    tmp_path: Path, store: tuple[str, ...] | Unknown
-) -> None:
+@each_row("store", [("rxe0",), Unknown("$NICS")])
+def test_devices_of_which_nobody_knows_the_names(store: tuple[str, ...] | Unknown) -> None:
     """A variable that nobody sets, or a map in a file, is neither a list nor none."""
     member = process("rxe0")._replace(
         rdma=RdmaUse(store, "--device"), looked_up=RdmaUse(Unknown("$NICS"), "--own")
     )
-    seen = found("rdma.device-missing", FakeHost((RXE0,)), tmp_path, launch(member))
+    seen = found("rdma.device-missing", FakeHost((RXE0,)), launch(member))
     assert seen[-1].status is UNKNOWN
     assert "$NICS" in seen[-1].text
     assert not any("defect" in one.text for one in seen)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("runtime", "given", "devices", "status", "text"),
     [
         ("docker", (), (), FAIL, "TCP, without a message"),
@@ -427,7 +405,6 @@ def test_devices_of_which_nobody_knows_the_names(
     ],
 )
 def test_a_container_opens_what_the_launch_gives_it_whatever_its_host_opens(
-    tmp_path: Path,
     runtime: str,
     given: tuple[str, ...] | Unknown,
     devices: tuple[str, ...],
@@ -435,20 +412,20 @@ def test_a_container_opens_what_the_launch_gives_it_whatever_its_host_opens(
     text: str,
 ) -> None:
     needs = contained(*devices, runtime=runtime, verbs_nodes=given)
-    *here, inside = found("rdma.uverbs-permission", FakeHost((RXE0, RXE1)), tmp_path, needs)
+    *here, inside = found("rdma.uverbs-permission", FakeHost((RXE0, RXE1)), needs)
     assert {one.status for one in here} == {PASS}
     assert (inside.subject, inside.status) == ("rank 0", status)
     assert text in inside.text
     assert all(one.described_by == runtime for one in inside.settings)
 
 
-def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged(tmp_path: Path) -> None:
+def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged() -> None:
     needs = contained(environment={"MC_FORCE_TCP": "1"}, verbs_nodes=())
-    findings = found("rdma.uverbs-permission", FakeHost((RXE0,)), tmp_path, needs)
+    findings = found("rdma.uverbs-permission", FakeHost((RXE0,)), needs)
     assert {one.subject for one in findings} == {"rxe0"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mode", "network", "status"),
     [
         ("exclusive", "own", FAIL),
@@ -460,21 +437,21 @@ def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged(tmp_path
     ],
 )
 def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
-    tmp_path: Path, mode: str, network: str, status: Status
+    mode: str, network: str, status: Status
 ) -> None:
     networks = {"host_network": network == "host", "own_network": network == "own"}
     needs = contained(verbs_nodes=("/dev",), **networks)
     host = FakeHost((RXE0,), netns_mode=mode)
-    findings_ = found("rdma.uverbs-permission", host, tmp_path, needs)
+    findings_ = found("rdma.uverbs-permission", host, needs)
     (inside,) = [one for one in findings_ if one.subject != "rxe0"]
     assert inside.status == status
     assert bool(inside.settings) == (status in (FAIL, UNKNOWN))
 
 
-def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path) -> None:
+def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them() -> None:
     """On those hosts every other device is one of EFA's too: "name the others" is no way out."""
     judge_one = next(one for check, one in device_checks.CHECKS.checks if "node-type" in check.id)
-    here = facts_of(FakeHost((RXE0, RXE1)), tmp_path)
+    here = facts_of(FakeHost((RXE0, RXE1)))
 
     def judged(*drivers: str) -> Finding:
         pairs = zip(here.present, drivers, strict=True)
@@ -489,7 +466,7 @@ def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path)
     assert "other devices" in judged("efa", "mlx5_core").advice
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "given", "status"),
     [
         ('{"default-runtime": "nvidia"}', (), UNKNOWN),
@@ -499,8 +476,8 @@ def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path)
     ],
 )
 def test_dockers_default_runtime_may_give_what_the_launch_does_not(
-    tmp_path: Path, config: str, given: tuple[str, ...], status: Status
+    config: str, given: tuple[str, ...], status: Status
 ) -> None:
     host = FakeHost((RXE0,), files={"/etc/docker/daemon.json": config})
-    *_, inside = found("rdma.uverbs-permission", host, tmp_path, contained(verbs_nodes=given))
+    *_, inside = found("rdma.uverbs-permission", host, contained(verbs_nodes=given))
     assert inside.status == status

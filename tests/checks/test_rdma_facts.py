@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -15,6 +12,7 @@ from checks.rdma import calls as calls_rdma
 from checks.rdma.devices import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts, read_rdma
 from checks.rdma.verbs import CgroupLimit, read_cgroups
+from tests.builders.hosts import in_memory
 from tests.checks.rdma_hosts import (
     LIMITS,
     LINK_LOCAL,
@@ -30,6 +28,7 @@ from tests.checks.rdma_hosts import (
     launch,
     process,
 )
+from tests.tables import each_row
 
 
 def only(facts: RdmaFacts) -> Nic:
@@ -44,9 +43,9 @@ def port_of(nic: Nic) -> Port:
     return port
 
 
-def test_a_soft_roce_device_as_the_lab_shows_it(tmp_path: Path) -> None:
+def test_a_soft_roce_device_as_the_lab_shows_it() -> None:
     """No PCI function, so no driver, address or NUMA node; the netlink number names the library."""
-    facts = facts_of(FakeHost((RXE0,)), tmp_path)
+    facts = facts_of(FakeHost((RXE0,)))
     nic = only(facts)
     assert (nic.name, nic.node_type, nic.driver, nic.provider) == ("rxe0", "CA", None, "rxe")
     assert (nic.pci_address, nic.node, nic.uverbs) == (None, None, "uverbs0")
@@ -65,9 +64,9 @@ def test_a_soft_roce_device_as_the_lab_shows_it(tmp_path: Path) -> None:
     assert facts.libraries.providers == frozenset({"rxe"})
 
 
-def test_no_rdma_is_a_fact_and_nothing_is_asked(tmp_path: Path) -> None:
+def test_no_rdma_is_a_fact_and_nothing_is_asked() -> None:
     """A folder without calls.json would answer every call with an Unknown that is no absence."""
-    facts = read_rdma(Root(str(tmp_path)), None)
+    facts = read_rdma(Root("/no such folder"), None)
     assert facts.nics == ()
     assert facts.cgroups == ()
     assert isinstance(facts.kernel, Unknown)
@@ -75,74 +74,70 @@ def test_no_rdma_is_a_fact_and_nothing_is_asked(tmp_path: Path) -> None:
     assert facts.erdma.functions == ()
 
 
-def test_without_the_machine_itself_devices_are_there_and_their_use_unknown(tmp_path: Path) -> None:
+def test_without_the_machine_itself_devices_are_there_and_their_use_unknown() -> None:
     """Files alone, as other people's recordings are, must not look like an unusable device."""
-    FakeHost((RXE0,)).write(tmp_path)
-    (tmp_path / "calls.json").unlink()
-    nic = only(read_rdma(Root(str(tmp_path)), None))
+    nic = only(facts_of(FakeHost((RXE0,)).root("/calls.json")))
     assert isinstance(nic.uverbs_node, Unknown)
     assert isinstance(nic.verbs.listed, Unknown)
     assert port_of(nic).state == "ACTIVE"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layer", "kind", "meant"),
     [("InfiniBand", V1, IB), ("Ethernet", V1, ROCE_1), ("Ethernet", V2, ROCE_2)],
 )
-def test_one_word_of_sysfs_means_two_types(
-    tmp_path: Path, layer: str, kind: str, meant: str
-) -> None:
+def test_one_word_of_sysfs_means_two_types(layer: str, kind: str, meant: str) -> None:
     """``IB/RoCE v1`` is InfiniBand's own GID, or the old RoCE, by the port's link layer."""
     nic = FakeNic(layer=layer, gids=((ipv4("10.0.0.1"), kind),))
-    gids = port_of(only(facts_of(FakeHost((nic,)), tmp_path))).gids
+    gids = port_of(only(facts_of(FakeHost((nic,))))).gids
     assert isinstance(gids, tuple)
     assert [gid.kind for gid in gids] == [meant]
 
 
-def test_an_empty_entry_is_no_gid_and_an_asked_one_is_read_behind_any_gap(tmp_path: Path) -> None:
+def test_an_empty_entry_is_no_gid_and_an_asked_one_is_read_behind_any_gap() -> None:
     """Tables of 1024 entries are not read to the end, but MC_GID_INDEX may point anywhere."""
     far = LARGEST_GAP + 20
     entries = [(ipv4("10.0.0.1"), V2), *[None] * (far - 1), (ipv4("10.0.0.9"), V2)]
     host = FakeHost((FakeNic(gids=entries),))
-    gids = port_of(only(facts_of(host, tmp_path / "a"))).gids
+    gids = port_of(only(facts_of(host))).gids
     assert isinstance(gids, tuple)
     assert [gid.number for gid in gids] == [0]
     needs = launch(process(environment={"MC_GID_INDEX": f" {far}x"}))
-    gids = port_of(only(facts_of(host, tmp_path / "b", needs))).gids
+    gids = port_of(only(facts_of(host, needs))).gids
     assert isinstance(gids, tuple)
     assert [gid.number for gid in gids] == [0, far]
 
 
-def test_a_pci_device_has_driver_address_and_node(tmp_path: Path) -> None:
+def test_a_pci_device_has_driver_address_and_node() -> None:
     nic = FakeNic("mlx5_0", driver="mlx5_core", driver_id=1, numa_node=1)
-    found = only(facts_of(FakeHost((nic,)), tmp_path / "a"))
+    found = only(facts_of(FakeHost((nic,))))
     assert (found.driver, found.provider, found.node) == ("mlx5_core", "mlx5", 1)
     # The driver names the library if netlink cannot.
     nic = FakeNic("erdma_0", driver="erdma")
     host = FakeHost((nic,), calls={"rdma.kernel": {"unknown": "Protocol not supported"}})
-    assert only(facts_of(host, tmp_path / "b")).provider == "erdma"
+    assert only(facts_of(host)).provider == "erdma"
 
 
-def test_an_interface_of_another_network_namespace(tmp_path: Path) -> None:
+def test_an_interface_of_another_network_namespace() -> None:
     """/sys/class/net shows the namespace in which /sys was mounted, so netlink alone counts."""
-    facts = facts_of(FakeHost((RXE0,), interfaces={"lo": [["127.0.0.1", 8]]}), tmp_path)
+    facts = facts_of(FakeHost((RXE0,), interfaces={"lo": [["127.0.0.1", 8]]}))
     assert facts.netdevs["eth0"].here is False
     assert facts.netdevs["eth0"].mtu_bytes == 1500
 
 
-def test_a_device_that_does_not_open(tmp_path: Path) -> None:
+def test_a_device_that_does_not_open() -> None:
     refused = closed(13, "Permission denied")
-    node = only(facts_of(FakeHost((FakeNic(node=refused),)), tmp_path)).uverbs_node
+    node = only(facts_of(FakeHost((FakeNic(node=refused),)))).uverbs_node
     assert not isinstance(node, Unknown)
     assert (node.opens, node.why_not, node.permissions) == (False, "Permission denied (13)", 0o600)
 
 
-def test_limits_of_this_cgroup_and_of_those_above_it(tmp_path: Path) -> None:
+def test_limits_of_this_cgroup_and_of_those_above_it() -> None:
     free = "rxe1 hca_handle=max hca_object=max\n"
     cgroup = {"rdma.max": f"rxe0 hca_handle=2 hca_object=max\n{free}"}
     cgroup["rdma.current"] = "rxe0 hca_handle=1 hca_object=7\n"
     host = FakeHost((RXE0, RXE1), cgroup=cgroup, files={"/sys/fs/cgroup/rdma.max": free})
-    found = read_cgroups(host.write(tmp_path))
+    found = read_cgroups(host.root())
     assert isinstance(found, tuple)
     (own,) = found  # the one above limits nothing
     assert own.file == "/sys/fs/cgroup/a/rdma.max"
@@ -150,14 +145,13 @@ def test_limits_of_this_cgroup_and_of_those_above_it(tmp_path: Path) -> None:
     assert own.used == {"rxe0": CgroupLimit(1, 7)}
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "4:", ": ACTIVE", "9" * 400, "max max max"])
-def test_no_content_of_any_file_is_a_crash(tmp_path: Path, text: str) -> None:
+@each_row("text", ["", "garbage", "4:", ": ACTIVE", "9" * 400, "max max max"])
+def test_no_content_of_any_file_is_a_crash(text: str) -> None:
     """Every file that was read is filled with the same rubbish, one host for each."""
-    FakeHost((RXE0,), cgroup={"rdma.max": "x"}).write(tmp_path)
-    for file in tmp_path.rglob("*"):
-        if file.is_file() and file.name != "calls.json":
-            file.write_text(text)
-    facts = read_rdma(Root(str(tmp_path)), launch(process(environment={"MC_PKEY_INDEX": text})))
+    files, links = FakeHost((RXE0,), cgroup={"rdma.max": "x"}).tree()
+    calls = files.pop("/calls.json")
+    root = in_memory({**dict.fromkeys(files, text), "/calls.json": calls}, links)
+    facts = read_rdma(root, launch(process(environment={"MC_PKEY_INDEX": text})))
     assert only(facts).name == "rxe0"
     port = port_of(only(facts))
     assert isinstance(port.gids, Unknown | tuple)
@@ -166,23 +160,17 @@ def test_no_content_of_any_file_is_a_crash(tmp_path: Path, text: str) -> None:
     assert all(isinstance(key, Unknown) or key < 1 << 64 for key in pkeys.values())
 
 
-@pytest.mark.parametrize(
-    "answer", [None, 3, "x", [1], {"open": 1, "limits": [3]}, {"devices": {"rxe0": 1}}]
-)
-def test_no_answer_of_any_call_is_a_crash(tmp_path: Path, answer: object) -> None:
+@each_row("answer", [None, 3, "x", [1], {"open": 1, "limits": [3]}, {"devices": {"rxe0": 1}}])
+def test_no_answer_of_any_call_is_a_crash(answer: object) -> None:
     """A recording may have been written by another version."""
-    FakeHost((RXE0,)).write(tmp_path)
-    calls = tmp_path / "calls.json"
-    calls.write_text(json.dumps(dict.fromkeys(json.loads(calls.read_text()), answer)))
-    assert only(read_rdma(Root(str(tmp_path)), None)).name == "rxe0"
+    files, links = FakeHost((RXE0,)).tree()
+    files["/calls.json"] = json.dumps(dict.fromkeys(json.loads(files["/calls.json"]), answer))
+    assert only(read_rdma(in_memory(files, links), None)).name == "rxe0"
 
 
-def test_unreadable_folders_are_unknown(tmp_path: Path) -> None:
+def test_unreadable_folders_are_unknown() -> None:
     """A file where a folder should be cannot be listed; that is not the same as no device."""
-    (tmp_path / "sys/class").mkdir(parents=True)
-    (tmp_path / "sys/class/infiniband").mkdir()
-    (tmp_path / "sys/class/infiniband/mlx5_0").write_text("")
-    facts = read_rdma(Root(str(tmp_path)), None)
+    facts = read_rdma(in_memory({"/sys/class/infiniband/mlx5_0": ""}), None)
     nic = only(facts)
     assert isinstance(nic.node_type, Unknown)
     assert isinstance(nic.ports, Unknown)
@@ -211,11 +199,11 @@ def test_a_device_that_libibverbs_does_not_have_is_not_listed() -> None:
     assert answer["error"]
 
 
-def test_whether_a_device_pages_on_demand_is_told_or_unknown(tmp_path: Path) -> None:
+def test_whether_a_device_pages_on_demand_is_told_or_unknown() -> None:
     for told in (True, False, None):
         answer = {**RXE0.verbs_answer(), "pages_on_demand": told}
         host = FakeHost((replace(RXE0, verbs=answer),))
-        pages = only(facts_of(host, tmp_path / str(told))).verbs.pages_on_demand
+        pages = only(facts_of(host)).verbs.pages_on_demand
         assert isinstance(pages, Unknown) if told is None else pages is told
 
 

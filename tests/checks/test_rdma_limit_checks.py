@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +13,12 @@ from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.unknown import Unknown
-from checks.rdma import capacity_checks
 from checks.rdma import fork as fork_checks
+from checks.rdma.capacity_checks import CHECKS
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, findings, launch, process
+from tests.tables import each_row
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 HUGE = 2 * MIB
@@ -31,15 +30,15 @@ def only(*request: Any) -> Finding:
     return one
 
 
-def fork(host: FakeHost, folder: Path, needs: LaunchNeeds) -> Finding:
-    return only(fork_checks.CHECKS, "rdma.fork-safe", host, folder, needs)
+def fork(host: FakeHost, needs: LaunchNeeds) -> Finding:
+    return only(fork_checks.CHECKS, "rdma.fork-safe", host, needs)
 
 
 def limited(maximum: str, used: str = "rxe0 hca_handle=0 hca_object=0\n") -> FakeHost:
     return FakeHost(cgroup={"rdma.max": f"{maximum}\n", "rdma.current": used})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("maximum", "used", "processes", "status"),
     [
         # Measured with 0.3.13.post1 on soft-RoCE: one client with a local buffer and a segment
@@ -59,25 +58,25 @@ def limited(maximum: str, used: str = "rxe0 hca_handle=0 hca_object=0\n") -> Fak
     ],
 )
 def test_the_cgroup_counts_handles_and_objects(
-    tmp_path: Path, maximum: str, used: str, processes: int, status: Status
+    maximum: str, used: str, processes: int, status: Status
 ) -> None:
     needs = launch(*(process(name=f"rank {rank}") for rank in range(processes)))
-    check = (capacity_checks.CHECKS, "rdma.cgroup-limit")
-    one = only(*check, limited(maximum, used), tmp_path, needs)
+    check = (CHECKS, "rdma.cgroup-limit")
+    one = only(*check, limited(maximum, used), needs)
     assert one.status is status
     if status in (FAIL, WARN):
         (setting,) = one.settings
         file = "/sys/fs/cgroup/a/rdma.max"
         assert (setting.kind, setting.name, setting.now) == (Kind.CGROUP, file, maximum)
         raised = limited(setting.wanted, used)
-        assert only(*check, raised, tmp_path / "after", needs).status is PASS
+        assert only(*check, raised, needs).status is PASS
 
 
 NO_HANDLE = ("rxe0 hca_handle=0 hca_object=max", "rxe1 hca_handle=0 hca_object=max")
 ONE_HANDLE = "rxe0 hca_handle=1 hca_object=max"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "devices", "environment", "status", "consequence"),
     [
         # Seen with the real library on soft-RoCE: Found 0 HCAs, and setup returns 0.
@@ -99,7 +98,6 @@ ONE_HANDLE = "rxe0 hca_handle=1 hca_object=max"
     ],
 )
 def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
-    tmp_path: Path,
     lines: tuple[str, ...],
     devices: tuple[str, ...],
     environment: Mapping[str, str],
@@ -110,24 +108,24 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
     ranks = [process(*devices, environment=environment, name=f"rank {n}") for n in range(2)]
     used = "rxe0 hca_handle=0 hca_object=0\nrxe1 hca_handle=0 hca_object=0\n"
     cgroup = {"rdma.max": "\n".join(lines), "rdma.current": used}
-    host, checks = FakeHost((RXE0, RXE1), cgroup=cgroup), capacity_checks.CHECKS
-    found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch(*ranks))
+    host = FakeHost((RXE0, RXE1), cgroup=cgroup)
+    found = findings(CHECKS, "rdma.cgroup-limit", host, launch(*ranks))
     worst = min(found, key=lambda one: list(Status).index(one.status))
     assert (worst.status, worst.consequence) == (status, consequence)
     silent = "over TCP, without a message" in worst.text
     assert silent is (consequence is Consequence.DEGRADED)
 
 
-def test_a_limit_and_memory_that_is_not_known(tmp_path: Path) -> None:
+def test_a_limit_and_memory_that_is_not_known() -> None:
     """What is certain is still said: no handle is no handle, whatever is registered."""
     needs = launch(process(regions=NOT_KNOWN))
     for handles, expected in ((9, UNKNOWN), (0, FAIL)):
-        host, folder = limited(f"rxe0 hca_handle={handles} hca_object=9"), tmp_path / str(handles)
-        one = only(capacity_checks.CHECKS, "rdma.cgroup-limit", host, folder, needs)
+        host = limited(f"rxe0 hca_handle={handles} hca_object=9")
+        one = only(CHECKS, "rdma.cgroup-limit", host, needs)
         assert one.status is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "size", "status"),
     [
         ({}, None, PASS),
@@ -141,41 +139,39 @@ def test_a_limit_and_memory_that_is_not_known(tmp_path: Path) -> None:
     ],
 )
 def test_the_device_has_so_many_objects(
-    tmp_path: Path, changes: dict[str, Any], size: str | None, status: Status
+    changes: dict[str, Any], size: str | None, status: Status
 ) -> None:
     needs = launch(process(environment={} if size is None else {"MC_MAX_MR_SIZE": size}))
     host = FakeHost((replace(RXE0, **changes),))
-    assert only(capacity_checks.CHECKS, "rdma.resources", host, tmp_path, needs).status is status
+    assert only(CHECKS, "rdma.resources", host, needs).status is status
 
 
-def test_a_crowded_device_is_seen_without_a_launch(tmp_path: Path) -> None:
+def test_a_crowded_device_is_seen_without_a_launch() -> None:
     crowded = FakeHost((replace(RXE0, resources={"mr": 500000, "qp": 1}), RXE1))
-    found = findings(capacity_checks.CHECKS, "rdma.resources", crowded, tmp_path, None)
+    found = findings(CHECKS, "rdma.resources", crowded, None)
     assert [(one.subject, one.status) for one in found] == [("rxe0", WARN), ("rxe1", PASS)]
 
 
-def test_queue_pairs_grow_with_hosts_and_devices(tmp_path: Path) -> None:
+def test_queue_pairs_grow_with_hosts_and_devices() -> None:
     """Two per pair of NICs; with the affinity one NIC of each peer."""
     nics = tuple(replace(nic, limits={"max_qp": 60}) for nic in (RXE0, RXE1))
 
-    def status(environment: Mapping[str, str], hosts: int, folder: str) -> set[Status]:
+    def status(environment: Mapping[str, str], hosts: int) -> set[Status]:
         ranks = [process(name=f"rank {n}", environment=environment) for n in range(2)]
-        needs = launch(*ranks, hosts=hosts)
-        checks = capacity_checks.CHECKS
-        found = findings(checks, "rdma.resources", FakeHost(nics), tmp_path / folder, needs)
+        found = findings(CHECKS, "rdma.resources", FakeHost(nics), launch(*ranks, hosts=hosts))
         return {one.status for one in found}
 
     # 2 ranks x (8 x 2 - 1 peers) x 2 NICs x 2 = 120 on each NIC.
-    assert status({}, 1, "one") == {PASS}
-    assert status({}, 8, "eight") == {WARN}
-    assert status({"MC_ENABLE_DEST_DEVICE_AFFINITY": "1"}, 4, "affine") == {PASS}
+    assert status({}, 1) == {PASS}
+    assert status({}, 8) == {WARN}
+    assert status({"MC_ENABLE_DEST_DEVICE_AFFINITY": "1"}, 4) == {PASS}
 
 
 SMALL = replace(RXE0, limits={"max_mr_size": 2 * GIB})
 POOL, SEGMENT = Region("L2 host pool", 3 * GIB, 4096), Region("global segment", 3 * GIB, 4096)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("region", "version", "environment", "status"),
     [
         (POOL, "0.3.12.post1", {}, FAIL),  # cut off, and peers told the whole
@@ -191,11 +187,11 @@ POOL, SEGMENT = Region("L2 host pool", 3 * GIB, 4096), Region("global segment", 
     ],
 )
 def test_a_region_longer_than_the_device_takes(
-    tmp_path: Path, region: Region, version: str, environment: Mapping[str, str], status: Status
+    region: Region, version: str, environment: Mapping[str, str], status: Status
 ) -> None:
     needs = launch(process(regions=(region,), environment=environment), version=version)
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
-    found = only(capacity_checks.CHECKS, "rdma.region-too-large", host, tmp_path, needs)
+    found = only(CHECKS, "rdma.region-too-large", host, needs)
     assert found.status is status
 
 
@@ -203,7 +199,7 @@ def on_huge(what: str, size: int, page: int = HUGE) -> Region:
     return Region(what, size, page)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("region", "version", "cpus", "status"),
     [
         # Measured on rdma-core 44 (ids of the measurements): T1b, T1, T1d, T2.
@@ -239,19 +235,19 @@ def on_huge(what: str, size: int, page: int = HUGE) -> Region:
     ],
 )
 def test_registrations_that_end_inside_a_huge_page(
-    tmp_path: Path, region: Region, version: str, cpus: str, status: Status
+    region: Region, version: str, cpus: str, status: Status
 ) -> None:
     needs = launch(process(regions=(region,)), version=version)
-    one = fork(FakeHost(cpus=cpus), tmp_path, needs)
+    one = fork(FakeHost(cpus=cpus), needs)
     assert one.status is status
     if status is FAIL:
         (setting,) = one.settings
         changed = process(regions=(region,), environment={setting.name: setting.wanted})
-        after = fork(FakeHost(cpus=cpus), tmp_path / "after", launch(changed, version=version))
+        after = fork(FakeHost(cpus=cpus), launch(changed, version=version))
         assert after.status is PASS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "status"),
     [
         ({"rdma_core": 50}, FAIL),
@@ -261,17 +257,15 @@ def test_registrations_that_end_inside_a_huge_page(
         ({"links": {"/usr/lib64/libibverbs.so.1": "libibverbs.so.1.0.0"}}, UNKNOWN),
     ],
 )
-def test_it_depends_on_the_library_and_the_kernel(
-    tmp_path: Path, more: dict[str, Any], status: Status
-) -> None:
+def test_it_depends_on_the_library_and_the_kernel(more: dict[str, Any], status: Status) -> None:
     needs = launch(process(regions=(on_huge("L2 host pool", 64_000_000),)))
     host = FakeHost(**more)
     if "links" in more:
         host = replace(host, files={"/usr/lib64/libibverbs.so.1.0.0": ""})
-    assert fork(host, tmp_path, needs).status is status
+    assert fork(host, needs).status is status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("driver", "number", "region", "status"),
     [
         # One region's length is vouched for; 95 GiB worked for one user, 96 GiB did not.
@@ -289,19 +283,19 @@ def test_it_depends_on_the_library_and_the_kernel(
     ],
 )
 def test_page_tables_of_some_devices(
-    tmp_path: Path, driver: str, number: int, region: Region, status: Status
+    driver: str, number: int, region: Region, status: Status
 ) -> None:
     host = FakeHost((replace(RXE0, driver=driver, driver_id=number),))
     needs = launch(process(regions=(region,)))
-    found = only(capacity_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
+    found = only(CHECKS, "rdma.table-capacity", host, needs)
     assert found.status is status
 
 
-def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_path: Path) -> None:
+def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound() -> None:
     """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
     host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
     needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
-    one = only(capacity_checks.CHECKS, "rdma.table-capacity", host, tmp_path, needs)
+    one = only(CHECKS, "rdma.table-capacity", host, needs)
     assert (one.status, one.need) == (PASS, "unknown")
 
 

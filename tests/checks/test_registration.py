@@ -17,7 +17,7 @@ from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand
-from checks.rdma import capacity_checks
+from checks.rdma.capacity_checks import CHECKS
 from checks.rdma.device_table import (
     DEVICE_TABLE,
     MEMORY_KEYS,
@@ -141,7 +141,7 @@ def test_every_row_says_where_it_comes_from() -> None:
     assert {row.provider for row in device_rows()} & set(PROVIDERS.values())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "function", "name"),
     [
         ("erdma", "1ded:107f", "Alibaba Cloud eRDMA"),
@@ -161,9 +161,8 @@ ERDMA = replace(RXE0, driver="erdma", driver_id=19)
 CAPACITY = "rdma.table-capacity"
 
 
-def capacity(host: FakeHost, folder: Path, *members: ProcessNeeds) -> list[Finding]:
-    checks = capacity_checks.CHECKS
-    return findings(checks, CAPACITY, host, folder, launch(*members))
+def capacity(host: FakeHost, *members: ProcessNeeds) -> list[Finding]:
+    return findings(CHECKS, CAPACITY, host, launch(*members))
 
 
 def saved(holds: int, met: str = DEVICE_TABLE, page: int = 4096, **changes: Any) -> dict[str, Any]:
@@ -173,7 +172,7 @@ def saved(holds: int, met: str = DEVICE_TABLE, page: int = 4096, **changes: Any)
     return {**identity, **result, "holds_regions": holds // GIB, "file": "/saved", **changes}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "size", "page", "status"),
     [
         # The measurement beats the table both ways.
@@ -201,43 +200,42 @@ def saved(holds: int, met: str = DEVICE_TABLE, page: int = 4096, **changes: Any)
     ],
 )
 def test_a_measured_ceiling_counts_instead_of_the_table(
-    tmp_path: Path, result: Any, size: int, page: int, status: Status
+    result: Any, size: int, page: int, status: Status
 ) -> None:
     host = FakeHost((ERDMA,), calls={"registration.saved": [result]})
-    (one,) = capacity(host, tmp_path, process(regions=(region(size, page=page),)))
+    (one,) = capacity(host, process(regions=(region(size, page=page),)))
     assert one.status is status
 
 
-def test_a_device_that_nobody_knows_is_known_once_it_was_measured(tmp_path: Path) -> None:
+def test_a_device_that_nobody_knows_is_known_once_it_was_measured() -> None:
     nic = replace(RXE0, driver="other", driver_id=99, verbs=None)
     member = process(regions=(region(5 * GIB),))
-    (one,) = capacity(FakeHost((nic,)), tmp_path / "a", member)
+    (one,) = capacity(FakeHost((nic,)), member)
     assert one.status is UNKNOWN
     result = saved(10 * GIB, driver="other")
     host = FakeHost((nic,), calls={"registration.saved": [result]})
-    (one,) = capacity(host, tmp_path / "b", member)
+    (one,) = capacity(host, member)
     # Its provider is not told, so what its table does with pages is not known either.
     assert one.status is UNKNOWN
     nic = replace(RXE0, driver="qede", driver_id=11)
     host = FakeHost((nic,), calls={"registration.saved": [saved(10 * GIB, driver="qede")]})
-    (one,) = capacity(host, tmp_path / "c", member)
+    (one,) = capacity(host, member)
     assert one.status is PASS
 
 
-def test_measured_memory_keys_bound_regions(tmp_path: Path) -> None:
+def test_measured_memory_keys_bound_regions() -> None:
     """max_mr is what the device tells; fewer are what it gave."""
     result = saved(GIB, MEMORY_KEYS, holds_regions=1)
     host = FakeHost((ERDMA,), calls={"registration.saved": [result]})
-    checks = capacity_checks.CHECKS
-    (one,) = findings(checks, "rdma.resources", host, tmp_path, launch(process()))
+    (one,) = findings(CHECKS, "rdma.resources", host, launch(process()))
     assert (one.status, "1 regions in all" in one.text) == (FAIL, True)
 
 
-def test_what_to_change_is_computed(tmp_path: Path) -> None:
+def test_what_to_change_is_computed() -> None:
     """Two processes of 40 GiB on two eRDMA NICs: 80 GiB on each, 16 GiB over 64."""
     nics = (ERDMA, replace(ERDMA, name="rxe1", netdev="eth1", address="10.0.1.1"))
     members = [process(name=f"rank {n}", regions=(region(40 * GIB),)) for n in range(2)]
-    (one,) = capacity(FakeHost(nics), tmp_path, *members)
+    (one,) = capacity(FakeHost(nics), *members)
     assert one.status is WARN
     assert one.need == f"80.00 GiB, {80 * GIB // 4096} entries"
     assert one.formula == "2 processes: 80.00 GiB / 4 KiB"
@@ -251,31 +249,31 @@ def test_what_to_change_is_computed(tmp_path: Path) -> None:
         for nic, member in zip(nics, members, strict=True)
     ]
     huge, less = (process(regions=(r,)) for r in (region(80 * GIB, page=HUGE), region(64 * GIB)))
-    for number, tried in enumerate((apart, [huge], [less])):
-        found = capacity(FakeHost(nics), tmp_path / str(number), *tried)
+    for tried in (apart, [huge], [less]):
+        found = capacity(FakeHost(nics), *tried)
         assert {finding.status for finding in found} == {PASS}
 
 
-def test_what_is_not_known_never_passes_and_what_is_too_much_stays_so(tmp_path: Path) -> None:
+def test_what_is_not_known_never_passes_and_what_is_too_much_stays_so() -> None:
     unsized = process(name="rank 1", regions=Unknown("$SIZE is not set"))
     small = process(regions=(region(GIB),))
     large = process(regions=(region(70 * GIB),))
-    (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "a", small, unsized)
+    (one,) = capacity(FakeHost((ERDMA,)), small, unsized)
     assert (one.status, one.text) == (UNKNOWN, "$SIZE is not set")
-    (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "b", large, unsized)
+    (one,) = capacity(FakeHost((ERDMA,)), large, unsized)
     assert one.status is WARN
     assert one.need.endswith("or more")
     # The KV cache on the GPU is registered too, and only a start tells its size.
     decode = small._replace(gpu_registered_bytes=Unknown("the KV cache on the GPU"))
-    (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "d", decode)
+    (one,) = capacity(FakeHost((ERDMA,)), decode)
     assert (one.status, one.need) == (UNKNOWN, f"1.00 GiB, {GIB // 4096} entries or more")
     gpu = small._replace(gpu_registered_bytes=GIB)
-    (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "e", gpu)
+    (one,) = capacity(FakeHost((ERDMA,)), gpu)
     assert one.formula == "1 process: 1.00 GiB / 4 KiB + 1.00 GiB / 64 KiB"
     # So does a process whose devices are not known: it may use this one.
     assert small.rdma is not None
     lost = small._replace(name="rank 2", rdma=small.rdma._replace(devices=Unknown("$NICS")))
-    found = capacity(FakeHost((ERDMA,)), tmp_path / "c", small, lost)
+    found = capacity(FakeHost((ERDMA,)), small, lost)
     assert {(f.subject, f.status) for f in found} == {("rank 2", UNKNOWN), ("rxe0", UNKNOWN)}
 
 
@@ -312,7 +310,7 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
         sized = size_and_needs(words, open_host(erdma_root))
         assert sized is not None
         rdma = read_rdma(Root(erdma_root), sized.needs)
-        found = judge(Facts({"rdma": rdma}), sized.needs, capacity_checks.CHECKS.checks)
+        found = judge(Facts({"rdma": rdma}), sized.needs, CHECKS.checks)
         return {finding.check: finding for finding in found if "erdma" in finding.subject}
 
     return judged

@@ -30,7 +30,7 @@ from tests.paths import ROOT
 from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "parsed"),
     [
         ("0.5.23", (0, 5, 23, 0)),
@@ -44,13 +44,13 @@ def test_versions(text: str, parsed: tuple[int, int, int, int]) -> None:
     assert parse_version(text) == parsed
 
 
-@pytest.mark.parametrize("text", ["", "latest", "0.5", "0.5.x", "0.5.2.3", "٠.٥.٢"])
+@each_row("text", ["", "latest", "0.5", "0.5.x", "0.5.2.3", "٠.٥.٢"])
 def test_what_is_no_version(text: str) -> None:
     with pytest.raises(ValueError, match="is not an SGLang version: write"):
         parse_version(text)
 
 
-@pytest.mark.parametrize("text", ["0.4.10", "0.5.1.post3"])
+@each_row("text", ["0.4.10", "0.5.1.post3"])
 def test_older_than_the_table(text: str) -> None:
     with pytest.raises(ValueError, match=r"older than 0\.5\.2"):
         sglang_release(text)

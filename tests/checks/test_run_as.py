@@ -29,7 +29,7 @@ from checks.system.facts import read_system
 from preflight.cli.main import run
 from preflight.launches.launch_kind import LaunchText
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Command
+from preflight.launches.source import Command, Reading
 from preflight.launches.systemd_unit import KIND
 from preflight.processes.containers import container_limits
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma, system
@@ -79,7 +79,7 @@ def commands(text: str) -> list[Command]:
     return list(read_script(text, "run.sh", {}).commands)
 
 
-def read_unit(text: str) -> Any:
+def read_unit(text: str) -> Reading:
     return KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
 
 
@@ -128,7 +128,7 @@ def test_a_user_that_nothing_tells_is_unknown() -> None:
     assert isinstance(unit("User=%i").run_as.user, Unknown)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "user", "gained"),
     [
         ("", "root", []),
@@ -142,7 +142,7 @@ def test_whom_a_unit_makes_run_it(lines: str, user: str, gained: list[str]) -> N
     assert (run_as.user, list(run_as.gained)) == (user, gained)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "CapabilityBoundingSet=~CAP_IPC_LOCK",
@@ -202,7 +202,7 @@ def test_memlock_is_judged_for_who_runs_it(
     assert finding.status is status, finding
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "status"),
     [
         ("docker run --cap-add IPC_LOCK --user 0 img mooncake_client a", Status.PASS),
@@ -238,7 +238,7 @@ def test_a_unit_s_other_limits_are_systemd_s_too() -> None:
     assert one("limits.nofile", launch(process), host).status is Status.WARN
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("run_as", "euid", "status"),
     [
         (RunAs(), 0, Status.PASS),
@@ -256,7 +256,7 @@ def test_the_user_of_a_launch_is_compared_with_who_asks(
     assert one("limits.run-as", needs, limits(euid=euid)).status is status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "threads", "status"),
     [("root", 0, Status.PASS), ("llm", 90, Status.UNKNOWN), ("llm", 20, Status.PASS)],
 )
@@ -424,7 +424,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("wrapper", "kept"), KEPT)
+@each_row(("wrapper", "kept"), KEPT)
 def test_which_variables_come_through(wrapper: str, kept: str) -> None:
     program = "'mooncake_client a'" if wrapper.endswith("c") else "mooncake_client a"
     (command,) = commands(f"export MC_X=1 MC_Y=2\n{wrapper} {program}")

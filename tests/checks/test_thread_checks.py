@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,9 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, Ceiling, ThreadFacts, read_limits
 from checks.limits.judge import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.runtimes import Limit
+from tests.builders.hosts import in_memory
 from tests.checks.judged import judged
-from tests.checks.limit_hosts import facts, launch, limits, system, tree
+from tests.checks.limit_hosts import facts, launch, limits, system
 from tests.tables import each_row
 
 DECLARED = next(pair for pair in CHECKS.checks if pair[0].id == "limits.threads")
@@ -191,8 +191,8 @@ KERNEL = {
 }
 
 
-def read(path: Path, files: dict[str, str], **calls: Any) -> ThreadFacts:
-    return read_limits(Root(str(tree(path, files, calls))), None).threads
+def read(files: dict[str, str]) -> ThreadFacts:
+    return read_limits(in_memory(files, calls={}), None).threads
 
 
 PIDS = "/sys/fs/cgroup/pids/a/pids"
@@ -207,9 +207,9 @@ CGROUP = {
 }
 
 
-def test_the_cgroup_and_its_ancestors(tmp_path: Path) -> None:
+def test_the_cgroup_and_its_ancestors() -> None:
     """The own one says max, its parent 100 of which 7 are in use; layouts: test_cgroups.py."""
-    threads = read(tmp_path, {**KERNEL, **CGROUP})
+    threads = read({**KERNEL, **CGROUP})
     assert threads.cgroups == (Ceiling(f"{PIDS}.max", 100, 7),)
     assert threads.kernel == (
         Ceiling("/proc/sys/kernel/threads-max", 1000, 345),
@@ -217,7 +217,7 @@ def test_the_cgroup_and_its_ancestors(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text"),
     [
         (f"{PIDS}.max", "many\n"),
@@ -226,14 +226,14 @@ def test_the_cgroup_and_its_ancestors(tmp_path: Path) -> None:
         ("/proc/self/mountinfo", ""),
     ],
 )
-def test_a_cgroup_that_cannot_be_told_is_unknown(tmp_path: Path, name: str, text: str) -> None:
-    assert isinstance(read(tmp_path, {**CGROUP, name: text}).cgroups, Unknown)
+def test_a_cgroup_that_cannot_be_told_is_unknown(name: str, text: str) -> None:
+    assert isinstance(read({**CGROUP, name: text}).cgroups, Unknown)
 
 
 @pytest.mark.parametrize("name", sorted(KERNEL))
 @pytest.mark.parametrize("content", ["", "x\n", "1 2 3\n"])
-def test_garbage_of_the_kernel_is_unknown(tmp_path: Path, name: str, content: str) -> None:
-    assert isinstance(read(tmp_path, {**KERNEL, name: content}).kernel, Unknown)
+def test_garbage_of_the_kernel_is_unknown(name: str, content: str) -> None:
+    assert isinstance(read({**KERNEL, name: content}).kernel, Unknown)
 
 
 def test_threads_of_this_user_on_this_machine() -> None:

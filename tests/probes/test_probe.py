@@ -266,20 +266,20 @@ def test_the_allowance_that_would_do_is_said() -> None:
 
 
 def host_facts(
-    host: FakeHost, folder: Path, needs: LaunchNeeds | None = None, memlock: int | None = None
+    host: FakeHost, needs: LaunchNeeds | None = None, memlock: int | None = None
 ) -> Facts:
     """A host's RDMA devices, and a user without capabilities."""
     base = limit_facts(limits(memlock))
     return Facts(
         {
-            "rdma": rdma_of(host, folder, needs),
+            "rdma": rdma_of(host, needs),
             "limits": base.topic("limits"),
             "system": base.topic("system"),
         }
     )
 
 
-def test_what_is_predicted_of_this_process(tmp_path: Path) -> None:
+def test_what_is_predicted_of_this_process() -> None:
     """memlock by bytes, the cgroup and the device by registrations."""
     host = FakeHost(
         (RXE0, RXE1),
@@ -288,7 +288,7 @@ def test_what_is_predicted_of_this_process(tmp_path: Path) -> None:
             "rdma.current": "rxe0 hca_handle=0 hca_object=3\n",
         },
     )
-    facts = host_facts(host, tmp_path, memlock=500 * MIB)
+    facts = host_facts(host, memlock=500 * MIB)
     found = ceilings(facts, facts.rdma.present, 16 * MIB, 4096)
     by_kind: dict[str, list[int | None]] = {}
     for one in found:
@@ -296,10 +296,10 @@ def test_what_is_predicted_of_this_process(tmp_path: Path) -> None:
     assert by_kind == {MEMLOCK: [15 * 16 * MIB], CGROUP: [5], MEMORY_KEYS: [524287, 524287]}
 
 
-def test_what_a_launch_needs_of_its_devices(tmp_path: Path) -> None:
+def test_what_a_launch_needs_of_its_devices() -> None:
     ranks = [process("rxe1", name=f"rank {n}") for n in range(2)]
     needs = launch(*ranks)
-    facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path, needs)
+    facts = host_facts(FakeHost((RXE0, RXE1)), needs)
     assert launch_devices(facts, needs) == ("rxe1",)
     need = need_of(facts, needs, ("rxe1",))
     assert need == ProbeNeed(96 * MIB, 192 * MIB, 4, 8, (16 * MIB, 80 * MIB))
@@ -307,9 +307,9 @@ def test_what_a_launch_needs_of_its_devices(tmp_path: Path) -> None:
     assert isinstance(need_of(facts, unsized, ("rxe0",)), Unknown)
 
 
-def test_which_devices_are_probed(tmp_path: Path) -> None:
+def test_which_devices_are_probed() -> None:
     """The named ones; the launch's; all of them."""
-    facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path)
+    facts = host_facts(FakeHost((RXE0, RXE1)))
 
     def names(asked: tuple[str, ...], launched: Any) -> Any:
         found = _chosen(asked, facts, launched)
@@ -324,9 +324,9 @@ def test_which_devices_are_probed(tmp_path: Path) -> None:
         names(("mlx5_0",), None)
 
 
-def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
+def test_sizes_come_from_the_launch() -> None:
     """From its smallest region to its longest, and a quarter more than it needs."""
-    facts = host_facts(FakeHost(), tmp_path, memlock=500 * MIB)
+    facts = host_facts(FakeHost(), memlock=500 * MIB)
     need = ProbeNeed(4 * GIB, 8 * GIB, 8, 9, (4096, 30 * GIB))
     order = _order(Sizes(), facts, facts.rdma.present, need)
     assert (order.region_bytes, order.longest_bytes, order.up_to_bytes) == (MIB, 30 * GIB, 10 * GIB)
@@ -347,14 +347,14 @@ def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], words: str) -> None:
-    facts = host_facts(FakeHost(), tmp_path)
+    facts = host_facts(FakeHost())
     with pytest.raises(UsageError, match=words):
         _order(Sizes(**changes), facts, facts.rdma.present, None)
 
 
-def test_the_allowance_that_is_asked_for_is_enough(tmp_path: Path) -> None:
+def test_the_allowance_that_is_asked_for_is_enough() -> None:
     """Where --spend is too little, the one that the error names is not."""
-    facts = host_facts(FakeHost(), tmp_path)
+    facts = host_facts(FakeHost())
     for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
         asked = Sizes(spend_bytes=8 * MIB, **changes)
         with pytest.raises(UsageError) as refused:
@@ -364,16 +364,16 @@ def test_the_allowance_that_is_asked_for_is_enough(tmp_path: Path) -> None:
         assert order.spend_bytes == told * MIB
 
 
-def test_users_of_a_device_are_seen_by_what_the_kernel_counts(tmp_path: Path) -> None:
-    facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path / "a")
+def test_users_of_a_device_are_seen_by_what_the_kernel_counts() -> None:
+    facts = host_facts(FakeHost((RXE0, RXE1)))
     assert list(users_of(facts, facts.rdma.present)) == []
     for resources in ({"mr": 3, "ctx": 1}, {"mr": 0, "ctx": 1}, {"mr": 1}):
         busy = FakeHost((replace(RXE0, resources=resources), RXE1))
-        facts = host_facts(busy, tmp_path / f"b{len(resources)}{resources['mr']}")
+        facts = host_facts(busy)
         (one,) = users_of(facts, facts.rdma.present)
         assert one.device == "rxe0"
     silent = FakeHost(calls={"rdma.kernel": {"unknown": "no netlink"}})
-    facts = host_facts(silent, tmp_path / "c")
+    facts = host_facts(silent)
     (one,) = users_of(facts, facts.rdma.present)
     assert one.text == "rxe0: whether others use it cannot be told"
 
@@ -386,7 +386,7 @@ def test_what_was_measured_is_kept_and_read_again(
     monkeypatch.setattr(calls_registration, "state_folders", lambda: [str(folder)])
     monkeypatch.setattr(probe_state, "state_folders", lambda: [str(folder)])
     host = FakeHost((RXE0, RXE1))
-    tree = host.write(tmp_path / "host")
+    tree = host.root()
     monkeypatch.setattr(probe_state, "Root", lambda: tree)
     facts = read_rdma(tree, None)
 
@@ -399,7 +399,7 @@ def test_what_was_measured_is_kept_and_read_again(
     refusal = refused(EIO)
     assert keep(measured(GIB, met(DEVICE_TABLE), refusal=refusal)) == 1
     calls = {**host.calls, "registration.saved": calls_registration.saved()}
-    again = FakeHost((RXE0, RXE1), calls=calls).write(tmp_path / "again")
+    again = FakeHost((RXE0, RXE1), calls=calls).root()
     found: RdmaFacts = read_rdma(again, None)
     assert {(one.device, one.holds_bytes, one.met) for one in found.measured} == {
         ("rxe0", GIB, DEVICE_TABLE),
@@ -414,7 +414,7 @@ def test_a_limit_that_only_the_errno_names_is_not_kept_as_the_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_state, "state_folders", lambda: [str(tmp_path / "state")])
-    facts = rdma_of(FakeHost(), tmp_path / "host")
+    facts = rdma_of(FakeHost())
     guess = LimitMet(MEMORY_KEYS, False, "by the errno")
     (path,) = probe_state.keep(facts.present, 4096, measured(GIB, guess, refusal=refused(EAGAIN)))
     assert json.loads(Path(path).read_text())["met"] == ""
