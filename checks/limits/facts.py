@@ -110,21 +110,19 @@ MOST_PROCESSES = 3000
 
 
 def identity() -> dict[str, Any]:
-    """Read the user namespace, sudo's caller, whether this is a Slurm job, and root's names."""
+    """Read the user namespace, sudo's caller, and the names of user 0."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {
         "user_namespace": os.readlink("/proc/self/ns/user"),
         "sudo_uid": int(sudo_uid) if sudo_uid.isdecimal() else None,
-        "slurm_job": "SLURM_JOB_ID" in os.environ,
         "root_names": [row[0] for row in rows if len(row) == 7 and row[2] == "0"],
     }
 
 
 def processes() -> dict[str, Any]:
-    """Read the processes with pinned memory, the container daemons' limits, this user's threads."""
+    """Read the container daemons' limits, and count the threads of this user."""
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
-    pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []
     uid = f"{os.getuid()}".encode()
     user_threads = 0
@@ -133,15 +131,11 @@ def processes() -> dict[str, Any]:
     for pid in pids if whole else pids[: MOST_PROCESSES - 1000] + pids[-1000:]:
         content = _content(f"/proc/{pid}/status")
         name = content[6 : content.find(b"\n")].decode(errors="replace")
-        kib = _row(content, b"\nVmPin:")
-        if kib.isdigit() and kib != b"0":
-            pinned.append({"pid": pid, "name": name, "pinned_kib": int(kib)})
         if _row(content, b"\nUid:") == uid:
             user_threads += int(_row(content, b"\nThreads:") or b"0")
         if name in DAEMONS:
             daemons.append({"name": name, **_limits(pid)})
-    threads = {"user_threads": user_threads, "complete": whole}
-    return {"pinned": pinned, "daemons": daemons, **threads}
+    return {"daemons": daemons, "user_threads": user_threads}
 
 
 def _row(content: bytes, name: bytes) -> bytes:
@@ -194,21 +188,12 @@ SIZE_ROWS = {
 }
 
 
-class Pinned(NamedTuple):
-    """A running process that holds registered memory: ``VmPin`` of its status."""
-
-    pid: int
-    name: str
-    bytes: int
-
-
 class LimitFacts(NamedTuple):
     """The limits of this process and of the daemons that start others; its capability masks.
 
-    initial_user_namespace: its capabilities count with the kernel's ``capable()``. pinned:
-    processes that hold registered memory, as far as seen (``pinned_complete``: all). sudo_uid:
-    who called sudo, None without. root_names: users of number 0. sizes: those of ``SIZE_ROWS``,
-    bytes or seconds. mappable_bytes: the most that one mapping may be, if the kernel guesses
+    initial_user_namespace: its capabilities count with the kernel's ``capable()``. sudo_uid: who
+    called sudo, None without. root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes
+    or seconds. mappable_bytes: the most that one mapping may be, if the kernel guesses
     (vm.overcommit_memory 0).
     """
 
@@ -219,11 +204,7 @@ class LimitFacts(NamedTuple):
     effective_capabilities: int | Unknown
     bounding_capabilities: int | Unknown
     initial_user_namespace: bool | Unknown
-    pinned: tuple[Pinned, ...] | Unknown
-    pinned_complete: bool
-    init_memlock: Limit | Unknown
     sudo_uid: int | Unknown | None
-    slurm_job: bool | Unknown
     runtimes: RuntimeLimits
     threads: ThreadFacts
     root_names: tuple[str, ...] | Unknown = Unknown("not recorded")
@@ -241,10 +222,8 @@ class LimitFacts(NamedTuple):
 def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
     """Read everything about limits below ``root``; ``needs`` changes nothing here."""
     status = status_rows(root.text(STATUS))
-    limits, first = root.text(LIMITS), root.text("/proc/1/limits")
-    identity = root.call("limits.identity")
-    processes = root.call("limits.processes")
-    pinned, complete = _pinned(processes)
+    limits = root.text(LIMITS)
+    identity, processes = root.call("limits.identity"), root.call("limits.processes")
     return LimitFacts(
         memlock=limit_of_file(limits, "Max locked memory", LIMITS),
         nofile=limit_of_file(limits, "Max open files", LIMITS),
@@ -253,11 +232,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         effective_capabilities=_mask(status, "CapEff"),
         bounding_capabilities=_mask(status, "CapBnd"),
         initial_user_namespace=_initial_namespace(root, identity),
-        pinned=pinned,
-        pinned_complete=complete,
-        init_memlock=limit_of_file(first, "Max locked memory", "/proc/1/limits"),
         sudo_uid=_sudo_uid(identity),
-        slurm_job=_in_slurm(identity),
         runtimes=read_runtime_limits(root, _daemons(processes)),
         threads=ThreadFacts(
             _system_threads(root), _pids_cgroups(root), _user_threads(processes), _cpus(status)
@@ -317,31 +292,11 @@ def _sudo_uid(identity: object) -> int | Unknown | None:
 
 
 @or_unknown
-def _in_slurm(identity: object) -> bool | Unknown:
-    return field(identity, "slurm_job") is True
-
-
-@or_unknown
 def _root_names(identity: object) -> tuple[str, ...] | Unknown:
     names = field(identity, "root_names")
     if not isinstance(names, list):
         return Unknown("limits.identity: says of no user whether it is root")
     return tuple(map(str, names))
-
-
-def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:
-    """Read the processes with pinned memory, and whether all were seen."""
-    if isinstance(processes, Unknown):
-        return processes, False
-    rows = field(processes, "pinned")
-    if not isinstance(rows, list):
-        return Unknown("limits.processes: not a list of processes"), False
-    pinned = []
-    for row in (row for row in rows if isinstance(row, dict)):
-        pid, kib = row.get("pid"), row.get("pinned_kib")
-        if isinstance(pid, int) and isinstance(kib, int) and kib > 0:
-            pinned.append(Pinned(pid, str(row.get("name", "")), kib * 1024))
-    return tuple(pinned), field(processes, "complete") is True
 
 
 @or_unknown
@@ -352,6 +307,6 @@ def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
         return Unknown("limits.processes: not a list of processes")
     daemons: dict[str, Daemon] = {}
     for row in (row for row in rows if isinstance(row, dict)):
-        limits = [limit_of_words(row.get(key), "limits.processes") for key in _DAEMON_LIMITS]
+        limits = [limit_of_words(row.get(key)) for key in _DAEMON_LIMITS]
         daemons.setdefault(str(row.get("name")), Daemon(*limits))
     return daemons

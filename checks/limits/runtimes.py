@@ -171,11 +171,11 @@ def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unk
     return Unknown(f"{source}: has no row {name!r}")
 
 
-def limit_of_words(pair: object, source: str) -> Limit | Unknown:
-    """Return the limit of a pair of words, soft and hard, as a call returns them."""
+def limit_of_words(pair: object) -> Limit | Unknown:
+    """Return the limit of a pair of words, soft and hard, as ``limits.processes`` has them."""
     if not isinstance(pair, list) or len(pair) != 2:
-        return Unknown(f"{source}: has no pair of limits")
-    return _limit(str(pair[0]), str(pair[1]), source)
+        return Unknown("limits.processes: has no pair of limits")
+    return _limit(str(pair[0]), str(pair[1]), "limits.processes")
 
 
 def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from checks.base.check import the_launch
 from checks.base.docker_config import DOCKER_CONFIG
-from checks.base.finding import Evidence, UnjudgedError, skip
+from checks.base.finding import Evidence
 from checks.base.needs import (
     UNLIMITED,
     Bound,
@@ -28,6 +28,7 @@ from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import added, may, start_limit
 from checks.limits.runtimes import PAM_FOLDER, Limit, daemon_of, runtime_units
+from checks.rdma.per_device import rdma_launch
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
 from checks.system.facts import SystemFacts
@@ -44,22 +45,12 @@ _POD_HINT = (
     "the container as user 0 with IPC_LOCK added."
 )
 NO_LARGEST = Unknown("the longest registration was not computed")
-# Why a launch is not judged: nothing of it is locked for a NIC.
-NO_RDMA = "no process of the launch uses RDMA"
-
-
-def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError if it locks no memory for NICs."""
-    launch = the_launch(needs)
-    if not launch.rdma_processes:
-        raise UnjudgedError(skip(NO_RDMA))
-    return launch
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
     """Return the launch. Raises UnjudgedError if none of its processes pins memory for it."""
     launch = the_launch(needs)
-    return launch if any(map(pins, launch.processes)) else registering(needs)
+    return launch if any(map(pins, launch.processes)) else rdma_launch(needs)
 
 
 def pins(process: ProcessNeeds) -> bool:
@@ -73,11 +64,6 @@ def pinned_unseen(transport: str) -> Unknown:
         f"what the transport {transport!r} pins, and under which limit, is not known",
         advice="lift RLIMIT_MEMLOCK where the process is started: then it is enough for any",
     )
-
-
-def registering_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
-    """Return the launch, as ``registering`` does; None without one: the host alone is judged."""
-    return None if needs is None else registering(needs)
 
 
 class Demand(NamedTuple):

@@ -17,7 +17,6 @@ from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import not_started
 from checks.limits.runtimes import Limit, UnitLimit, daemon_of, runtime_units
 from checks.memlock.demand import (
-    NO_RDMA,
     QUEUES_PER_NIC_BYTES,
     Demand,
     Grant,
@@ -28,10 +27,10 @@ from checks.memlock.demand import (
     pinned_unseen,
     pinning,
     pins,
-    registering_or_host,
     soft_text,
 )
 from checks.rdma.facts import RdmaFacts
+from checks.rdma.per_device import NO_RDMA, rdma_launch_or_host
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease, release_of
@@ -203,7 +202,7 @@ def _unlimited(now: str, runtime: str = "", unit: str = "") -> Setting:
     return Setting(Kind.ULIMIT, "memlock", "unlimited", now, runtime, unit)
 
 
-@CHECKS.check("memlock.user-namespace", registering_or_host)
+@CHECKS.check("memlock.user-namespace", rdma_launch_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
     """Judge whether CAP_IPC_LOCK counts: it does in the initial user namespace alone."""
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
@@ -323,7 +322,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     return finding.unknown(text, advice=advice, settings=settings)
 
 
-@CHECKS.check("memlock.inert-capability", registering_or_host)
+@CHECKS.check("memlock.inert-capability", rdma_launch_or_host)
 def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:

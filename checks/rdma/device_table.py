@@ -46,19 +46,14 @@ ENOMEM = 12  # what most drivers give where a device cannot take a registration
 
 
 class DeviceRow(NamedTuple):
-    """One type of device. mode, gid: what Mooncake needs."""
+    """One type of device."""
 
     provider: str  # as ``verbs.PROVIDERS``
     name: str
     table: Table
     confidence: Confidence
     evidence: tuple[str, ...]
-    max_mr_size_counts: bool = False  # ibv_query_device's max_mr_size is a real bound
-    page_effect: str = "none"  # what the backing pages change
     errno: int = ENOMEM  # that of ``ibv_reg_mr`` above the sum
-    kernel_log: tuple[str, ...] = ()  # words of the kernel's log that go with it
-    mode: str = "none"
-    gid: str = "a RoCE v2 entry with an IPv4 address"
     functions: tuple[str, ...] = ()  # PCI ids, () for all
 
 

@@ -259,7 +259,6 @@ def add_process(tree: Tree, host: SyntheticHost) -> None:
         "limits.identity": {
             "user_namespace": "user:[4026531837]",
             "sudo_uid": None,
-            "slurm_job": False,
             "root_names": ["root"],
         },
         "limits.processes": {"pinned": [], "daemons": [], "user_threads": 20, "complete": True},

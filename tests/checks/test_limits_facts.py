@@ -14,7 +14,7 @@ import pytest
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
-from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, Pinned, read_limits
+from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, read_limits
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
 from tests.builders.hosts import in_memory
 from tests.paths import ROOT
@@ -34,16 +34,13 @@ Max locked memory         8388608              unlimited            bytes
 PROC = {
     "/proc/self/status": STATUS,
     "/proc/self/limits": LIMITS,
-    "/proc/1/limits": LIMITS.replace("8388608 ", "unlimited"),
     "/proc/self/uid_map": "         0          0 4294967295\n",
 }
 PROCESSES: dict[str, Any] = {
-    "pinned": [{"pid": 71, "name": "sglang::schedul", "pinned_kib": 2048}],
     "daemons": [{"name": "containerd", "memlock": ["8388608", "8388608"], "nofile": ["1", "2"]}],
-    "complete": True,
 }
 CALLS: dict[str, Any] = {
-    "limits.identity": {"user_namespace": "user:[4026531837]", "sudo_uid": 1000, "slurm_job": True},
+    "limits.identity": {"user_namespace": "user:[4026531837]", "sudo_uid": 1000},
     "limits.processes": PROCESSES,
 }
 
@@ -58,12 +55,10 @@ def test_a_whole_host() -> None:
     assert facts.memlock == Limit(8 * MIB, None)
     assert facts.nofile == Limit(1024, 1048576)
     assert facts.nproc == Limit(96365, None)
-    assert facts.init_memlock == Limit(None, None)
     assert facts.euid == 1001
     assert facts.effective(IPC_LOCK_BIT) is True
     assert facts.effective(23) is False  # CAP_SYS_NICE
-    assert facts.pinned == (Pinned(71, "sglang::schedul", 2 * MIB),)
-    assert (facts.pinned_complete, facts.sudo_uid, facts.slurm_job) == (True, 1000, True)
+    assert facts.sudo_uid == 1000
     daemon = Daemon(Limit(8 * MIB, 8 * MIB), Limit(1, 2))
     assert facts.runtimes.units == (UnitLimit("containerd", daemon, None, ""),)
 
@@ -84,13 +79,10 @@ def test_unreadable_is_unknown_and_nothing_raises(content: str) -> None:
         facts.effective_capabilities,
         facts.bounding_capabilities,
         facts.initial_user_namespace,
-        facts.pinned,
         facts.sudo_uid,
-        facts.slurm_job,
         facts.effective(IPC_LOCK_BIT),
     ):
         assert isinstance(fact, Unknown), fact
-    assert facts.pinned_complete is False
 
 
 @each_row(
@@ -112,12 +104,11 @@ def test_the_initial_user_namespace(uid_map: str, namespace: str | None, initial
     assert read(host).initial_user_namespace is initial
 
 
-@each_row("answer", [[], 3, "text", {"pinned": 1, "daemons": 2}, {"pinned": [1, {}]}])
+@each_row("answer", [[], 3, "text", {"daemons": 2}, {"daemons": [1, {}]}])
 def test_odd_answers_of_calls_raise_nothing(answer: Any) -> None:
     """A capture may hold anything."""
     calls = {"limits.identity": answer, "limits.processes": answer}
     facts = read(in_memory(PROC, calls=calls))
-    assert isinstance(facts.pinned, Unknown) or facts.pinned == ()
     assert facts.runtimes.units == ()
 
 
@@ -334,33 +325,6 @@ def test_the_caller_of_sudo_is_seen() -> None:
     """SUDO_UID, and nothing else of that environment."""
     assert seen(SUDO_UID="1000")["sudo"] == 1000
     assert seen(SUDO_UID="nobody")["sudo"] is None
-
-
-@pytest.mark.slow
-def test_pinned_memory_of_a_live_process_is_found() -> None:
-    """A ring with a registered buffer pins memory as RDMA does: VmPin shows it, and so do we."""
-    code = (
-        "import ctypes, mmap, struct, sys\n"
-        "libc = ctypes.CDLL(None, use_errno=True)\n"
-        "ring = libc.syscall(425, 1, ctypes.create_string_buffer(120))\n"
-        "memory = mmap.mmap(-1, 1 << 20)\n"
-        "start = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n"
-        "vector = struct.pack('QQ', start, 1 << 20)\n"
-        "print(ring >= 0 and libc.syscall(427, ring, 0, vector, 1) == 0, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        if process.stdout.readline() != "True\n":
-            pytest.skip("no io_uring, or no memlock for it, here")
-        pinned = read_limits(Root(), None).pinned
-        assert not isinstance(pinned, Unknown)
-        assert [one.bytes for one in pinned if one.pid == process.pid] == [MIB]
-    finally:
-        process.communicate("")
 
 
 @each_row(

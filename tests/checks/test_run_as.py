@@ -221,7 +221,7 @@ def test_within_a_container(text: str, status: Status) -> None:
 
 
 def test_a_unit_s_other_limits_are_systemd_s_too() -> None:
-    host = limits(nofile=Limit(9, 9), init_memlock=Limit(1, 1))
+    host = limits(nofile=Limit(9, 9))
     host = host._replace(runtimes=NO_RUNTIMES._replace(init_nproc=Limit(7, 8)))
     process = of(unit("LimitDATA=4G"))
 
