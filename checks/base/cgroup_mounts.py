@@ -6,7 +6,6 @@ Source: Linux cgroups(7), cgroup_namespaces(7).
 """
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.regex import regex
@@ -39,38 +38,25 @@ class CgroupMount(NamedTuple):
 
 def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
     """Return where the controller's limits on this process are; None if no cgroup limits it."""
-    memberships = read_memberships(root)
+    memberships = _read_memberships(root)
     if isinstance(memberships, Unknown):
         return none_if_absent(memberships, None)
-    return mount_showing(root, memberships, controller)
-
-
-@or_unknown
-def read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup, empty if nothing mounted a hierarchy; Unknown if a line is none."""
-    content = known(root.text(MEMBERSHIPS))
-    lines = filter(str.strip, content.splitlines())
-    if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
-        return Unknown(f"{MEMBERSHIPS}: not a list of cgroups: {content.strip()[:40]!r}")
-    return content
-
-
-def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """Return where the hierarchy of /proc/self/cgroup's text is mounted here; None if nowhere."""
-    paths = paths_of(memberships, controller)
+    paths = _paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)
     if not paths:
         return None
     mounts = root.text(MOUNTS)
     if isinstance(mounts, Unknown):
-        usual = usual_mount(paths, controller)
-        seen = root.names(usual.point)
-        # Files that tell no mounts may have none of the cgroup's either.
-        return usual if mounts.absent and not isinstance(seen, Unknown) else mounts
+        # Files that tell no mounts are read where most hosts have the hierarchy, if it is there.
+        filesystem, path = next(iter(paths.items()))
+        point = CGROUP_MOUNT if filesystem == "cgroup2" else f"{CGROUP_MOUNT}/{controller}"
+        if not mounts.absent or isinstance(root.names(point), Unknown):
+            return mounts
+        return CgroupMount(filesystem, point, tuple(x for x in _parts(path) if x != ".."))
     doubt: Unknown | None = None
     for line in mounts.splitlines():
-        mount = mount_of(line, paths, controller)
+        mount = _mount_of(line, paths, controller)
         if mount is None:
             continue
         if isinstance(mount, Unknown):
@@ -84,11 +70,25 @@ def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount 
     if doubt is not None:  # no other mount shows it
         return doubt
     # Version 2 is listed beside those of version 1 too, where a process that nobody moved is at
-    # its top, which has no limits.
+    # its top, which has no limits. Memory that version 1 does not hold is limited by version 2.
     beside = any(not line.startswith("0::") for line in memberships.splitlines())
-    if (beside and paths == {"cgroup2": "/"}) or at_the_top(root, paths):
+    if beside and controller != "memory" and paths == {"cgroup2": "/"}:
+        return None
+    # Nor has the top of any hierarchy, if it is the kernel's own.
+    at_the_top = set(paths.values()) == {"/"}
+    if at_the_top and root.call("system.cgroup_namespace") == _FIRST_NAMESPACE:
         return None
     return Unknown(f"{MOUNTS}: shows no {controller} cgroup of this process")
+
+
+@or_unknown
+def _read_memberships(root: Root) -> str | Unknown:
+    """Read /proc/self/cgroup, empty if nothing mounted a hierarchy; Unknown if a line is none."""
+    content = known(root.text(MEMBERSHIPS))
+    lines = filter(str.strip, content.splitlines())
+    if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
+        return Unknown(f"{MEMBERSHIPS}: not a list of cgroups: {content.strip()[:40]!r}")
+    return content
 
 
 def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
@@ -102,12 +102,7 @@ def no_limit(name: str) -> str:
     return "-1" if name.endswith("limit_in_bytes") else "max"
 
 
-def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
-    """Return whether all ``paths`` are tops of hierarchies, which are certain to have no limits."""
-    return set(paths.values()) == {"/"} and root.call("system.cgroup_namespace") == _FIRST_NAMESPACE
-
-
-def paths_of(memberships: str, controller: str) -> dict[str, str]:
+def _paths_of(memberships: str, controller: str) -> dict[str, str]:
     """Return the process's path in each hierarchy that can hold the controller, by file system."""
     paths = {}
     for line in memberships.splitlines():
@@ -120,7 +115,7 @@ def paths_of(memberships: str, controller: str) -> dict[str, str]:
     return paths
 
 
-def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
+def _mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
     """Read a line of mountinfo; None if it mounts no hierarchy of ``paths`` with the controller."""
     before, dash, after = line.partition(" - ")
     fields, filesystem = before.split(), after.split()
@@ -140,13 +135,6 @@ def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount |
     if ".." in below:
         return Unknown(f"{MEMBERSHIPS}: {paths[filesystem[0]]} is outside what is mounted here")
     return CgroupMount(filesystem[0], point, below)
-
-
-def usual_mount(paths: Mapping[str, str], controller: str) -> CgroupMount:
-    """Return where a hierarchy is mounted on most hosts, for a tree that does not tell."""
-    filesystem, path = next(iter(paths.items()))
-    point = CGROUP_MOUNT if filesystem == "cgroup2" else f"{CGROUP_MOUNT}/{controller}"
-    return CgroupMount(filesystem, point, tuple(part for part in _parts(path) if part != ".."))
 
 
 def _parts(path: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from checks.base.finding import (
     NO_LAUNCH,
@@ -58,8 +58,12 @@ class PageError(Exception):
 @cache
 def read_page(folder: str, check: str) -> Page:
     """Read the whole page of ``check``. Raises PageError."""
-    head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
     path = os.path.join(folder, f"{check}.md")
+    try:
+        with open(path, encoding="utf-8") as file:
+            head, *parts = re.split(r"^## ", file.read(), flags=re.MULTILINE)
+    except FileNotFoundError:
+        raise PageError(f"{path}: write the page of {check}, as in {_ORDER}") from None
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
     if lacking := [name for name in _SECTIONS if not sections.get(name, "").strip()]:
         raise PageError(f"{path}: write the section ## {lacking[0]}, as in {_ORDER}")
@@ -68,7 +72,8 @@ def read_page(folder: str, check: str) -> Page:
     _title, asks, *why = _paragraphs(head)
     items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)[1:]
     outcomes = [" ".join(item.split()).partition(": ") for item in items]
-    consequence, *or_else = _consequences(path, _one(sections["What follows"]))
+    follows = _one(sections["What follows"]).split(", or ")
+    consequence, *or_else = [_one_of(Consequence, x, f"{path}: ## What follows") for x in follows]
     return Page(
         asks,
         consequence,
@@ -79,20 +84,6 @@ def read_page(folder: str, check: str) -> Page:
         _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
         tuple(or_else),
     )
-
-
-def _page_text(folder: str, check: str) -> str:
-    """Read the page's file. Raises PageError if the file does not exist."""
-    path = os.path.join(folder, f"{check}.md")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        raise PageError(f"{path}: write the page of {check}, as in {_ORDER}") from None
-
-
-def _consequences(path: str, text: str) -> list[Consequence]:
-    return [_one_of(Consequence, word, f"{path}: ## What follows") for word in text.split(", or ")]
 
 
 def _one_of(enumeration: type[Kind], word: str, where: str) -> Kind:
@@ -113,12 +104,7 @@ def _one(text: str) -> str:
     return paragraph
 
 
-class Topics(Protocol):
-    """What was read of a host, topic by topic: ``checks.run.facts.Facts``."""
-
-    def topic(self, name: str) -> Any | Unknown: ...
-
-
+# facts: ``checks.run.facts.Facts``, what was read of a host, topic by topic.
 Judge = Callable[[Any, "LaunchNeeds | None"], Iterable[Finding]]
 # What a check's module writes: see ``CheckSet.check`` for its parameters.
 JudgeByName = Callable[..., Iterable[Finding]]
@@ -178,7 +164,7 @@ class CheckSet:
             code = function.__code__
             topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
 
-            def judge(facts: Topics, needs: LaunchNeeds | None) -> list[Finding]:
+            def judge(facts: Any, needs: LaunchNeeds | None) -> list[Finding]:
                 """Judge the subjects; if one cannot be judged, the last finding says why."""
                 findings: list[Finding] = []
                 try:

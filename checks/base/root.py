@@ -76,7 +76,8 @@ class Root:
         """Read a file that holds one decimal number, as sysfs counters do."""
         content = known(self.text(name))
         number = parse(content)
-        return not_a_number(name, content) if number is None else number
+        wrong = Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
+        return wrong if number is None else number
 
     def count(self, name: str) -> int | Unknown:
         """Read a file that holds one count; a negative number is Unknown."""
@@ -229,11 +230,6 @@ def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     if isinstance(result, str):
         raise OSError(result)
     return result
-
-
-def not_a_number(name: str, content: str) -> Unknown:
-    """Return why the content of ``name`` is not a number."""
-    return Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
 
 
 def unreadable(name: str, error: Exception) -> Unknown:

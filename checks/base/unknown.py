@@ -78,12 +78,16 @@ class NoFile(Unknown):
     __slots__ = ()
 
 
-class UnknownFactError(Exception):
-    """A fact that was needed is ``fact``; ``or_unknown`` and the runner of checks catch it."""
+class _MissingError(Exception):
+    """Carries ``fact``, with its reason as the message."""
 
     def __init__(self, fact: Unknown) -> None:
         super().__init__(fact.reason)
         self.fact = fact
+
+
+class UnknownFactError(_MissingError):
+    """A fact that was needed is ``fact``; ``or_unknown`` and the runner of checks catch it."""
 
 
 def known(fact: T | Unknown) -> T:
@@ -111,12 +115,8 @@ def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
     return call
 
 
-class UnreadTopicError(Exception):
+class UnreadTopicError(_MissingError):
     """A whole topic of facts was not read, and a field of it was asked for; ``fact`` says why."""
-
-    def __init__(self, fact: Unknown) -> None:
-        super().__init__(fact.reason)
-        self.fact = fact
 
 
 class UnreadTopic:

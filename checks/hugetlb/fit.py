@@ -42,7 +42,6 @@ class Shortage(NamedTuple):
 
     spot: Spot
     available: Stock | Unknown
-    need_pages: int  # for everything that is asked for
     start_pages: int  # for certain start, with arenas dropped
 
 
@@ -76,7 +75,7 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
 
     worst, best = verdict(0, 0), verdict(1, float("inf"))
     shortages = tuple(
-        Shortage(spot, have, needs.get(spot, 0), start.get(spot, 0))
+        Shortage(spot, have, start.get(spot, 0))
         for spot, have in sorted(available.items(), key=lambda item: spot_order(item[0]))
         if isinstance(have, Unknown) or have.least_pages < needs.get(spot, 0)
     )

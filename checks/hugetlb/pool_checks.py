@@ -178,35 +178,17 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
             "falls back, and the launch starts"
         )
         return finding.warned(text, advice, settings)
+    if stock.most_pages < start and spot.node is None and stock.most_pages >= taken:
+        text = f"{taken} pages are in use at most, and where they come to lie is not known"
+        return finding.unknown(text, advice=advice, settings=settings)
     if stock.most_pages < start:
-        follows = _consequence(spot)
-        if spot.node is None and stock.most_pages >= taken:
-            follows = "a node has fewer than its share, and no other node stands in for it"
-            if not _a_node_is_short(spot, facts, wanted):
-                text = f"{taken} pages are in use at most, and where they come to lie is not known"
-                return finding.unknown(text, advice=advice, settings=settings)
-        text = f"{start - stock.most_pages} pages are missing: {follows}"
+        text = f"{start - stock.most_pages} pages are missing: {_consequence(spot)}"
         return finding.failed(text, advice, settings)
     text = (
         f"between {stock.least_pages} and {stock.most_pages} pages can be had here, as reserved "
         f"and surplus pages are on no node until they are used; {start} are needed to be sure"
     )
     return finding.unknown(text, advice=advice, settings=settings)
-
-
-def _a_node_is_short(pool: Spot, facts: HugetlbFacts, wanted: Wanted) -> bool:
-    """Tell whether some node of the pool certainly has fewer pages than a start takes from it.
-
-    Overcommit makes pages on the node where they are asked for, so a pool may do with fewer than
-    its nodes' shares together.
-    """
-    size = pool.page_size_bytes
-    nodes = [at for at in wanted.spots(bound=True) if at.page_size_bytes == size]
-    stocks = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, nodes)
-    return any(
-        isinstance(stock, Stock) and stock.most_pages < wanted.start.get(at, 0)
-        for at, stock in stocks.items()
-    )
 
 
 def _consequence(spot: Spot) -> str:

@@ -8,19 +8,9 @@ cgroup-v1/memory.rst.
 """
 
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.base.cgroup_mounts import (
-    MOUNTS,
-    CgroupMount,
-    at_the_top,
-    cgroup_limit,
-    mount_of,
-    paths_of,
-    read_memberships,
-    usual_mount,
-)
+from checks.base.cgroup_mounts import MOUNTS, cgroup_limit, own_mount
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
@@ -82,50 +72,15 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
     Unknown if SGLang cannot tell either: it then checks an explicit size against the host's
     memory alone, and refuses to size a pool by itself.
     """
-    memberships = read_memberships(root)
-    if isinstance(memberships, Unknown) and memberships.absent:
+    mount = known(own_mount(root, "memory"))
+    if mount is None:
         return None
-    paths = paths_of(known(memberships), "memory")
-    tightest: MemoryHeadroom | None = None
-    resolved: set[str] = set()
-    doubts: dict[str, Unknown] = {}
-    for filesystem, mount in _mounts(root, paths):
-        if isinstance(mount, Unknown):
-            doubts.setdefault(filesystem, mount)
-            continue
-        entries = root.names(mount.folders[0])
-        if isinstance(entries, Unknown) and entries.absent:
-            continue
-        known(entries)
-        resolved.add(filesystem)
-        for folder in mount.folders:
-            files = _HIERARCHIES[mount.filesystem]
-            files = files if throttles else files._replace(limits=files.limits[:1])
-            room = known(_tightest_of(root, folder, files))
-            if room is not None and (tightest is None or room.left_bytes < tightest.left_bytes):
-                tightest = room
-    for filesystem, doubt in doubts.items():
-        if filesystem not in resolved:  # no other mount shows it
-            return doubt
-    if paths and not resolved and not at_the_top(root, paths):
-        return Unknown(f"{MOUNTS}: shows no memory cgroup of this process")
-    return tightest
-
-
-def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMount | Unknown]]:
-    """Yield where the hierarchies of ``paths`` are mounted, each with its file system."""
-    content = root.text(MOUNTS)
-    if isinstance(content, Unknown):
-        if not content.absent:
-            yield "", content
-        elif paths:
-            mount = usual_mount(paths, "memory")
-            yield mount.filesystem, mount
-        return
-    for line in content.splitlines():
-        shown = mount_of(line, paths, "memory")
-        if shown is not None:
-            yield line.partition(" - ")[2].split()[0], shown
+    known(root.names(mount.folders[0]))
+    files = _HIERARCHIES[mount.filesystem]
+    files = files if throttles else files._replace(limits=files.limits[:1])
+    rooms = [known(_tightest_of(root, folder, files)) for folder in mount.folders]
+    bound = [room for room in rooms if room is not None]
+    return min(bound, key=lambda room: room.left_bytes, default=None)
 
 
 @or_unknown

@@ -24,7 +24,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
-from checks.base.units import MIB, Quantity, counted, format_bytes, format_need, format_page_size
+from checks.base.units import MIB, counted, format_bytes, format_need, format_page_size, or_more
 from checks.base.unknown import Unknown, known
 from checks.rdma.device_table import (
     BASE_PAGE_BYTES,
@@ -307,10 +307,8 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     if load.unknown is None or judged.status in (Status.FAIL, Status.UNKNOWN):
         return judged
     # What is known may be too much by itself; that it is not says nothing of the whole.
-    need = Quantity(f"{judged.need} or more", load.bytes, "bytes", least=True)
-    if judged.status is Status.WARN:
-        return judged._replace(need=need)
-    return judged.unknown(load.unknown, need=need)
+    judged = judged._replace(need=or_more(judged.need))
+    return judged if judged.status is Status.WARN else judged.unknown(load.unknown)
 
 
 def _judge_bound(

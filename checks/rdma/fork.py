@@ -17,13 +17,13 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind, Region
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
+from checks.rdma.device_table import BASE_PAGE_BYTES
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.per_device import judge_regions, rdma_launch
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import Use
 from checks.releases.mooncake import MooncakeRelease
 
-BASE_PAGE_BYTES = 4096
 # rdma-core 51 asks the kernel whether it copies pinned pages at fork, and then leaves madvise out.
 FIRST_FORK_SAFE = 51
 VARIABLE = "RDMAV_HUGEPAGES_SAFE"

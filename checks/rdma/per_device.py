@@ -86,14 +86,6 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
     return finding._replace(text=text, consequence=Consequence.WILL_NOT_START)
 
 
-def _without_devices(use: Use) -> list[Finding]:
-    """Return a finding in place of a use whose devices cannot be judged."""
-    names = use.devices.names
-    if isinstance(names, Unknown):
-        return [unknown(use.who, names.of("which devices it uses is not known: "))]
-    return [] if names else [skip("no device is in use (see the other checks of rdma)", use.who)]
-
-
 def whichever_is_used(
     launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
@@ -102,7 +94,13 @@ def whichever_is_used(
     If these pass, every smaller choice passes, as fewer devices take no more; if not, the finding
     says why the devices are not known.
     """
-    instead = [why for use in launch_uses for why in _without_devices(use)]
+    instead = [
+        unknown(use.who, names.of("which devices it uses is not known: "))
+        if isinstance(names := use.devices.names, Unknown)
+        else skip("no device is in use (see the other checks of rdma)", use.who)
+        for use in launch_uses
+        if not use.nics
+    ]
     widest = [
         use._replace(devices=use.devices._replace(names=use.devices.at_most))
         if isinstance(use.devices.names, Unknown) and use.devices.at_most

@@ -7,6 +7,7 @@ or silent TCP depends on who chose them. Registered memory is charged once per d
 
 from collections.abc import Mapping
 from enum import Enum
+from errno import EAGAIN
 from typing import NamedTuple
 
 from checks.base.finding import Subject
@@ -254,8 +255,6 @@ def _of_topology(content: str) -> tuple[str, ...]:
 
 
 DEFAULT_PORT = 1
-# What opening a device says where the rdma cgroup has no handle left (kernel/cgroup/rdma.c); seen.
-EAGAIN = 11
 
 
 def port_of(environment: Mapping[str, str]) -> int:
@@ -290,6 +289,7 @@ def node_problem(nic: Nic) -> Lost | Unknown | None:
     elif not device_file.opens:
         why = f"{device_file.path}: {device_file.why_not}"
     elif nic.verbs.listed is True and nic.verbs.error:
+        # The rdma cgroup has no handle left (kernel/cgroup/rdma.c); seen.
         cause = Cause.CGROUP if nic.verbs.errno == EAGAIN else cause
         why = f"ibv_open_device: {nic.verbs.error}"
     else:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import LIMIT_SECONDS, Root
@@ -65,23 +65,20 @@ class Facts:
     storage: StorageFacts
 
     def __init__(self, topics: Mapping[str, Any]) -> None:
-        self.__dict__["topics"] = dict(topics)
+        self._topics = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
         """Return a topic by its name. Raises UnreadTopicError if it was not read."""
         if name.startswith("_") or name not in READERS:
             raise AttributeError(name)
-        topic = self.__dict__["topics"].get(name, Unknown(f"{name}: not read"))
+        topic = self.topic(name)
         if isinstance(topic, Unknown):
             raise UnreadTopicError(topic)
         return topic
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("facts are read once and do not change")
-
     def topic(self, name: str) -> Any | Unknown:
         """Return a topic's record, or why it is missing."""
-        return self.__dict__["topics"].get(name, Unknown(f"{name}: not read"))
+        return self._topics.get(name, Unknown(f"{name}: not read"))
 
 
 # A reader that takes longer is given up: a hung driver or a dead mount must not hang the gate.
