@@ -219,26 +219,6 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
             need="the initial user namespace, or memlock unlimited",
         )
     yield finding
-    remapped = limits.runtimes.userns_remap
-    if isinstance(remapped, str) and remapped:
-        yield from fold(_remapped(needs, remapped))
-
-
-def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
-    """Judge processes that rely on a capability which has no effect because Docker remaps users."""
-    have = f"userns-remap {remapped}"
-    evidence = (Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}"),)
-    for process in needs.rdma_processes if needs is not None else ():
-        container = process.container
-        if container is None or container.runtime == "kubernetes":
-            continue
-        if declares_ipc_lock(container) and container.memlock_bytes != UNLIMITED:
-            finding = passed(process.name, have, "memlock unlimited", evidence=evidence)
-            yield finding.warned(
-                "Docker remaps users, so IPC_LOCK and privileged do not lift RLIMIT_MEMLOCK",
-                "give the container memlock unlimited",
-                (_unlimited("", container.runtime),),
-            )
 
 
 @CHECKS.check("memlock.runtime-limit", any_launch)

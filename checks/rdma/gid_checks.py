@@ -42,8 +42,9 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         folder = f"{RDMA_DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:
             advice, settings = _remedy(use, choice)
-            others = _others(rdma, use) if use.devices.names == () else []
-            if others and _index_for_all(use) is None:
+            unnamed = [nic for nic in rdma.present if nic not in use.takes]
+            others = [nic.name for nic in unnamed if _trouble(nic, use) is None]
+            if use.devices.names == () and others and _index_for_all(use) is None:
                 advice = f"name devices that have one in {use.devices.how}: {', '.join(others)}"
                 settings = names_setting(use, others)
             return finding._replace(
@@ -60,11 +61,6 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return finding if lost else _judge_choice(finding, rdma, nic, use, choice)
 
     return judge_devices(rdma, needs, Cause.GID, _trouble, describe)
-
-
-def _others(rdma: RdmaFacts, use: Use) -> list[str]:
-    """Return devices that the launch does not name and could use."""
-    return [nic.name for nic in rdma.present if nic not in use.takes and _trouble(nic, use) is None]
 
 
 def _trouble(nic: Nic, use: Use) -> Lost | Unknown | None:

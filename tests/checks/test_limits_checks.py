@@ -25,7 +25,7 @@ from tests.checks.limit_hosts import (
     system,
     tree,
 )
-from tests.checks.test_limits_memlock import docker, found, one, unit
+from tests.checks.test_limits_memlock import docker, one, unit
 from tests.tables import each_row
 
 UNREADABLE = Unknown("/proc/self/status: Permission denied")
@@ -58,22 +58,6 @@ def test_root_of_a_user_namespace_looks_privileged_and_is_not(host: Any, status:
     assert one("memlock.user-namespace", None, host).status is status
     assert one("memlock.user-namespace", launch(rank()), host).status is status
     assert one("memlock.user-namespace", launch(rank(rdma=None)), host).status is Status.SKIP
-
-
-def test_remapped_users_are_named_per_process() -> None:
-    """Docker's userns-remap voids what the launch counts on, unless its memlock is unlimited."""
-    remapped = limits(runtimes=NO_RUNTIMES._replace(userns_remap="default"))
-    warned = found(
-        "memlock.user-namespace", launch(rank(container=docker(privileged=True))), remapped
-    )
-    assert [finding.status for finding in warned] == [Status.PASS, Status.WARN]
-    for container in (
-        docker(privileged=True, memlock_bytes=-1),
-        docker(),
-        docker(runtime="kubernetes", privileged=True),
-    ):
-        quiet = found("memlock.user-namespace", launch(rank(container=container)), remapped)
-        assert [finding.status for finding in quiet] == [Status.PASS]
 
 
 # -- memlock.runtime-limit -------------------------------------------------------------------------
