@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +29,31 @@ from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.rows import subject
+from tests.tables import each_row
 
 WHOLE, ON_0, ON_1 = (Spot(2 * MIB, node) for node in (None, 0, 1))
+NODE_MEMORY = "sys/devices/system/node/node{}/meminfo"
 LAUNCH = (
     "MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB MOONCAKE_MASTER=127.0.0.1:50051 "
     "mooncake_client --global_segment_size={size} --protocol=tcp\n"
 )
 
 
-def _host(folder: Path, mems: str, reserved: int = 0) -> Path:
+def _host(mems: str, reserved: int = 0, more: Mapping[str, str] | None = None) -> Host:
     """Two nodes, with 1024 and 512 pages, all free."""
     pool = HostPool(reserved=reserved, nodes={0: (1024, 1024), 1: (512, 512)})
-    root = Host({2 * MIB: pool}, nodes=(0, 1)).write(folder)
-    (root / "proc/self/status").write_text(f"Mems_allowed_list:\t{mems}\n")
+    files = {**(more or {}), "proc/self/status": f"Mems_allowed_list:\t{mems}"}
     for node in (0, 1):
-        table = f"Node {node} MemTotal: 99999999 kB\nNode {node} MemFree: 50000000 kB\n"
-        (root / f"sys/devices/system/node/node{node}/meminfo").write_text(table)
-    return root
+        table = f"Node {node} MemTotal: 99999999 kB\nNode {node} MemFree: 50000000 kB"
+        files[NODE_MEMORY.format(node)] = table
+    return Host({2 * MIB: pool}, nodes=(0, 1), files=files)
 
 
-def _stock(root: Path) -> dict[Spot, Stock | Unknown]:
-    there = Root(str(root))
-    hugetlb = read_hugetlb_facts(there, None).hugetlb
-    return read_stock(there, hugetlb, 0, (WHOLE, ON_0, ON_1))
+def _stock(root: Root) -> dict[Spot, Stock | Unknown]:
+    return read_stock(root, read_hugetlb_facts(root, None).hugetlb, 0, (WHOLE, ON_0, ON_1))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mems", "reserved", "whole", "on_1"),
     [
         ("0-1", 0, Stock(1536, 1536), Stock(512, 512)),
@@ -64,20 +64,19 @@ def _stock(root: Path) -> dict[Spot, Stock | Unknown]:
     ],
 )
 def test_pages_outside_of_the_cpuset_do_not_count(
-    tmp_path: Path, mems: str, reserved: int, whole: Stock, on_1: Stock
+    mems: str, reserved: int, whole: Stock, on_1: Stock
 ) -> None:
-    stock = _stock(_host(tmp_path, mems, reserved))
+    stock = _stock(_host(mems, reserved).root())
     assert (stock[WHOLE], stock[ON_1]) == (whole, on_1)
 
 
-def test_where_nobody_tells_the_cpuset_several_nodes_are_unknown(tmp_path: Path) -> None:
-    root = _host(tmp_path, "0-1")
-    (root / "proc/self/status").unlink()
+def test_where_nobody_tells_the_cpuset_several_nodes_are_unknown() -> None:
+    root = _host("0-1").root("/proc/self/status")
     assert all(isinstance(one, Unknown) for one in _stock(root).values())
 
 
-def test_pages_are_set_on_allowed_nodes_alone(tmp_path: Path) -> None:
-    hugetlb = read_hugetlb_facts(Root(str(_host(tmp_path, "1"))), None).hugetlb
+def test_pages_are_set_on_allowed_nodes_alone() -> None:
+    hugetlb = read_hugetlb_facts(_host("1").root(), None).hugetlb
     assert all_targets(hugetlb, {WHOLE: 700}) == {ON_1: Target(700, 512, 0)}
 
 
@@ -96,15 +95,15 @@ def _answers(capsys: pytest.CaptureFixture[str], root: Path, size: str) -> dict[
 @pytest.mark.slow
 def test_check_and_fit_know_a_cpuset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1200 MiB are 600 pages: there on both nodes together, and not on the one that is allowed."""
-    good = _answers(capsys, _host(tmp_path / "a/host", "0-1"), "1200MB")
+    good = _answers(capsys, _host("0-1").write(tmp_path / "a/host"), "1200MB")
     assert good["check"][0] == "pass"
-    bad = _answers(capsys, _host(tmp_path / "b/host", "1"), "1200MB")
+    bad = _answers(capsys, _host("1").write(tmp_path / "b/host"), "1200MB")
     node = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
     assert bad["check"][0] == "fail"
     assert set(bad["check"][1]) <= {node}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mounts", "files"),
     [
         ("c /cgroup/unified cgroup2 rw 0 0", {"cgroup/unified/a/cpuset.{}.effective": "1"}),
@@ -117,32 +116,23 @@ def test_check_and_fit_know_a_cpuset(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_recorded_cpuset_is_found_wherever_it_is_mounted(
-    tmp_path: Path, mounts: str, files: dict[str, str]
+    mounts: str, files: dict[str, str]
 ) -> None:
-    root = _host(tmp_path, "0-1")
-    (root / "proc/self/status").unlink()
-    (root / "proc/self/cpuset").write_text("/a\n")
-    (root / "proc/mounts").write_text(f"{mounts}\n")
-    for name, content in files.items():
-        for kind in ("cpus", "mems"):
-            path = root / name.format(kind)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{content}\n")
-    assert read_allowed(Root(str(root))).mems == (1,)
+    more = {name.format(part): text for name, text in files.items() for part in ("cpus", "mems")}
+    more |= {"proc/self/cpuset": "/a", "proc/mounts": mounts}
+    root = _host("0-1", more=more).root("/proc/self/status")
+    assert read_allowed(root).mems == (1,)
     assert _stock(root)[WHOLE] == Stock(512, 512)
 
 
-def _grace(folder: Path) -> Path:
+def _grace() -> Root:
     """Node 1 is the memory of the one GPU, as on a GH200."""
-    root = _host(folder, "0-1")
-    gpu = root / "proc/driver/nvidia/gpus/0009:01:00.0"
-    gpu.mkdir(parents=True)
-    (gpu / "numa_status").write_text("Node:      1\nStatus:    online\n")
-    return root
+    status = {"proc/driver/nvidia/gpus/0009:01:00.0/numa_status": "Node: 1\nStatus: online"}
+    return _host("0-1", more=status).root()
 
 
-def test_memory_of_a_gpu_is_not_the_hosts(tmp_path: Path) -> None:
-    root = Root(str(_grace(tmp_path)))
+def test_memory_of_a_gpu_is_not_the_hosts() -> None:
+    root = _grace()
     assert gpu_memory_nodes(root) == {1}
     assert memory_nodes(root) == (0,)
     meminfo, nodes = read_meminfo(root), read_node_meminfo(root)
@@ -153,15 +143,15 @@ def test_memory_of_a_gpu_is_not_the_hosts(tmp_path: Path) -> None:
     assert meminfo.value("MemAvailable") == 1024 * GIB - 50000000 * 1024
 
 
-def test_no_page_is_planned_in_the_memory_of_a_gpu(tmp_path: Path) -> None:
-    root = _grace(tmp_path)
+def test_no_page_is_planned_in_the_memory_of_a_gpu() -> None:
+    root = _grace()
     assert _stock(root)[WHOLE] == Stock(1024, 1024)
-    hugetlb = read_hugetlb_facts(Root(str(root)), None).hugetlb
+    hugetlb = read_hugetlb_facts(root, None).hugetlb
     assert all_targets(hugetlb, {WHOLE: 2000}) == {ON_0: Target(2000, 1024, 0)}
 
 
-def test_what_the_driver_has_is_a_gpu_whatever_pci_shows(tmp_path: Path) -> None:
-    root = Root(str(_grace(tmp_path)))
+def test_what_the_driver_has_is_a_gpu_whatever_pci_shows() -> None:
+    root = _grace()
     (found,) = read_accelerators(root) or ()
     assert (found.address, found.vendor) == ("0009:01:00.0", "0x10de")
     assert gpu_nodes(root) == (None,)
@@ -187,7 +177,7 @@ def test_a_launch_that_binds_itself_has_that_nodes_pages_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, status: str
 ) -> None:
     """600 pages: node 0 has them, node 1 has not."""
-    root = _host(tmp_path / "host", "0-1")
+    root = _host("0-1").write(tmp_path / "host")
     variables, _, program = LAUNCH.format(size="1200MB").rpartition("mooncake_client")
     if before.startswith("docker"):
         docker, image = before.rsplit(" ", 1)
@@ -204,13 +194,12 @@ def test_a_launch_that_binds_itself_has_that_nodes_pages_alone(
 def _three_nodes(folder: Path) -> Path:
     """Nodes 0 and 2 have 1024 and 256 of 1792 free pages of 2 MiB, and 95 GiB of memory."""
     pool = HostPool(nodes={0: (1024, 1024), 1: (512, 512), 2: (256, 256)})
-    root = Host({2 * MIB: pool}, nodes=(0, 1, 2)).write(folder)
-    (root / "proc/self/status").write_text("Mems_allowed_list:\t0-2\n")
+    files = {"proc/self/status": "Mems_allowed_list:\t0-2"}
     for node in (0, 1, 2):
         rows = ["MemTotal: 60000000", "MemFree: 50000000", "Active(file): 0", "Inactive(file): 0"]
         rows += ["FilePages: 0", "Shmem: 0", "Mlocked: 0", "Unevictable: 0", "SReclaimable: 0"]
-        table = "".join(f"Node {node} {row} kB\n" for row in rows)
-        (root / f"sys/devices/system/node/node{node}/meminfo").write_text(table)
+        files[NODE_MEMORY.format(node)] = "\n".join(f"Node {node} {row} kB" for row in rows)
+    root = Host({2 * MIB: pool}, nodes=(0, 1, 2), files=files).write(folder)
     with (root / "proc/meminfo").open("a") as file:
         file.write("SwapFree: 0 kB\n")
     return root
@@ -224,15 +213,17 @@ BINDINGS = (
 )
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+SIZES = (
+    ("2000MB", False, "pass", "pass"),
+    ("2800MB", False, "fail", "pass"),  # there on all nodes, and not on these two
+    ("90GB", True, "skip", "pass"),
+    ("100GB", True, "skip", "fail"),
+)
+
+
 @pytest.mark.parametrize(
-    ("size", "regular", "pages", "memory"),
-    [
-        ("2000MB", False, "pass", "pass"),
-        ("2800MB", False, "fail", "pass"),  # there on all nodes, and not on these two
-        ("90GB", True, "skip", "pass"),
-        ("100GB", True, "skip", "fail"),
-    ],
+    ("binding", "size", "regular", "pages", "memory"),
+    [*((BINDINGS[0], *size) for size in SIZES), *((way, *SIZES[1]) for way in BINDINGS[1:])],
 )
 def test_memory_bound_to_several_nodes_is_judged_on_these_together(
     tmp_path: Path,

@@ -23,7 +23,7 @@ from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_kind import LaunchText
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Origin, Word
+from preflight.launches.source import Origin, Reading, Word
 from preflight.launches.systemd_unit import KIND
 from preflight.processes.processes import LaunchOptions
 from tests.checks.limit_hosts import launch, limits, rank, rdma, system
@@ -35,6 +35,10 @@ MAY_RAISE = {"effective_capabilities": 1 << SYS_RESOURCE_BIT}
 
 def set_to(name: str, soft: Any, hard: Any = -1, **more: Any) -> tuple[SetLimit, ...]:
     return (SetLimit(name, soft, soft if hard == -1 else hard, "run.sh:3", **more),)
+
+
+def read_unit(text: str, path: str = "x.service") -> Reading:
+    return KIND.read(LaunchText(path, text, False, {}, (), lambda name: None))
 
 
 def commands(text: str) -> Any:
@@ -195,11 +199,8 @@ def test_no_setting_around_a_launch_lifts_what_it_sets_itself() -> None:
     [
         (None, set_to("nofile", 256), Status.WARN),
         (None, set_to("nofile", 16), Status.FAIL),
-        (
-            None,
-            set_to("nofile", 256, Bound.STAYS),
-            Status.PASS,
-        ),  # SGLang raises the soft one itself
+        # SGLang raises the soft one itself.
+        (None, set_to("nofile", 256, Bound.STAYS), Status.PASS),
         (None, set_to("nofile", 1 << 21, must=True), Status.FAIL),
         (docker(nofile=65535), set_to("nofile", 256), Status.WARN),
         (docker(nofile=1024), set_to("nofile", 65535), Status.WARN),  # no CAP_SYS_RESOURCE
@@ -236,8 +237,7 @@ def test_memory_and_threads_of_its_own_limits() -> None:
 def test_a_unit_s_limits_are_set_by_systemd(line: str, expected: Any) -> None:
     text = f"[Service]\n{line}\nExecStart=/bin/mooncake_master\n"
     text += "ExecStart=/bin/sh -c 'ulimit -n 9; x'\n"
-    reading = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
-    first, second = reading.commands
+    first, second = read_unit(text).commands
     rest = [(n, Bound.SYSTEMD, Bound.SYSTEMD) for n in LIMIT_NAMES if n != expected[0]]
     assert [limit[:3] for limit in first.limits] == [expected, *rest]
     assert first.limits[0].raises
@@ -251,21 +251,15 @@ def test_a_unit_s_limits_are_set_by_systemd(line: str, expected: Any) -> None:
 def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() -> None:
     """However much the shell that asks may lock."""
     text = "[Service]\nExecStart=/bin/mooncake_master\n"
-    (one,) = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None)).commands
+    (one,) = read_unit(text).commands
     host = limits(None)
-    for default, soft in (
-        ({}, 8 * MIB),
-        ({"memlock": Limit(GIB, GIB)}, GIB),
-        ({"memlock": Limit(None, None)}, None),
-    ):
+    unlimited, process = Limit(None, None), rank(limits=one.limits)
+    for default in ({}, {"memlock": Limit(GIB, GIB)}, {"memlock": unlimited}):
         configured = host._replace(runtimes=host.runtimes._replace(systemd=default))
-        after = start_limit(
-            "memlock", Limit(None, None), rank(limits=one.limits), configured, system()
-        )
-        assert isinstance(after.limit, Limit)
-        assert after.limit.soft == soft
-    own = LaunchText("/home/u/.config/systemd/user/x.service", text, False, {}, (), lambda n: None)
-    assert KIND.read(own).commands[0].limits == ()
+        after = start_limit("memlock", unlimited, process, configured, system())
+        assert after.limit == default.get("memlock", Limit(8 * MIB, 8 * MIB))
+    own = read_unit(text, "/home/u/.config/systemd/user/x.service")
+    assert own.commands[0].limits == ()
 
 
 def test_a_recorded_launch_keeps_what_it_sets_and_publishes(tmp_path: Path) -> None:

@@ -253,24 +253,29 @@ def test_the_own_choice_of_releases_since_0_3_12(gids: tuple[Gid, ...], number: 
     assert taken(*gids) == number
 
 
+LAB, NO_NETDEV = (gid(0, FE80), gid(1, PRIVATE), gid(2, FEC0)), gid(1, PRIVATE, netdev="")
+
+
 @each_row(
-    ("release", "number"),
+    ("version", "gids", "index", "number"),
     [
-        (mooncake_release("0.3.7.post2"), 0),
-        (mooncake_release("0.3.8"), 1),
-        (mooncake_release("0.3.11.post1"), 1),
-        (mooncake_release("0.3.12"), 2),
+        # The same table, the lab's: what was index 1 became 2 with the ranks of 0.3.12.
+        ("0.3.7.post2", LAB, None, 0),
+        ("0.3.8", LAB, None, 1),
+        ("0.3.11.post1", LAB, None, 1),
+        ("0.3.12", LAB, None, 2),
+        ("0.3.11", (gid(0, FE80), gid(1, FEC0)), None, None),  # IPv6 alone was no GID
+        # An index without an interface disabled the device.
+        ("0.3.9", (gid(0, PUBLIC), NO_NETDEV), "1", None),
+        ("0.3.10", (gid(0, PUBLIC), NO_NETDEV), "1", 1),
+        ("0.3.13.post1", (gid(0, PUBLIC), NO_NETDEV), "1", 1),
     ],
 )
-def test_older_releases_took_the_first_ipv4_or_entry_0(
-    release: MooncakeRelease, number: int
+def test_releases_chose_in_different_ways(
+    version: str, gids: tuple[Gid, ...], index: str | None, number: int | None
 ) -> None:
-    """The same table, the lab's: what was index 1 became 2 with the ranks of 0.3.12."""
-    assert taken(gid(0, FE80), gid(1, PRIVATE), gid(2, FEC0), release=release) == number
-
-
-def test_before_0_3_12_ipv6_alone_is_no_gid() -> None:
-    assert taken(gid(0, FE80), gid(1, FEC0), release=mooncake_release("0.3.11")) is None
+    environment = {} if index is None else {"MC_GID_INDEX": index}
+    assert taken(*gids, release=mooncake_release(version), environment=environment) == number
 
 
 @each_row(
@@ -290,22 +295,6 @@ def test_before_0_3_12_ipv6_alone_is_no_gid() -> None:
 def test_the_index_as_mooncake_reads_it(environment: dict[str, str], index: int | None) -> None:
     asked = asked_index(environment)
     assert (asked[0] if asked else None) == index
-
-
-@each_row(
-    ("release", "number"),
-    [(mooncake_release("0.3.9"), None), (mooncake_release("0.3.10"), 1), (NEWEST, 1)],
-)
-def test_an_index_without_an_interface_disabled_old_releases(
-    release: MooncakeRelease, number: int | None
-) -> None:
-    table = (gid(0, PUBLIC), gid(1, PRIVATE, netdev=""))
-    assert taken(*table, release=release, environment={"MC_GID_INDEX": "1"}) == number
-
-
-def test_an_empty_entry_disables_the_device() -> None:
-    """Measured: 'GID is NULL, please check your GID index', and 'Disable device'."""
-    assert taken(gid(0, PRIVATE), environment={"MC_GID_INDEX": "7"}) is None
 
 
 def test_a_table_that_could_not_be_read_is_no_choice() -> None:

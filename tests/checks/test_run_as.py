@@ -27,12 +27,11 @@ from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
 from preflight.cli.main import run
-from preflight.launches.launch_kind import LaunchText
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Command, Reading
-from preflight.launches.systemd_unit import KIND
+from preflight.launches.source import Command
 from preflight.processes.containers import container_limits
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma, system
+from tests.checks.test_launch_limits import read_unit
 from tests.checks.test_limits_memlock import found, one
 from tests.tables import each_row
 
@@ -77,10 +76,6 @@ env A=b nice -n 1 setpriv --reuid nobody --clear-groups sh -c 'ulimit -Sn 50; PR
 
 def commands(text: str) -> list[Command]:
     return list(read_script(text, "run.sh", {}).commands)
-
-
-def read_unit(text: str) -> Reading:
-    return KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
 
 
 def unit(lines: str, start: str = "ExecStart=/bin/mooncake_client") -> Command:
