@@ -58,12 +58,8 @@ class PageError(Exception):
 @cache
 def read_page(folder: str, check: str) -> Page:
     """Read the whole page of ``check``. Raises PageError."""
+    head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
     path = os.path.join(folder, f"{check}.md")
-    try:
-        with open(path, encoding="utf-8") as file:
-            head, *parts = re.split(r"^## ", file.read(), flags=re.MULTILINE)
-    except FileNotFoundError:
-        raise PageError(f"{path}: write the page of {check}, as in {_ORDER}") from None
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
     if lacking := [name for name in _SECTIONS if not sections.get(name, "").strip()]:
         raise PageError(f"{path}: write the section ## {lacking[0]}, as in {_ORDER}")
@@ -72,8 +68,7 @@ def read_page(folder: str, check: str) -> Page:
     _title, asks, *why = _paragraphs(head)
     items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)[1:]
     outcomes = [" ".join(item.split()).partition(": ") for item in items]
-    follows = _one(sections["What follows"]).split(", or ")
-    consequence, *or_else = [_one_of(Consequence, x, f"{path}: ## What follows") for x in follows]
+    consequence, *or_else = _consequences(path, _one(sections["What follows"]))
     return Page(
         asks,
         consequence,
@@ -84,6 +79,20 @@ def read_page(folder: str, check: str) -> Page:
         _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
         tuple(or_else),
     )
+
+
+def _page_text(folder: str, check: str) -> str:
+    """Read the page's file. Raises PageError if the file does not exist."""
+    path = os.path.join(folder, f"{check}.md")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise PageError(f"{path}: write the page of {check}, as in {_ORDER}") from None
+
+
+def _consequences(path: str, text: str) -> list[Consequence]:
+    return [_one_of(Consequence, word, f"{path}: ## What follows") for word in text.split(", or ")]
 
 
 def _one_of(enumeration: type[Kind], word: str, where: str) -> Kind:

@@ -108,7 +108,6 @@ class Load(NamedTuple):
     """What one process registers with each of its NICs."""
 
     registrations: int  # memory keys
-    pinned_bytes: int  # host memory, for one NIC
     by_page: Mapping[int, int]  # registered bytes by the size of the backing page, the GPU's too
     more: Unknown | None = None  # why there is more, None if not
 
@@ -127,23 +126,22 @@ def load_of(
     """Add up what ``process`` registers with each NIC; without a known limit regions are whole."""
     if isinstance(process.regions, Unknown):
         return process.regions
-    registrations = pinned = 0
+    registrations = 0
     by_page: dict[int, int] = {}
     for region in process.regions:
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
         registered = registration_of(region, largest, release)
         registrations += registered.keys
-        pinned += pinned_bytes(registered, BASE_PAGE_BYTES, region.offset_bytes)
         page = region.page_bytes or BASE_PAGE_BYTES
         # An entry is a whole page: regions share none.
         touched = region.offset_bytes % page + registered.bytes if registered.bytes else 0
         by_page[page] = by_page.get(page, 0) + round_up(touched, page)
     gpu = process.gpu_registered_bytes
     if isinstance(gpu, Unknown):
-        return Load(registrations, pinned, by_page, gpu)
+        return Load(registrations, by_page, gpu)
     if gpu:
         by_page[GPU_PAGE_BYTES] = by_page.get(GPU_PAGE_BYTES, 0) + round_up(gpu, GPU_PAGE_BYTES)
-    return Load(registrations, pinned, by_page)
+    return Load(registrations, by_page)
 
 
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
