@@ -31,6 +31,8 @@ def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Tes
             assert every, "no row"
 
         whole.__doc__, whole.__name__ = test.__doc__, test.__name__
+        whole.__module__ = test.__module__
+        whole.rows = every  # type: ignore[attr-defined]  # tools/comparing takes hosts from them
         signature = inspect.signature(test)
         kept = [one for name, one in signature.parameters.items() if name not in given]
         whole.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

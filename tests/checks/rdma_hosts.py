@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from checks.base.check import CheckSet
@@ -128,6 +129,18 @@ class FakeHost:
         files |= {f"/sys/fs/cgroup/a/{name}": text for name, text in self.cgroup.items()}
         files |= {**self.files, "/calls.json": json.dumps({**calls, **self.calls})}
         return files, {**links, **self.links}
+
+    def write(self, folder: Path) -> None:
+        """Make the host's files and links below a folder, as tools/comparing has hosts written."""
+        files, links = self.tree()
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in (*files, *links):
+            (folder / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name[1:]).write_text(content)
+        for name, target in links.items():
+            (folder / name[1:]).symlink_to(folder / target[1:] if target[0] == "/" else target)
 
     def root(self, *without: str) -> Root:
         """Return the host in memory. without: files and links that it lacks."""

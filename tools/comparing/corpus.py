@@ -384,6 +384,7 @@ def take_module(corpus: Corpus, module: ModuleType) -> None:
             for mark in getattr(value, "pytestmark", []):
                 if mark.name == "parametrize":
                     take(corpus, f"{label}-{name}", mark.args[1:2])
+            take(corpus, f"{label}-{name}", getattr(value, "rows", []))
             if not isinstance(value, type) and _makes_a_host(value):
                 take(corpus, f"{label}-{name}", value())
         elif not isinstance(value, ModuleType | type):
