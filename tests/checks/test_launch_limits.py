@@ -130,7 +130,6 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
     ],
 )
 def test_what_a_refused_ulimit_leads_to_is_not_worked_out(text: str, soft: int | None) -> None:
-    """It is unknown then, which never passes."""
     (command,) = read_script(f"{text}; prog a", "run.sh", {}).commands[-1:]
     process = rank(limits=command.limits)
     after = start_limit("nofile", Limit(2000, 4000), process, limits(), system()).limit
@@ -249,7 +248,6 @@ def test_a_unit_s_limits_are_set_by_systemd(line: str, expected: Any) -> None:
 
 
 def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() -> None:
-    """However much the shell that asks may lock."""
     text = "[Service]\nExecStart=/bin/mooncake_master\n"
     (one,) = read_unit(text).commands
     host = limits(None)

@@ -88,13 +88,11 @@ def test_what_daemons_would_hand_on(runtimes: Any, status: Status) -> None:
     [(True, Status.SKIP), (False, Status.WARN), (None, Status.WARN), (UNREADABLE, Status.WARN)],
 )
 def test_slurm_jobs_may_have_the_submitting_shells_limit(propagates: Any, status: Status) -> None:
-    """Then slurmd's own says nothing."""
     runtimes = unit(8 * MIB, "slurmd")._replace(slurm_propagates=propagates)
     assert one("memlock.runtime-limit", None, limits(runtimes=runtimes)).status is status
 
 
 def test_a_drop_in_without_a_restart_changes_nothing() -> None:
-    """The file says unlimited and the daemon still has 8 MiB."""
     runtimes = unit(8 * MIB, configured=Limit(None, None))
     finding = one("memlock.runtime-limit", None, limits(None, runtimes=runtimes))
     assert finding.status is Status.WARN
@@ -132,7 +130,6 @@ def test_a_launch_that_relies_on_its_runtime(
 
 
 def test_inside_a_container_the_runtime_is_not_judged() -> None:
-    """Its own limit is what counts, and memlock.limit looks at it."""
     needs = launch(rank(container=docker()))
     finding = one("memlock.runtime-limit", needs, limits(), 2, system("docker"))
     assert finding.status is Status.SKIP
@@ -174,7 +171,6 @@ def test_an_added_capability_that_is_not_in_effect(
     ],
 )
 def test_the_capability_of_this_container(host: Any, status: Status) -> None:
-    """Seen from inside, with no launch."""
     finding = one("memlock.inert-capability", None, host, 2, system("kubernetes"))
     assert finding.status is status
     # Outside of containers the bounding set is full for everybody.
@@ -211,7 +207,6 @@ def test_sglang_wants_65535_files(container: Any, nofile: Any, status: Status) -
 
 
 def test_files_of_a_container_are_its_daemons() -> None:
-    """With no limit of its own it has that of the daemon that starts it."""
     runtimes = NO_RUNTIMES._replace(
         units=(UnitLimit("containerd", Daemon(UNREADABLE, Limit(1024, 4096)), None, ""),)
     )

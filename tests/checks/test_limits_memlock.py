@@ -84,7 +84,6 @@ def test_every_region_is_pinned_once_for_every_nic_in_whole_pages(
 
 
 def test_gpu_memory_counts_through_peermem_and_not_as_dma_buf() -> None:
-    """dma-buf registrations are not charged; those through nvidia_peermem are."""
     peermem = demand(rank(gpu_registered_bytes=GIB), 2, 4096)
     dma_buf = demand(
         rank(gpu_registered_bytes=GIB, environment={"WITH_NVIDIA_PEERMEM": "0"}), 2, 4096
@@ -191,7 +190,6 @@ def test_more_nics_need_more(nics: Any, memlock: int | None, status: Status) -> 
 
 
 def test_named_nics_alone_count() -> None:
-    """A process that names one of eight NICs registers with one."""
     process = rank(rdma=RdmaUse(("mlx5_3",), "launch.sh:3"))
     finding = one("memlock.limit", launch(process), limits(3 * GIB), 8)
     assert (finding.status, finding.need) == (Status.PASS, "2.00 GiB")
@@ -211,7 +209,6 @@ def test_an_unknown_size_never_passes_a_finite_limit() -> None:
 
 
 def test_equal_ranks_are_one_line() -> None:
-    """Eight ranks that need the same give one finding; one that differs its own."""
     needs = launch(*(rank(f"rank {n}") for n in range(8)), rank("service", GIB))
     first, second = found("memlock.limit", needs)
     assert first.subject == "rank 0-7 (each of 8)"
@@ -236,7 +233,6 @@ def test_where_nothing_is_asked_for_there_is_nothing_to_hold(check: str, needs: 
 
 
 def test_an_unread_topic_is_unknown() -> None:
-    """RDMA facts that were not read: finite limits cannot be judged."""
     finding = one("memlock.limit", launch(rank()), rdma=Unknown("rdma: took too long"))
     assert finding.status is Status.UNKNOWN
     assert "took too long" in finding.text
@@ -314,7 +310,6 @@ def test_inside_the_container_its_own_limit_counts() -> None:
 
 
 def test_privileged_is_void_where_docker_remaps_users() -> None:
-    """userns-remap takes containers out of the initial user namespace."""
     remapped = unit(8 * MIB)._replace(userns_remap="default")
     needs = launch(rank(container=docker(privileged=True, user="0")))
     assert one("memlock.limit", needs, limits(None, runtimes=remapped)).status is Status.FAIL
@@ -330,7 +325,6 @@ _SIZES = st.integers(1, 1 << 45)
 
 @given(_SIZES, st.one_of(st.none(), _SIZES), _SIZES, st.integers(1, 16))
 def test_a_higher_limit_never_worsens(size: int, low: int | None, more: int, nics: int) -> None:
-    """Monotone in the limit."""
     high = None if low is None else low + more
     needs = launch(rank(size=size))
     statuses = [one("memlock.limit", needs, limits(at), nics).status for at in (low, high)]
@@ -339,7 +333,6 @@ def test_a_higher_limit_never_worsens(size: int, low: int | None, more: int, nic
 
 @given(_SIZES, _SIZES, _SIZES, st.integers(1, 15))
 def test_more_memory_or_nics_never_improve(size: int, more: int, limit: int, nics: int) -> None:
-    """Monotone in what is registered and in how many devices."""
 
     def status(registered: int, devices: int) -> int:
         finding = one("memlock.limit", launch(rank(size=registered)), limits(limit), devices)
@@ -373,7 +366,6 @@ def test_rings_pin_the_offload_buffer(memlock: Any, other: dict[str, Any], statu
 def test_what_another_transport_pins_is_unknown_unless_nothing_limits_it(
     memlock: int | None, status: Status
 ) -> None:
-    """It was skipped as if it pinned nothing."""
     process = rank(rdma=None, transport="ascend")
     finding = one("memlock.limit", launch(process), limits(memlock))
     assert finding.status is status

@@ -84,7 +84,6 @@ def test_the_cgroup_is_the_limit_although_meminfo_shows_more(left: int, expected
 
 
 def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> None:
-    """A store in a pod beside the server's, each with a limit of its own."""
     server = ContainerLimits("pod.yaml:9", "kubernetes", memory_bytes=40 * GIB)
     store = ContainerLimits("pod.yaml:30", "kubernetes", memory_bytes=10 * GIB)
     needs = launch(
@@ -184,7 +183,6 @@ def test_shm(size: int, available: int, need: int, ranks: int, expected: Status)
 def test_shm_is_the_containers_where_the_launch_is_one(
     container: ContainerLimits, expected: Status
 ) -> None:
-    """However large /dev/shm is in this shell."""
     assert _one(_facts(), _ranks(2, 0, container=container), "shm.space") is expected
 
 

@@ -162,7 +162,6 @@ def test_no_content_of_any_file_is_a_crash(text: str) -> None:
 
 @each_row("answer", [None, 3, "x", [1], {"open": 1, "limits": [3]}, {"devices": {"rxe0": 1}}])
 def test_no_answer_of_any_call_is_a_crash(answer: object) -> None:
-    """A recording may have been written by another version."""
     files, links = FakeHost((RXE0,)).tree()
     files["/calls.json"] = json.dumps(dict.fromkeys(json.loads(files["/calls.json"]), answer))
     assert only(read_rdma(in_memory(files, links), None)).name == "rxe0"

@@ -111,7 +111,6 @@ def test_pinned_pages_are_those_that_each_piece_touches(
 
 
 def test_what_is_cut_off_is_not_pinned() -> None:
-    """An old Mooncake registers the first 2 GiB of 3."""
     cut = demand(process(regions=(region(3 * GIB),)), 2, 4096, 2 * GIB, OLD)
     whole = demand(process(regions=(region(3 * GIB),)), 2, 4096, 2 * GIB, NEW)
     assert not isinstance(cut, Unknown)

@@ -135,6 +135,8 @@ def test_a_user_that_nothing_tells_is_unknown() -> None:
 def test_whom_a_unit_makes_run_it(lines: str, user: str, gained: list[str]) -> None:
     run_as = unit(lines).run_as
     assert (run_as.user, list(run_as.gained)) == (user, gained)
+    for prefix in "+!":  # which lift what the unit sets
+        assert unit(lines, f"ExecStart={prefix}/bin/mooncake_client").run_as.user == "root"
 
 
 @each_row(
@@ -151,11 +153,6 @@ def test_what_takes_from_a_unit_is_named_as_not_read(line: str) -> None:
     text = f"[Service]\n{line}\nExecStart=/bin/mooncake_client\n"
     notes = read_unit(text).notes
     assert [note.origin.line for note in notes if note.id == "unit-limit-not-read"] == [2]
-
-
-def test_a_prefix_of_execstart_lifts_what_the_unit_sets() -> None:
-    for prefix in "+!":
-        assert unit("User=llm", f"ExecStart={prefix}/bin/mooncake_client").run_as.user == "root"
 
 
 UNREAD = Unknown("limits.identity: says of no user whether it is root")

@@ -91,7 +91,6 @@ def test_podmans_default_holds_a_server_of_eight_ranks_and_a_kubelets_1024_may_n
 
 
 def test_the_tightest_of_several_bounds_is_named() -> None:
-    """An ancestor's bound counts for the process too."""
     ancestor = "/sys/fs/cgroup/pids/pod/pids.max"
     bounds = (Ceiling(FILE, 4096, 10), Ceiling(ancestor, 64, 60))
     finding = found(launch(CLIENT), ThreadFacts((), bounds, 0, 2))["host"]
