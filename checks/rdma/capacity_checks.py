@@ -317,22 +317,19 @@ def _judge_bound(
     """Hold the entries against what was measured here, else against the table of devices."""
     need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
-    bound = TableBound.UNTOLD if row is None else row.table.bound
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
     name = load.nic.name
     mine = [each for each in rdma.measured if each.device == name and each.page_bytes <= least]
     if mine:
         # Larger pages never take more of a table: the largest that is not larger says most.
         best = max(mine, key=lambda each: (each.page_bytes, each.holds_bytes))
-        fits = _holds(load, best, bound)
+        fits = _holds(load, best, row)
         if fits is not None:
             return _as_measured(finding, load, best, fits, nics)
-    if row is None or bound is TableBound.UNTOLD:
-        what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
-        text = f"how much {what} can hold is unknown: only a measurement tells it"
-        advice = "run: mooncake-preflight measure --only registration --device "
-        advice += shlex.quote(name)
-        return finding.unknown(text, evidence=() if row is None else _evidence(row), advice=advice)
+    if row is None:
+        text = f"how much a device of {load.nic.provider} can hold is unknown: only a measurement "
+        advice = f"run: mooncake-preflight measure --only registration --device {shlex.quote(name)}"
+        return finding.unknown(f"{text}tells it", advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)
 
 
@@ -352,12 +349,13 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
     return tuple(Evidence(f"{row.name}, {source}", text) for text in row.evidence)
 
 
-def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
+def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | None:
     """Tell whether a device was measured to hold a load; None if that was not measured."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
-    if bound is TableBound.ENTRIES and load.entries <= measured.holds_bytes // measured.page_bytes:
+    # A row that is judged by what was measured has a table of entries.
+    if row is not None and load.entries <= measured.holds_bytes // measured.page_bytes:
         return True
     exact = set(by_page) == {measured.page_bytes}
     return False if exact and measured.met == DEVICE_TABLE else None

@@ -24,7 +24,6 @@ class TableBound(Enum):
 
     HOST_MEMORY = "its tables lie in host memory and grow with what is registered"
     ENTRIES = "it has so many table entries"
-    UNTOLD = "it has a limit, and nobody has published it"
 
 
 class Confidence(Enum):

@@ -353,7 +353,7 @@ def test_a_gpu_that_is_not_known_is_refused_with_those_that_are(gpus: str) -> No
 def test_nics_of_every_family_on_pci_can_be_described() -> None:
     soft = {"rxe", "siw", "ipathverbs"}  # made by the host itself; no longer made
     known = {str(row["provider"]) for row in known_models("nics").values()}
-    assert {row.provider for row in device_rows()} - soft == known
+    assert {row.provider for row in device_rows()} - soft <= known
 
 
 @pytest.mark.slow
