@@ -53,7 +53,6 @@ class DeviceRow(NamedTuple):
     confidence: Confidence
     evidence: tuple[str, ...]
     errno: int = ENOMEM  # that of ``ibv_reg_mr`` above the sum
-    functions: tuple[str, ...] = ()  # PCI ids, () for all
 
 
 @cache
@@ -82,13 +81,9 @@ def _row(row: dict[str, Any]) -> DeviceRow:
     return DeviceRow(table=table, confidence=confidence, **columns)
 
 
-def device_row(provider: str, function: str | None) -> DeviceRow | None:
-    """Return a device's row by provider and PCI id, else its provider's first row; None without
-    one.
-    """
-    rows = [row for row in device_rows() if row.provider == provider]
-    exact = [row for row in rows if function in row.functions]
-    return next(iter(exact or rows), None)
+def device_row(provider: str) -> DeviceRow | None:
+    """Return the row of a provider's devices; None without one."""
+    return next((row for row in device_rows() if row.provider == provider), None)
 
 
 RESULT_SCHEMA = "mooncake-preflight/registration/v1"

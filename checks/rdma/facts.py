@@ -9,7 +9,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import leading_integer
-from checks.rdma.device_table import Measured, function_of, read_measured
+from checks.rdma.device_table import Measured, read_measured
 from checks.rdma.devices import Netdev, Port, numbered_word, read_netdevs, read_ports
 from checks.rdma.verbs import (
     CLASS,
@@ -50,7 +50,6 @@ class Nic(NamedTuple):
     uverbs_node: DeviceNode | Unknown
     ports: tuple[Port, ...] | Unknown
     verbs: Verbs
-    function: str | None = None  # its PCI id, ``1ded:107f``, None for a device without one
     uverbs_number: str | Unknown | None = None  # ``231:193`` of a node that does not open
 
     @property
@@ -160,7 +159,6 @@ def _read_nic(
         opened,
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
-        function_of(root, name),
         root.word(f"{CLASS}/{uverb}/dev") if uverb is not None and gone else None,
     )
 

@@ -216,7 +216,7 @@ def row_of(nic: Nic) -> DeviceRow | Unknown | None:
     provider = nic.provider
     if nic.driver in ("ib_qib", "qib"):  # of which the kernel has no number
         provider = "ipathverbs" if isinstance(provider, Unknown) else provider
-    return provider if isinstance(provider, Unknown) else device_row(provider, nic.function)
+    return provider if isinstance(provider, Unknown) else device_row(provider)
 
 
 # config.h: MC_NUM_QP_PER_EP, MC_NUM_CQ_PER_CTX.

@@ -139,20 +139,11 @@ def test_every_row_says_where_it_comes_from() -> None:
     assert {row.provider for row in device_rows()} & set(PROVIDERS.values())
 
 
-@each_row(
-    ("provider", "function", "name"),
-    [
-        ("erdma", "1ded:107f", "Alibaba Cloud eRDMA"),
-        ("erdma", "1ded:5007", "Alibaba Cloud eRDMA, RoCE v2 function"),
-        ("erdma", None, "Alibaba Cloud eRDMA"),
-        ("mlx5", "15b3:1021", "NVIDIA ConnectX and BlueField"),
-        ("rxe", None, "soft-RoCE"),
-        ("brand new", "1234:5678", None),
-    ],
-)
-def test_the_row_of_a_device(provider: str, function: str | None, name: str | None) -> None:
-    row = device_row(provider, function)
-    assert (None if row is None else row.name) == name
+def test_the_row_of_a_device() -> None:
+    erdma = device_row("erdma")
+    assert erdma is not None
+    assert erdma.name == "Alibaba Cloud eRDMA"
+    assert device_row("brand new") is None
 
 
 ERDMA = replace(RXE0, driver="erdma", driver_id=19)
