@@ -254,6 +254,7 @@ def _shm(
 ) -> Finding:
     """Judge one /dev/shm: room for the launch's certain bytes, then for NCCL's usual segments."""
     need = format_bytes(need_bytes)
+    finding = passed(subject, have, need, evidence=evidence)
     wanted = shm_wanted_bytes(need_bytes)
     # What is large enough and full is not made smaller.
     larger = wanted > size_bytes
@@ -267,15 +268,13 @@ def _shm(
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
-        finding = passed(subject, have, need, formula, evidence=evidence)
-        return finding.failed(text, advice, settings)
+        return finding.failed(text, advice, settings, formula=formula)
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
         formula = f"{need} at least, and what NCCL and torch take"
-        need = format_bytes(RUNTIME_SHM_BYTES, "more than {}")
-        finding = passed(subject, have, need, formula, evidence=evidence)
-        return finding.warned(text, advice, settings)
-    return passed(subject, have, need, evidence=evidence)
+        more = format_bytes(RUNTIME_SHM_BYTES, "more than {}")
+        return finding.warned(text, advice, settings, need=more, formula=formula)
+    return finding
 
 
 @CHECKS.check("memory.max-map-count")

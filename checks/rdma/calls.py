@@ -64,13 +64,11 @@ def kernel() -> dict[str, Any]:
     netns_mode: shared or exclusive. copy_on_fork: pinned pages are copied at fork (Linux 5.12).
     """
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
-    for _kind, body in _ask(CMD_SYS_GET, b"", dump=False):
-        attributes = dict(netlink_attributes(body))
+    for attributes in _ask(CMD_SYS_GET, b"", dump=False):
         if NETNS_MODE in attributes:
             answer["netns_mode"] = "shared" if attributes[NETNS_MODE][0] else "exclusive"
         answer["copy_on_fork"] = attributes.get(COPY_ON_FORK, b"\0") != b"\0"
-    for _kind, body in _ask(CMD_RES_GET, b"", dump=True):
-        attributes = dict(netlink_attributes(body))
+    for attributes in _ask(CMD_RES_GET, b"", dump=True):
         if DEV_NAME not in attributes or DEV_INDEX not in attributes:
             continue
         counts = {}
@@ -89,8 +87,7 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
     Needs no right; the kernel leaves out objects of another pid namespace (rdma/core/restrack.c).
     """
     answer: dict[str, dict[str, dict[str, int]]] = {}
-    for _kind, body in list(_ask(CMD_RES_GET, b"", dump=True)):
-        attributes = dict(netlink_attributes(body))
+    for attributes in list(_ask(CMD_RES_GET, b"", dump=True)):
         processes = answer.setdefault(_text(attributes[DEV_NAME]), {})
         for what, (command, table) in RESOURCES.items():
             for entry in _entries(command, attributes[DEV_INDEX], table):
@@ -106,10 +103,9 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
 
 def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, bytes]]:
     """Yield each resource of one kind that a device has, by attribute."""
-    for _kind, body in _ask(command, _attribute(DEV_INDEX, device), dump=True):
-        for number, entries in netlink_attributes(body):
-            for _number, entry in netlink_attributes(entries) if number == table else ():
-                yield dict(netlink_attributes(entry))
+    for attributes in _ask(command, _attribute(DEV_INDEX, device), dump=True):
+        for _number, entry in netlink_attributes(attributes.get(table, b"")):
+            yield dict(netlink_attributes(entry))
 
 
 def verbs(name: str) -> dict[str, Any]:
@@ -130,17 +126,19 @@ def _driver_id(index: bytes) -> int | None:
     """Ask for the kernel's number of a device's driver; None if the kernel does not tell."""
     request = _attribute(DEV_INDEX, index) + _attribute(CHARDEV_TYPE, b"uverbs\0")
     try:
-        for _kind, body in _ask(CMD_GET_CHARDEV, request, dump=False):
-            raw = dict(netlink_attributes(body)).get(UVERBS_DRIVER_ID)
-            if raw is not None:
-                return int.from_bytes(raw, "little")
+        for attributes in _ask(CMD_GET_CHARDEV, request, dump=False):
+            if UVERBS_DRIVER_ID in attributes:
+                return int.from_bytes(attributes[UVERBS_DRIVER_ID], "little")
     except OSError:
         pass  # ib_uverbs is not loaded, or the device belongs to another namespace
     return None
 
 
-def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, bytes]]:
-    return netlink_dump(NETLINK_RDMA, NLDEV + command, attributes, NLM_F_DUMP if dump else 0)
+def _ask(command: int, request: bytes, dump: bool) -> Iterator[dict[int, bytes]]:
+    """Yield the attributes of each message in the kernel's answer. Raises OSError."""
+    flags = NLM_F_DUMP if dump else 0
+    for _kind, body in netlink_dump(NETLINK_RDMA, NLDEV + command, request, flags):
+        yield dict(netlink_attributes(body))
 
 
 def netlink_dump(

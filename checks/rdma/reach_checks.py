@@ -64,11 +64,9 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         """Describe the ports of one device."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
-        states, evidence = [], []
-        for port in ports:
-            state, file = _shown(port.state), f"{RDMA_DEVICES}/{nic.name}/ports/{port.number}/state"
-            states.append(f"port {port.number} {state} ({_shown(port.physical_state)})")
-            evidence.append(Evidence(file, state))
+        folder = f"{RDMA_DEVICES}/{nic.name}/ports"
+        states = [f"port {p.number} {_shown(p.state)} ({_shown(p.physical_state)})" for p in ports]
+        evidence = (Evidence(f"{folder}/{p.number}/state", _shown(p.state)) for p in ports)
         seen = "; ".join(states) or "no port"
         finding = passed(nic.name, seen, "ACTIVE", evidence=tuple(evidence))
         if lost is None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.pages import Region
-from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import LimitFacts, ThreadFacts
@@ -38,11 +37,6 @@ def tree(root: Path, files: Mapping[str, str], calls: Mapping[str, Any] | None =
     if "/calls.json" not in files:
         (root / "calls.json").write_text(json.dumps(dict(calls or {})))
     return root
-
-
-def root_of(folder: Path, files: Mapping[str, str]) -> Root:
-    """A host of these files, to be read."""
-    return Root(str(tree(folder, files)))
 
 
 def limits(

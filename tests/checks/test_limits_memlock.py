@@ -224,6 +224,8 @@ def test_equal_ranks_are_one_line() -> None:
         ("memlock.io-uring-buffers", launch(rank())),
         ("limits.nofile", None),
         ("limits.nofile", launch(rank(program="mooncake_client"))),
+        ("limits.threads", None),
+        ("limits.threads", launch()),
         ("limits.run-as", None),
         ("limits.run-as", launch()),
     ],

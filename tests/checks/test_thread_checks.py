@@ -175,12 +175,6 @@ def test_containers_of_the_launch_are_judged_where_they_run() -> None:
     assert within["this container, compose.yaml:3"].status is Status.FAIL
 
 
-def test_without_a_launch_there_is_nothing_to_hold_it_against() -> None:
-    for needs in (None, launch()):
-        (finding,) = found(needs).values()
-        assert finding.status is Status.SKIP
-
-
 # -- what is read ----------------------------------------------------------------------------------
 
 KERNEL = {

@@ -57,12 +57,15 @@ def test_the_kernels_list_is_summed_by_device_and_process(
 ) -> None:
     """Also one that breaks off is no crash."""
 
-    def ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, bytes]]:
-        assert dump
+    def dump(
+        _protocol: int, message_type: int, _body: bytes, flags: int
+    ) -> Iterator[tuple[int, bytes]]:
+        assert flags == calls.NLM_F_DUMP
+        command = message_type - calls.NLDEV
         for body in ANSWERS[command]:
             yield 0, body if command == calls.CMD_RES_GET else body[:length]
 
-    monkeypatch.setattr(calls, "_ask", ask)
+    monkeypatch.setattr(calls, "netlink_dump", dump)
     held = calls.held()
     if length is None:
         assert held == {
