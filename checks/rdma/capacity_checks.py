@@ -32,7 +32,6 @@ from checks.rdma.device_table import (
     MEMORY_KEYS,
     DeviceRow,
     Measured,
-    TableBound,
 )
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (
@@ -297,7 +296,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     """Judge whether one NIC's translation table holds all regions that the launch registers."""
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
-    if row is not None and row.table.bound is TableBound.HOST_MEMORY:
+    if row is not None and not row.holds_entries:
         return finding._replace(
             have=f"no limit of its own ({row.name})",
             need=format_bytes(load.bytes) if load.unknown is None else "unknown",
@@ -345,8 +344,7 @@ def _formula(load: NicLoad) -> str:
 
 
 def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
-    source = row.confidence.value
-    return tuple(Evidence(f"{row.name}, {source}", text) for text in row.evidence)
+    return tuple(Evidence(f"{row.name}, {row.confidence}", text) for text in row.evidence)
 
 
 def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | None:
@@ -380,20 +378,19 @@ def _as_measured(
 
 def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
     """Judge by the table of devices: what is vouched for, worked, or failed for others."""
-    table = row.table
-    have = counted(table.holds_entries, "entries")
+    have = counted(row.holds_entries, "entries")
     finding = finding._replace(have=have, evidence=_evidence(row))
-    if load.entries <= table.holds_entries:
+    if load.entries <= row.holds_entries:
         return finding
-    if table.failed_entries and load.entries >= table.failed_entries:
+    if row.failed_entries and load.entries >= row.failed_entries:
         seen = "users have reported failures at this size"
-    elif load.entries <= table.worked_entries:
+    elif load.entries <= row.worked_entries:
         seen = "one user registered as much; nothing guarantees it"
     else:
         seen = "no report of a success at this size is known"
     error = "Input/output error [5]" if row.errno == 5 else "Cannot allocate memory [12]"
     text = f"registration may fail with '{error}': {seen}"
-    return _over(finding.warned(text), load, table.holds_entries, nics)
+    return _over(finding.warned(text), load, row.holds_entries, nics)
 
 
 def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:

@@ -7,7 +7,7 @@ same.
 
 import os
 from collections.abc import Mapping
-from enum import Enum
+from errno import ENOMEM
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,40 +19,17 @@ from checks.base.unknown import Unknown
 BASE_PAGE_BYTES = 4096
 
 
-class TableBound(Enum):
-    """What is known of the sum that a device can translate."""
-
-    HOST_MEMORY = "its tables lie in host memory and grow with what is registered"
-    ENTRIES = "it has so many table entries"
-
-
-class Confidence(Enum):
-    MEASURED = "measured"
-    READ = "read in the driver's source"
-    REPORTED = "reported by users"
-
-
-class Table(NamedTuple):
-    """How many pages of registered memory a device translates, all regions together."""
-
-    bound: TableBound
-    holds_entries: int = 0  # so many are vouched for
-    worked_entries: int = 0  # the most that a user had working
-    failed_entries: int = 0  # the least that failed for somebody, 0 if nobody said
-
-
-ENOMEM = 12  # what most drivers give where a device cannot take a registration
-
-
 class DeviceRow(NamedTuple):
-    """One type of device."""
+    """One type of device, and how many pages of registered memory one translates in all."""
 
     provider: str  # as ``verbs.PROVIDERS``
     name: str
-    table: Table
-    confidence: Confidence
+    confidence: str  # how that is known: measured, read in the driver's source, reported by users
     evidence: tuple[str, ...]
-    errno: int = ENOMEM  # that of ``ibv_reg_mr`` above the sum
+    holds_entries: int = 0  # so many are vouched for; 0: its tables lie in host memory and grow
+    worked_entries: int = 0  # the most that a user had working
+    failed_entries: int = 0  # the least that failed for somebody, 0 if nobody said
+    errno: int = ENOMEM  # of ``ibv_reg_mr`` above the sum, for most drivers
 
 
 @cache
@@ -67,18 +44,7 @@ def device_rows() -> tuple[DeviceRow, ...]:
 
     with open(os.path.join(os.path.dirname(__file__), "device_table.toml"), "rb") as file:
         rows = tomllib.load(file)["device"]
-    return tuple(_row(row) for row in rows)
-
-
-def _row(row: dict[str, Any]) -> DeviceRow:
-    """Build a row from its TOML table."""
-    entries = {key: row.pop(key) for key in Table._fields[1:] if key in row}
-    table = Table(TableBound[row.pop("bound")], **entries)
-    confidence = Confidence[row.pop("confidence")]
-    columns: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
-    }
-    return DeviceRow(table=table, confidence=confidence, **columns)
+    return tuple(DeviceRow(**{**row, "evidence": tuple(row["evidence"])}) for row in rows)
 
 
 def device_row(provider: str) -> DeviceRow | None:

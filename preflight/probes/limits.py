@@ -13,7 +13,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.memlock.demand import grant
-from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS, TableBound
+from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.facts import Nic
 from checks.rdma.registration import (
     PROTECTION_DOMAINS,
@@ -237,9 +237,9 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[Registration
         source = f"{nic.name}: max_mr {limits.max_mr}, {used} in use"
         yield RegistrationCeiling(MEMORY_KEYS, None, max(0, limits.max_mr - used), source)
     row = row_of(nic)
-    if row is not None and not isinstance(row, Unknown) and row.table.bound is TableBound.ENTRIES:
-        source = f"{row.name}: {row.table.holds_entries} entries, {row.confidence.value}"
-        size = row.table.holds_entries * page_bytes
+    if row is not None and not isinstance(row, Unknown) and row.holds_entries:
+        source = f"{row.name}: {row.holds_entries} entries, {row.confidence}"
+        size = row.holds_entries * page_bytes
         yield RegistrationCeiling(DEVICE_TABLE, size, None, source)
 
 
