@@ -14,7 +14,7 @@ class OpenChange(NamedTuple):
 
     fact: what a release's row will have for it, a field that there is or one to add. marks: files
     of the wheel and a text that is in them from then on, whatever its case; () where nobody has
-    said which names it brings. first: the release that carries it, "" while that is not known.
+    said which names it brings.
     """
 
     program: str
@@ -22,7 +22,6 @@ class OpenChange(NamedTuple):
     pulls: tuple[str, ...]
     fact: str
     marks: tuple[tuple[str, str], ...] = ()
-    first: str = ""
 
 
 _SGLANG, _MOONCAKE = "sgl-project/sglang#{}", "kvcache-ai/Mooncake#{}"
@@ -92,4 +91,4 @@ OPEN_CHANGES = (
 
 def open_changes(program: str) -> Iterator[OpenChange]:
     """Yield the changes that no known release of a program carries."""
-    return (change for change in OPEN_CHANGES if change.program == program and not change.first)
+    return (change for change in OPEN_CHANGES if change.program == program)
