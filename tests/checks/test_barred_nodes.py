@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from checks.base.device_nodes import gpu_nodes
+from checks.base.finding import Status
 from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.fit import Stock
+from checks.hugetlb.pool_checks import CHECKS
 from checks.hugetlb.stock import read_stock
 from checks.hugetlb.targets import Target, all_targets
 from checks.numa.nodes import (
@@ -28,10 +30,12 @@ from checks.pci.facts import read_accelerators
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.checks.launches import facts_of, findings, launch, usage
 from tests.rows import subject
 from tests.tables import each_row
 
 WHOLE, ON_0, ON_1 = (Spot(2 * MIB, node) for node in (None, 0, 1))
+POOL = "hugepages/hugepages-2048kB/nr_hugepages"
 NODE_MEMORY = "sys/devices/system/node/node{}/meminfo"
 LAUNCH = (
     "MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB MOONCAKE_MASTER=127.0.0.1:50051 "
@@ -80,27 +84,16 @@ def test_pages_are_set_on_allowed_nodes_alone() -> None:
     assert all_targets(hugetlb, {WHOLE: 700}) == {ON_1: Target(700, 512, 0)}
 
 
-def _answers(capsys: pytest.CaptureFixture[str], root: Path, size: str) -> dict[str, Any]:
-    script = root.parent / "launch.sh"
-    script.write_text(LAUNCH.format(size=size))
-    found: dict[str, Any] = {}
-    run(["check", "--json", "--only", "hugetlb.shortage", "--root", str(root), str(script)])
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    found["check"] = finding["status"], [one["name"] for one in finding["settings"]]
-    run(["fit", "--json", "--root", str(root), str(script)])
-    found["fit"] = json.loads(capsys.readouterr().out)["status"]
-    return found
-
-
-@pytest.mark.slow
-def test_check_and_fit_know_a_cpuset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """1200 MiB are 600 pages: there on both nodes together, and not on the one that is allowed."""
-    good = _answers(capsys, _host("0-1").write(tmp_path / "a/host"), "1200MB")
-    assert good["check"][0] == "pass"
-    bad = _answers(capsys, _host("1").write(tmp_path / "b/host"), "1200MB")
-    node = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-    assert bad["check"][0] == "fail"
-    assert set(bad["check"][1]) <= {node}
+def test_check_knows_a_cpuset() -> None:
+    """600 pages are there on both nodes together, and not on the one that is allowed."""
+    needs = launch([usage({WHOLE: 600})])
+    for mems, status, names in (
+        ("0-1", Status.PASS, []),
+        ("1", Status.FAIL, [f"/{NODE_MEMORY.format(1).removesuffix('meminfo')}{POOL}"]),
+    ):
+        facts = facts_of(_host(mems).root(), "hugetlb")
+        (found,) = findings(CHECKS, facts, needs, "hugetlb.shortage")
+        assert (found.status, [setting.name for setting in found.settings]) == (status, names)
 
 
 @each_row(

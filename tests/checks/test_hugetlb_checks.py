@@ -183,6 +183,14 @@ def test_a_reservation_needs_memory_in_one_piece(
     assert _status(root, TAKES_100, "reservation") == [expected]
 
 
+EARLY, LATE = "etc/sysctl.d/50-a.conf", "usr/lib/sysctl.d/60-b.conf"
+ENOUGH, NONE = "vm.nr_hugepages = 100", "vm.nr_hugepages=0"
+TUNED = {"etc/tuned/active_profile": "hpc"}
+TUNED["usr/lib/tuned/hpc/tuned.conf"] = f"[sysctl]\n{ENOUGH}"
+UNIT = "[Service]\nExecStart=/bin/sh -c 'echo 100 > "
+UNIT += "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages'"
+
+
 @each_row(
     ("files", "expected", "have"),
     [
@@ -190,41 +198,17 @@ def test_a_reservation_needs_memory_in_one_piece(
         ({"proc/cmdline": "quiet hugepages=100"}, Status.PASS, "100 pages at boot"),
         ({"proc/cmdline": "hugepagesz=1G hugepages=100"}, Status.WARN, "none set at boot"),
         ({"proc/cmdline": "hugepagesz=2M hugepages=0:60,1:40"}, Status.PASS, "100 pages"),
-        ({"etc/sysctl.d/50-a.conf": "vm.nr_hugepages = 100\n"}, Status.PASS, "100 pages"),
+        ({EARLY: ENOUGH}, Status.PASS, "100 pages"),
         # The later name wins, in whatever folder it stands; /etc masks the same name elsewhere.
+        ({EARLY: ENOUGH, LATE: NONE}, Status.WARN, "0 pages at boot"),
         (
-            {
-                "etc/sysctl.d/50-a.conf": "vm.nr_hugepages=100",
-                "usr/lib/sysctl.d/60-b.conf": "vm.nr_hugepages=0",
-            },
-            Status.WARN,
-            "0 pages at boot",
-        ),
-        (
-            {
-                "etc/sysctl.d/60-b.conf": "vm/nr_hugepages=100",
-                "usr/lib/sysctl.d/60-b.conf": "vm.nr_hugepages=0",
-            },
+            {LATE.replace("usr/lib", "etc"): ENOUGH.replace(".", "/"), LATE: NONE},
             Status.PASS,
-            "100 pages",
+            "100",
         ),
-        ({"etc/sysctl.d/50-a.conf": "# vm.nr_hugepages = 100"}, Status.WARN, "none set at boot"),
-        (
-            {
-                "etc/tuned/active_profile": "hpc\n",
-                "usr/lib/tuned/hpc/tuned.conf": "[sysctl]\nvm.nr_hugepages=100\n",
-            },
-            Status.PASS,
-            "100 pages",
-        ),
-        (
-            {
-                "etc/systemd/system/pages.service": "[Service]\nExecStart=/bin/sh -c 'echo 100 > "
-                "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages'\n"
-            },
-            Status.PASS,
-            "100 pages",
-        ),
+        ({EARLY: f"# {ENOUGH}"}, Status.WARN, "none set at boot"),
+        (TUNED, Status.PASS, "100 pages"),
+        ({"etc/systemd/system/pages.service": UNIT}, Status.PASS, "100 pages"),
     ],
 )
 def test_who_sets_the_pool_after_a_reboot(
