@@ -129,18 +129,20 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
     assert [stock[Spot(2 * MIB, node)].least_pages for node in (0, 1, 4)] == [4, 4, 3]
 
 
+def counts(folder: str, limit: object, used: int, part: str = "") -> dict[str, str]:
+    stem = f"{folder}hugetlb.2MB.{part}"
+    return {f"{stem}max": str(limit), f"{stem}current": str(used)}
+
+
 @each_row(
     ("memberships", "files", "limit"),
     [
         (
             "0::/pod/main\n",
             {
-                "pod/main/hugetlb.2MB.max": "max",
-                "pod/main/hugetlb.2MB.current": "0",
-                "pod/hugetlb.2MB.max": str(10 * MIB),
-                "pod/hugetlb.2MB.current": str(4 * MIB),
-                "pod/hugetlb.2MB.rsvd.max": str(10 * MIB),
-                "pod/hugetlb.2MB.rsvd.current": str(8 * MIB),
+                **counts("pod/main/", "max", 0),
+                **counts("pod/", 10 * MIB, 4 * MIB),
+                **counts("pod/", 10 * MIB, 8 * MIB, "rsvd."),
             },
             HugeTlbLimit(2 * MIB, "/sys/fs/cgroup/pod/hugetlb.2MB.rsvd.max"),
         ),
@@ -154,7 +156,7 @@ def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
         ),
         (
             "0::/../../other\n",
-            {"hugetlb.2MB.max": "0", "hugetlb.2MB.current": "0"},
+            counts("", 0, 0),
             HugeTlbLimit(0, "/sys/fs/cgroup/hugetlb.2MB.max", False),
         ),
     ],

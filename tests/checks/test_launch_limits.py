@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,18 +259,21 @@ def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() 
     assert own.commands[0].limits == ()
 
 
-def test_a_recorded_launch_keeps_what_it_sets_and_publishes(tmp_path: Path) -> None:
+def recorded(text: str) -> tuple[WrittenLaunch, str, WrittenLaunch]:
+    """Return a launch, the record of it, and the launch that is read of the record."""
+    launch = WrittenLaunch(read_script(text, "w.sh", {}), "w.sh", Unknown)
+    record = json.dumps(launch_record(launch, LaunchOptions(), {}))
+    return launch, record, launch_from(json.loads(record), Unknown)[0]
+
+
+def test_a_recorded_launch_keeps_what_it_sets_and_publishes() -> None:
     """Unknown ones too: what a capture or another node is handed answers as the text did."""
-    text = (
+    launch, _, again = recorded(
         "ulimit -l unlimited -n 256\n[ $Z = 1 ] && ulimit -v $Y\n"
         "numactl -N 9 mooncake_client --port 1\n"
         "docker run -d -p 80:80 -p $P:1 --shm-size $S i mooncake_client --port 2\n"
         "sudo -u 7 mooncake_client --port 3\nsudo -u $Q mooncake_client --port 4\n"
     )
-    (tmp_path / "w.sh").write_text(text)
-    launch = WrittenLaunch(read_script(text, "w.sh", {}), "w.sh", Unknown)
-    record = launch_record(launch, LaunchOptions(), {})
-    again, _ = launch_from(json.loads(json.dumps(record)), Unknown)
     for written, other in zip(launch.reading.commands, again.reading.commands, strict=True):
         for name in ("limits", "published", "run_as"):
             assert _plain(getattr(written, name)) == _plain(getattr(other, name)), name
@@ -286,9 +288,6 @@ def _plain(records: Any) -> Any:
 
 
 def test_a_recorded_launch_keeps_no_user_s_name() -> None:
-    text = "sudo -u jdoe mooncake_client --port 3"
-    launch = WrittenLaunch(read_script(text, "w.sh", {}), "w.sh", Unknown)
-    record = json.dumps(launch_record(launch, LaunchOptions(), {}))
+    _, record, again = recorded("sudo -u jdoe mooncake_client --port 3")
     assert "jdoe" not in record
-    again, _ = launch_from(json.loads(record), Unknown)
     assert again.reading.commands[0].run_as.user not in ("", "root", "jdoe")

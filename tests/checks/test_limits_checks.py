@@ -25,11 +25,9 @@ from tests.checks.limit_hosts import (
     system,
     tree,
 )
-from tests.checks.test_limits_memlock import docker, one, unit
+from tests.checks.test_limits_memlock import ROOT, UNREADABLE, docker, one, unit
 from tests.tables import each_row
 
-UNREADABLE = Unknown("/proc/self/status: Permission denied")
-ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
 UNLIMITED = Setting(Kind.ULIMIT, "memlock", "unlimited", str(8 * MIB))
 
 
@@ -60,6 +58,11 @@ def test_root_of_a_user_namespace_looks_privileged_and_is_not(host: Any, status:
     assert one("memlock.user-namespace", launch(rank(rdma=None)), host).status is Status.SKIP
 
 
+def stopped(name: str, configured: Any) -> Any:
+    """Return the runtimes of a host on which a unit does not run."""
+    return NO_RUNTIMES._replace(units=(UnitLimit(name, None, configured, "x"),))
+
+
 # -- memlock.runtime-limit -------------------------------------------------------------------------
 
 
@@ -69,12 +72,9 @@ def test_root_of_a_user_namespace_looks_privileged_and_is_not(host: Any, status:
         (NO_RUNTIMES, Status.SKIP),
         (unit(None), Status.PASS),
         (unit(8 * MIB), Status.WARN),
-        (NO_RUNTIMES._replace(units=(UnitLimit("crio", None, None, ""),)), Status.SKIP),
-        (NO_RUNTIMES._replace(units=(UnitLimit("crio", None, UNREADABLE, "x"),)), Status.UNKNOWN),
-        (
-            NO_RUNTIMES._replace(units=(UnitLimit("slurmd", None, Limit(MIB, None), "x"),)),
-            Status.WARN,
-        ),
+        (stopped("crio", None), Status.SKIP),
+        (stopped("crio", UNREADABLE), Status.UNKNOWN),
+        (stopped("slurmd", Limit(MIB, None)), Status.WARN),
     ],
 )
 def test_what_daemons_would_hand_on(runtimes: Any, status: Status) -> None:
