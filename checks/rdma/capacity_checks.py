@@ -26,13 +26,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.units import MIB, counted, format_bytes, format_need, format_page_size, or_more
 from checks.base.unknown import Unknown, known
-from checks.rdma.device_table import (
-    BASE_PAGE_BYTES,
-    DEVICE_TABLE,
-    MEMORY_KEYS,
-    DeviceRow,
-    Measured,
-)
+from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS, DeviceRow, Measured
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (
     NO_DEVICE,

@@ -307,16 +307,8 @@ def test_without_a_launch_or_its_sizes_nothing_passes() -> None:
 
 def _facts(free: int, reserved: int, node_1: int) -> Facts:
     total = free + reserved + node_1
-    pool = Pool(
-        PAGE,
-        "pool",
-        total,
-        free + node_1,
-        reserved,
-        0,
-        0,
-        {0: NodePool(free + reserved, free), 1: NodePool(node_1, node_1)},
-    )
+    nodes = {0: NodePool(free + reserved, free), 1: NodePool(node_1, node_1)}
+    pool = Pool(PAGE, "pool", total, free + node_1, reserved, 0, 0, nodes)
     hugetlb = HugeTlb(PAGE, {PAGE: pool}, True)
     memory = Meminfo("/proc/meminfo", {"MemAvailable": GIB})
     nothing = Unknown("not read")

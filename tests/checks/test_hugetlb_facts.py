@@ -171,10 +171,7 @@ def test_an_unreadable_cgroup_limit_is_unknown() -> None:
     assert isinstance(hugetlb_limit(root, 2 * MIB), Unknown)
 
 
-@each_row(
-    ("text", "nodes"),
-    [("0-1\n", (0, 1)), ("8-9,2", (2, 8, 9)), ("0,0", (0,))],
-)
+@each_row(("text", "nodes"), [("0-1\n", (0, 1)), ("8-9,2", (2, 8, 9)), ("0,0", (0,))])
 def test_node_lists(text: str, nodes: tuple[int, ...]) -> None:
     assert parse_node_list(text) == nodes
 
@@ -262,7 +259,7 @@ BLS = (
 )
 def test_the_entry_that_grub_takes(default: str, env: str, word: str | None) -> None:
     root = in_memory(
-        {"/boot/grub/grub.cfg": CFG.replace("DEFAULT", default), "/boot/grub/grubenv": env},
+        {"/boot/grub/grub.cfg": CFG.replace("DEFAULT", default), "/boot/grub/grubenv": env}
     )
     found = read_next_words(root)
     assert (None if isinstance(found, Unknown) else found[-1]) == word

@@ -37,7 +37,7 @@ PROC = {
     "/proc/self/uid_map": "         0          0 4294967295\n",
 }
 PROCESSES: dict[str, Any] = {
-    "daemons": [{"name": "containerd", "memlock": ["8388608", "8388608"], "nofile": ["1", "2"]}],
+    "daemons": [{"name": "containerd", "memlock": ["8388608", "8388608"], "nofile": ["1", "2"]}]
 }
 CALLS: dict[str, Any] = {
     "limits.identity": {"user_namespace": "user:[4026531837]", "sudo_uid": 1000},

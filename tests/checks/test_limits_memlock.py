@@ -16,15 +16,7 @@ from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from checks.memlock.demand import QUEUES_PER_NIC_BYTES, demand
 from checks.rdma.registration import through_peermem
 from checks.run.runner import every_check, judge
-from tests.checks.limit_hosts import (
-    IPC_LOCK,
-    NO_RUNTIMES,
-    facts,
-    launch,
-    limits,
-    rank,
-    system,
-)
+from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, facts, launch, limits, rank, system
 from tests.tables import each_row
 
 UNREADABLE = Unknown("/proc/self/limits: Permission denied")

@@ -10,13 +10,7 @@ from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.rdma import (
-    capacity_checks,
-    device_checks,
-    fork,
-    gid_checks,
-    reach_checks,
-)
+from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_checks
 from checks.run.facts import Facts
 from checks.run.runner import judge
 from preflight.settings.commands import Context, commands
