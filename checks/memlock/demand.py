@@ -247,19 +247,14 @@ def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
         return Grant(default, False, "Docker's default", evidence)
     names = runtime_units(runtime)
     units = [unit for name in names if (unit := runtimes.unit(name))]
-    running = [
-        (each.name, each.running.memlock, f"{daemon_of(each.name)}, running", "Max locked memory")
-        for each in units
-        if each.running is not None
-    ]
-    configured = [
-        (each.name, each.configured, each.source, "LimitMEMLOCK")
-        for each in units
-        if each.configured is not None
-    ]
-    for name, memlock, source, what in (*running, *configured):
-        evidence = (Evidence(source, f"{what}: {_raw(memlock)}"),)
-        return Grant(memlock, False, f"handed on by {name}", evidence)
+    for unit in sorted(units, key=lambda unit: unit.running is None):
+        memlock, source, what = unit.configured, unit.source, "LimitMEMLOCK"
+        if unit.running is not None:
+            memlock, what = unit.running.memlock, "Max locked memory"
+            source = f"{daemon_of(unit.name)}, running"
+        if memlock is not None:
+            evidence = (Evidence(source, f"{what}: {_raw(memlock)}"),)
+            return Grant(memlock, False, f"handed on by {unit.name}", evidence)
     daemons = " or ".join(map(daemon_of, names))
     reason = f"no running {daemons} is seen here, and no unit of it sets LimitMEMLOCK"
     return Grant(Unknown(reason, advice=RUN_INSIDE), False, "the runtime's default", ())

@@ -99,11 +99,6 @@ def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: in
     return max(0, (ends - first) // period + 1)
 
 
-def entries(region_bytes: int, page_bytes: int) -> int:
-    """Count the entries of a device's table that a region takes, one for each backing page."""
-    return pieces(region_bytes, page_bytes or BASE_PAGE_BYTES)
-
-
 class Load(NamedTuple):
     """What one process registers with each of its NICs."""
 
@@ -117,7 +112,8 @@ class Load(NamedTuple):
 
     @property
     def entries(self) -> int:
-        return sum(entries(size, page) for page, size in self.by_page.items())
+        """Entries of the device's table, one for each backing page."""
+        return sum(pieces(size, page) for page, size in self.by_page.items())
 
 
 def load_of(
