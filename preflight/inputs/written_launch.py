@@ -17,8 +17,13 @@ from preflight.base.shell import quote
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_files import STANDARD_INPUT, read_argv, read_source
-from preflight.launches.launch_kind import COMPOSE_FILES, COMPOSE_OVERRIDES
+from preflight.launches.launch_files import (
+    COMPOSE_FILES,
+    COMPOSE_OVERRIDES,
+    STANDARD_INPUT,
+    read_source,
+)
+from preflight.launches.shell_script import read_argv
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program

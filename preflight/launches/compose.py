@@ -29,7 +29,7 @@ from preflight.launches.container import (
 )
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
-from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText
+from preflight.launches.launch_files import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
     Origin,

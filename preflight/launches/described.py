@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.regex import regex
-from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
+from preflight.launches.launch_files import Beside, LaunchText, started_by_python
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
 from preflight.launches.source import (
     Command,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, Word, joined, noted
 from preflight.launches.variables import Layers

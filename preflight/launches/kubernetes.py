@@ -13,7 +13,7 @@ from checks.base.unknown import Inside, Unknown
 from preflight.launches.container import ContainerSettings, Mount, Published, Size, image_words
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, not_read, pods
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
     Origin,

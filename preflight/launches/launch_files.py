@@ -1,20 +1,183 @@
-"""A launch given as a file or as words: what kind of file it is, and what it starts."""
+"""A launch given as a file: what kind it is, how that is told, and who reads it.
+
+A new kind is a module with its ``KIND``, and its name in ``KINDS``.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import import_module
+from typing import NamedTuple
 
-from preflight.launches import shell_script
-from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_kind import Beside, HostWords, LaunchText, read_kind
-from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word, told_apart
-from preflight.launches.variables import Layers, environment_words
+from checks.base.regex import regex
+from preflight.base.shell import quote
+from preflight.launches.documents import Node, load_documents
+from preflight.launches.env_files import read_env_file, read_small_file
+from preflight.launches.source import (
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    told_apart,
+)
+from preflight.launches.variables import environment_words
 
+# Gives the text of a file that lies beside a launch file; None where there is none.
+Beside = Callable[[str], "str | None"]
+# Gives what a command such as ``nproc`` writes on the host of the launch; None where not known.
+HostWords = Callable[[str], "str | None"]
+# What docker compose takes where it is told no file, and what it lays over that.
+COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
+COMPOSE_OVERRIDES = tuple(
+    f"{name}.override.{end}" for name in ("compose", "docker-compose") for end in ("yml", "yaml")
+)
 _MARK = "\ufeff"
 # What a launch that comes in by it is called.
 STANDARD_INPUT = "stdin"
+_SCRIPTS = (".sh", ".bash")
+_YAML = (".yaml", ".yml", ".json")
+# Recipes that another program fills in and runs: what prints the commands of one of them.
+_RECIPES = {
+    "makefile": "make -n TARGET",
+    "gnumakefile": "make -n TARGET",
+    "justfile": "just --dry-run RECIPE 2>&1",
+    ".justfile": "just --dry-run RECIPE 2>&1",
+}
+_SUPERVISED = regex(r"^\[(?:program:|supervisord\])", re.MULTILINE)
+# Keys of a configuration of vLLM alone.
+_OF_VLLM = frozenset(
+    "gpu-memory-utilization kv-transfer-config max-model-len max-num-seqs served-model-name "
+    "tensor-parallel-size".split()
+)
+_COMMENT = regex(r"\s*[;#](?!!)")
+_OPENS_SECTION = regex(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
+# A list of JSON, but not the shell's [ -f x ].
+_MANIFEST = regex(r"---|apiVersion:|kind:|services:|version:|\{|\[\s*(?:[\[{\"]|$)")
+_TEMPLATE = regex(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
+
+
+@dataclass(frozen=True)
+class LaunchText:
+    """The text of a launch file without a byte order mark, and all that belongs to it.
+
+    marked: the file begins with the mark. environment: the caller's. env_texts: path and text of
+    each file behind --env-file. arguments: of a script, or None if not known.
+    """
+
+    path: str
+    text: str
+    marked: bool
+    environment: Mapping[str, str | Word]
+    env_texts: Sequence[tuple[str, str]]
+    beside: Beside
+    arguments: Sequence[str] | None = None
+    host_words: HostWords = lambda command: None
+
+    @cached_property
+    def documents(self) -> Sequence[Node] | None:
+        """Return the documents of YAML or JSON, or None. Raises SourceError if broken."""
+        path = self.path.lower()
+        if path.endswith(_SCRIPTS):  # which may begin with { too
+            return None
+        if path.endswith(_YAML) or _looks_like_manifest(self.text):
+            try:
+                return load_documents(self.text, self.path)
+            except SourceError:
+                if _TEMPLATE.search(self.text) is None:
+                    raise
+                raise SourceError(
+                    f"{self.path} is a template that is not filled in: give what helm template "
+                    "CHART prints"
+                ) from None
+        return None
+
+    @property
+    def begins_with_section(self) -> bool:
+        """Whether the first line that says something opens a section: in a script it does not."""
+        lines = (line for line in self.text.splitlines() if line.strip())
+        first = next((line for line in lines if not _COMMENT.match(line)), "")
+        return _OPENS_SECTION.match(first) is not None
+
+
+class LaunchKind(NamedTuple):
+    """One kind of launch file. name: with its article, for a message that lists the kinds."""
+
+    name: str
+    recognises: Callable[[LaunchText], bool]
+    read: Callable[[LaunchText], Reading]
+
+
+# Modules with their ``KIND``, by name, since they read words as a script does: the first that
+# recognises a text reads it.
+KINDS = tuple("systemd_unit dockerfile python_program compose kubernetes srt_slurm".split())
+KINDS += ("shell_script",)
+
+
+def started_by_python(launch: LaunchText) -> Reading | None:
+    """Return the commands of a script's Python text; None if it starts none. Raises SourceError."""
+    # By name, as the kinds: a Python program may start what a shell does.
+    reading: Reading = import_module("preflight.launches.python_program").started(launch)
+    return reading if reading.commands or reading.notes else None
+
+
+def read_kind(launch: LaunchText) -> Reading:
+    """Return the commands of a launch text. Raises SourceError if it is none of the known kinds."""
+    name = launch.path.rpartition("/")[2]
+    prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
+    if prints is not None:
+        raise SourceError(f"{launch.path} holds recipes, not a script: give what {prints} prints")
+    if launch.begins_with_section and _SUPERVISED.search(launch.text):
+        raise SourceError(
+            f"{launch.path} is a configuration of supervisord, which is not read: give the lines "
+            "behind command= as a script"
+        )
+    if name.endswith((".timer", ".path", ".socket")):
+        service = f"{name.rpartition('.')[0]}.service, or the one that it names"
+        raise SourceError(f"{launch.path} starts another unit: give that unit: {service}")
+    kinds: list[LaunchKind] = [import_module(f"preflight.launches.{name}").KIND for name in KINDS]
+    for kind in kinds:
+        if kind.recognises(launch):
+            return kind.read(launch)
+    if launch.documents and name.startswith("kustomization"):
+        folder = launch.path.removesuffix(name).rstrip("/") or "."
+        raise SourceError(f"{launch.path}: give what kubectl kustomize {quote(folder)} prints")
+    keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
+    if "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
+        program = "python3 -m sglang.launch_server" if "model-path" in keys else "vllm serve"
+        give = f"give {program} --config {quote(name)}"
+        raise SourceError(f"{launch.path} is read by a server: {give}")
+    if launch.documents and "values" in name:
+        give = f"give what helm template CHART -f {quote(name)} prints"
+        raise SourceError(f"{launch.path} looks like the values of a Helm chart: {give}")
+    *names, script = (kind.name for kind in kinds)
+    raise SourceError(
+        f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
+    )
+
+
+def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
+    """Return the environment with the variables of the env files, as Docker reads them."""
+    variables = environment_words(launch.environment)
+    notes: list[SourceNote] = []
+    for path, text in launch.env_texts:
+        file_variables, file_notes = read_env_file(text, path, launch.environment)
+        variables.update(file_variables)
+        notes.extend(file_notes)
+    return variables, tuple(notes)
+
+
+def _looks_like_manifest(text: str) -> bool:
+    """Return whether the first line that says anything opens a mapping or a document."""
+    for line in text[:65536].splitlines():
+        if line.startswith("#!"):
+            return False
+        if line.strip() and not line.startswith("#"):
+            return _MANIFEST.match(line) is not None
+    return False
 
 
 def read_source(
@@ -56,25 +219,6 @@ def read_text(
 ) -> Reading:
     """Return the commands of a text at hand, without opening a file. Raises SourceError."""
     return _read(text, path, environment, env_texts, lambda _: None)
-
-
-def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
-    """Return the process of a command line whose words are split already. Never raises.
-
-    ``NAME=value`` in front of the program is an assignment, as in a shell; the caller's shell no
-    longer takes it so behind ``--``.
-    """
-    origin = Origin("command line")
-    words = [Word(text, origin) for text in argv]
-    changes: dict[str, Word | None] = {}
-    start = 0
-    while start < len(words) and ASSIGNMENT.match(words[start].text):
-        name, _, value = words[start].text.partition("=")
-        changes[name] = Word(value, origin)
-        start += 1
-    surroundings = environment_words(environment)
-    variables = Layers(surroundings, changes) if changes else surroundings
-    return shell_script.read_words(words[start:], variables, beside=read_small_file)
 
 
 def _read(

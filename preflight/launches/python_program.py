@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from checks.base.regex import regex
 from checks.base.unknown import Inside
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, joined
 from preflight.launches.variables import unread

@@ -9,8 +9,7 @@ from functools import partial, reduce
 from preflight.launches.shell_arithmetic import names_set
 from preflight.launches.shell_conditions import FALSE, OPEN, TRUE, Truth, either
 from preflight.launches.shell_expansion import expand, number, value
-from preflight.launches.shell_flow import ShellFlow
-from preflight.launches.shell_parts import Arm, Part, ShellFunction, arms_of, behind, says
+from preflight.launches.shell_flow import Arm, Part, ShellFlow, ShellFunction, arms_of, behind, says
 from preflight.launches.shell_state import Changes
 from preflight.launches.shell_text import Node, ShellText
 from preflight.launches.source import Origin, SourceNote, Word, brief

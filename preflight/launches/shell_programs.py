@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,14 +12,18 @@ from checks.base.needs import RunAs
 from preflight.launches.described import STARTERS, is_described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
-from preflight.launches.run_as import changed_user
-from preflight.launches.set_limits import OWN_SHELL, prlimit
+from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit
 from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins
 from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
-from preflight.launches.shell_flow import STARTED
-from preflight.launches.shell_output import TALKS, written_out
-from preflight.launches.shell_parts import WRITES, Part, Redirection, ShellFunction, redirections_of
+from preflight.launches.shell_flow import (
+    STARTED,
+    WRITES,
+    Part,
+    Redirection,
+    ShellFunction,
+    redirections_of,
+)
 from preflight.launches.shell_text import ALONE, Node, Pieces, ShellText
 from preflight.launches.source import Command, Origin, Reading, SourceError, Word, brief
 from preflight.launches.variables import may_be_absent
@@ -54,6 +59,10 @@ _SIMPLE = frozenset(
 )
 _DECLARATIONS = frozenset("declare export local readonly typeset unset".split())
 _KEYWORDS = frozenset("case do done elif else esac fi for if in then until while { }".split())
+# Programs that write a text which follows from their words.
+_TALKS = frozenset("basename cat dirname readlink realpath seq".split())
+# Of a longer seq nobody starts a process each.
+_MOST_NUMBERS = 1024
 # Notes of what a command substitution may write one thing or another by.
 _DOUBTS = ("condition", "loop-not-counted", "script-not-read")
 
@@ -187,7 +196,7 @@ class ShellPrograms(ShellBuiltins):
             return PROGRAM
         if texts[0] in BUILTINS:
             return self.builtin(text, words, settings, origin, stdin)
-        if self.captures and texts[0] in TALKS:
+        if self.captures and texts[0] in _TALKS:
             return TRUE
         if "prlimit" in texts[:3] and OWN_SHELL & set(texts):
             setter = changed_user(words[: texts.index("prlimit")] or words)
@@ -452,3 +461,33 @@ class ShellPrograms(ShellBuiltins):
             if target.startswith("/etc/cron") and starts:
                 why = f"{target}: what cron starts of it, and when, is not read"
                 self.note("script-not-read", why, origin)
+
+
+def written_out(program: str, arguments: Sequence[str]) -> str | None:
+    """Return the output of a program that depends on its words alone; None if not known."""
+    if program == "echo":
+        flag = arguments[0] if arguments and arguments[0] in ("-n", "-e", "-ne", "-en") else ""
+        text = " ".join(arguments[1:] if flag else arguments)
+        if "\\" in text and "e" in flag:
+            return None
+        return text if "n" in flag else text + "\n"
+    if program == "printf" and arguments and not arguments[0].startswith("-"):
+        text = arguments[0].replace("\\n", "\n")
+        return None if "%" in text or "\\" in text else text
+    plain = [text for text in arguments if text != "--"]
+    options = arguments[:1] != ["--"] and any(text.startswith("-") for text in plain)
+    if program in ("dirname", "basename") and len(plain) == 1 and not options:
+        stripped = plain[0].rstrip("/") or "/"
+        folder, _, name = stripped.rpartition("/")
+        if program == "basename":
+            return (name or stripped) + "\n"
+        return (folder.rstrip("/") or ("/" if "/" in stripped else ".")) + "\n"
+    if program in ("realpath", "readlink"):
+        paths = [text for text in plain if not text.startswith("-")]
+        known = len(paths) == 1 and paths[0].startswith("/")
+        return posixpath.normpath(paths[0]) + "\n" if known else None
+    if program == "seq" and all(re.fullmatch(r"-?\d{1,9}", text) for text in plain):
+        first, last = [1, *map(int, plain), 0][-3:-1]
+        if len(plain) in (1, 2) and last - first <= _MOST_NUMBERS:
+            return "".join(f"{each}\n" for each in range(first, last + 1))
+    return None

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.container_run import ENGINES
 from preflight.launches.described import described, is_described
-from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
+from preflight.launches.env_files import read_small_file
+from preflight.launches.launch_files import (
+    Beside,
+    HostWords,
+    LaunchKind,
+    LaunchText,
+    with_env_files,
+)
 from preflight.launches.launchers import (
     IN_JOB,
     enters_container,
@@ -30,6 +38,7 @@ from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, nested_c
 from preflight.launches.shell_programs import ShellPrograms
 from preflight.launches.shell_state import ExpansionBudget, ShellState
 from preflight.launches.source import (
+    ASSIGNMENT,
     Command,
     Origin,
     Reading,
@@ -39,7 +48,7 @@ from preflight.launches.source import (
     read_inside,
     with_published,
 )
-from preflight.launches.variables import Variables, environment_words
+from preflight.launches.variables import Layers, Variables, environment_words
 from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
 
 # What of a captured word depends on the host that it runs on: ``$A``, ``${A:-x}``, ``$(hostname)``.
@@ -153,6 +162,21 @@ def read_words(
         return reading
     commands = [command._replace(copies=command.copies * hosts) for command in reading.commands]
     return reading._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
+
+
+def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
+    """Return the process of a command line whose words are split already. Never raises.
+
+    ``NAME=value`` in front of the program is an assignment, as in a shell; the caller's shell no
+    longer takes it so behind ``--``.
+    """
+    origin = Origin("command line")
+    words = [Word(text, origin) for text in argv]
+    front = [*takewhile(lambda word: ASSIGNMENT.match(word.text), words)]
+    pairs = (word.text.partition("=") for word in front)
+    changes = {name: Word(value, origin) for name, _, value in pairs}
+    variables = Layers(environment_words(environment), changes)
+    return read_words(words[len(front) :], variables, beside=read_small_file)
 
 
 def _read_stripped(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.source import (
     Command,
     Origin,

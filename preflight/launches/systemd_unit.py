@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from checks.base.needs import RunAs, SetLimit
 from checks.base.regex import regex
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.run_as import unit_user
-from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
+from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
+from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit, unit_user
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
     Command,

@@ -18,8 +18,16 @@ from preflight.launches.launchers import (
     starts_anew,
     step_gpus,
 )
-from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
-from preflight.launches.set_limits import entered, of_job, of_ray, prlimit
+from preflight.launches.set_limits import (
+    changed_user,
+    entered,
+    login_limits,
+    of_job,
+    of_ray,
+    opens_login,
+    options_not_read,
+    prlimit,
+)
 from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unread
 

@@ -29,8 +29,8 @@ from checks.running.processes import (
 from checks.running.registered import Registered, read_registered
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import WrittenLaunch, size_written
-from preflight.launches.launch_files import read_argv
 from preflight.launches.launchers import starts_anew
+from preflight.launches.shell_script import read_argv
 from preflight.launches.source import reads_written
 from preflight.mooncake.replay import pages_by_spot
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand

@@ -19,7 +19,7 @@ from checks.limits.launch_limits import start_limit
 from checks.limits.runtimes import Limit
 from preflight.inputs.launch_record import launch_from, launch_record
 from preflight.inputs.written_launch import WrittenLaunch
-from preflight.launches.launch_kind import LaunchText
+from preflight.launches.launch_files import LaunchText
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin, Reading, Word

@@ -27,7 +27,8 @@ from preflight.fit.fit_launch import FirstLaunch
 from preflight.fit.launch_edit import Edited, edited, launch_texts
 from preflight.fit.launch_values import SizeValues, knobs
 from preflight.fit.report import MAY_END
-from preflight.launches.launch_files import read_argv, read_source
+from preflight.launches.launch_files import read_source
+from preflight.launches.shell_script import read_argv
 from preflight.processes.processes import understand
 from preflight.rules.launch_rules import RULES
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight.launches.launch_files import read_argv
+from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Origin
 
 

@@ -10,8 +10,7 @@ import pytest
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount, docker_size
-from preflight.launches.launch_files import read_argv
-from preflight.launches.shell_script import read_script
+from preflight.launches.shell_script import read_argv, read_script
 from preflight.launches.source import Reading
 from tests.tables import each_row
 

@@ -12,7 +12,7 @@ from importlib import import_module
 
 import pytest
 
-from preflight.launches.launch_kind import KINDS, LaunchText, read_kind
+from preflight.launches.launch_files import KINDS, LaunchText, read_kind
 from preflight.launches.source import SourceError
 from tests.builders.examples import some
 from tests.launches import test_kubernetes_pods, test_other_kinds, test_python_program

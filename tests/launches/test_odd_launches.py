@@ -13,7 +13,8 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.container import image_words
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.launch_files import read_argv, read_source
+from preflight.launches.launch_files import read_source
+from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Reading
 from tests.paths import ROOT
 from tests.tables import each_row

@@ -18,8 +18,8 @@ from preflight.launches import shell_state
 from preflight.launches.compose import read_compose
 from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.launch_files import read_argv, read_source
-from preflight.launches.shell_script import read_script
+from preflight.launches.launch_files import read_source
+from preflight.launches.shell_script import read_argv, read_script
 from preflight.launches.source import Reading, SourceError
 from tests.builders.examples import some
 from tests.builders.steps import steps

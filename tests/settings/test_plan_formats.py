@@ -39,7 +39,7 @@ from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.launch_files import read_argv
+from preflight.launches.shell_script import read_argv
 from preflight.settings.commands import (
     CONTAINERD,
     LIMITS_FILE,
