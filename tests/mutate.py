@@ -198,15 +198,19 @@ def log(draw: random.Random, folder: Path) -> Words:
 @cache
 def other_launches() -> tuple[tuple[str, str], ...]:
     """Launches that are no script: their file's name, and what it says."""
-    from tests.launches import test_compose, test_kubernetes_pods, test_more_kinds, test_other_kinds
+    from tests.launches import (
+        test_compose,
+        test_kubernetes_pods,
+        test_odd_launches,
+        test_other_kinds,
+    )
 
     return (
         ("pod.yaml", test_kubernetes_pods.GROUP),
         ("pod.yaml", test_kubernetes_pods.MAPS),
         ("pod.yaml", test_kubernetes_pods.DYNAMO),
-        ("deployment.yaml", test_more_kinds.DEPLOYMENT),
         ("compose.yaml", test_compose.TEXT),
-        ("compose.yaml", test_more_kinds.COMPOSE),
+        ("compose.yaml", test_odd_launches.COMPOSE),
         ("store.service", test_other_kinds.UNIT),
         ("Dockerfile", test_other_kinds.DOCKERFILE),
         ("job.yaml", test_other_kinds.SRT),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import tracemalloc
-from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +18,6 @@ from preflight.launches.source import Command, Origin, Place, SourceError
 from preflight.launches.variables import environment_words
 from tests.tables import each_row
 
-COMPOSE_V1 = "/usr/lib/python3/dist-packages/compose"
 TEXT = """\
 x-env: &env
   MC_STORE_USE_HUGEPAGE: 1
@@ -220,28 +216,6 @@ def test_more_than_a_plain_line_is_named_as_not_read(line: str) -> None:
     assert (note.id, note.origin) == ("env-file-not-read", Origin("e", 2))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path(COMPOSE_V1).is_dir(), reason="no docker-compose to compare with")
-def test_env_files_as_docker_compose_reads_them(tmp_path: Path) -> None:
-    """Version 1, which fills in no variables there."""
-    given = "A=1\nB=\"q r\"\n# c\nD='3 #x'\nX=a b # c\nexport E=1\nT= 5\nU=\nV=a=b\nW=a#b\n"
-    (tmp_path / "e").write_text(given)
-    text = "services: {s: {image: i, command: x, env_file: e}}"
-    (tmp_path / "docker-compose.yml").write_text(f"version: '2.4'\n{text}\n")
-    judged = subprocess.run(
-        ["docker-compose", "config"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    environment = yaml.safe_load(judged.stdout)["services"]["s"]["environment"]
-    ours = process(text, {}, e=given).environment
-    assert {name: word.text for name, word in ours.items()} == environment
-
-
-def test_dotenv_is_what_the_caller_does_not_say() -> None:
-    text = "services: {s: {image: i, command: x $A $B}}"
-    command = process(text, {"A": "mine"}, **{".env": "A=theirs\nB='b c'\n"})
-    assert [word.text for word in command.words] == ["x", "mine", "b", "c"]
-
-
 @pytest.mark.parametrize(
     ("text", "note"),
     [
@@ -342,13 +316,6 @@ def test_a_chain_of_merges_is_bounded_before_it_is_built() -> None:
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     finally:
         tracemalloc.stop()
-
-
-def test_the_first_of_several_merged_mappings_wins() -> None:
-    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc:\n  <<: [*a, *b]\n  z: 3\n"
-    (document,) = load_documents(text, "c.yaml")
-    found = {key: node.text for key, node in document.at("c").fields.items()}
-    assert found == {"x": "1", "y": "1", "z": "3"}
 
 
 def test_services_of_one_anchor_are_told_apart() -> None:

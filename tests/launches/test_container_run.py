@@ -133,19 +133,6 @@ def test_what_nobody_sets_is_unknown_and_what_is_not_said_is_none() -> None:
     assert settings.memory_bytes is None
 
 
-@pytest.mark.parametrize(
-    ("options", "has"),
-    [
-        ("", False), ("--cap-add SYS_NICE", False), ("--cap-add cap_ipc_lock", True),
-        ("--cap-add ALL", True), ("--privileged", True), ("--privileged=false", False),
-    ],
-)  # fmt: skip
-def test_capabilities(options: str, has: bool) -> None:
-    settings = settings_of(f"docker run {options} i x")
-    given = {name.upper().removeprefix("CAP_") for name in settings.cap_add}
-    assert (settings.privileged or not given.isdisjoint({"IPC_LOCK", "ALL"})) is has
-
-
 def test_only_what_runs_in_a_container_has_settings() -> None:
     """Inside ``bash -c`` and behind sudo as well; a program of the host has none."""
     reading = read_script(
@@ -167,10 +154,3 @@ def test_only_what_runs_in_a_container_has_settings() -> None:
 )  # fmt: skip
 def test_sizes(text: str, size: int | None) -> None:
     assert docker_size(text, "--memory") == size
-
-
-@pytest.mark.parametrize("text", ["x", "-1", "$A", "1x"])
-def test_what_is_no_size(text: str) -> None:
-    size = docker_size(text, "--memory")
-    assert isinstance(size, Unknown)
-    assert size.reason.startswith(f"--memory is {text!r}")

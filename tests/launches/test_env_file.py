@@ -11,7 +11,6 @@ import pytest
 from preflight.launches.env_files import env_file_settings, read_env_file, read_small_file
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin
-from preflight.launches.variables import Layers, environment_words
 from tests.tables import each_row
 
 
@@ -40,14 +39,6 @@ def test_origins_and_notes() -> None:
         ("env-file-name", 3),
     ]
     assert "write A=8gb" in notes[0].text
-
-
-def test_layers() -> None:
-    base = environment_words({"A": "1", "B": "2"})
-    layered = Layers(base, {"A": None, "C": base["B"]})
-    assert dict(layered) == {"B": base["B"], "C": base["B"]}
-    assert len(layered) == 2
-    assert dict(Layers(base, {"A": base["A"]}, clear=True)) == {"A": base["A"]}
 
 
 def test_only_small_regular_files_are_read(tmp_path: Path) -> None:

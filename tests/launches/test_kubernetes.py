@@ -187,21 +187,6 @@ def test_resources_that_the_api_server_refuses(kind: str, resources: str, why: s
     assert ("LimitRange" in text) == (kind == "Pod" and "neither" in text)
 
 
-def test_leader_and_workers() -> None:
-    template = "    leaderTemplate:\n" + indent(POD, 6) + "    workerTemplate:\n" + indent(POD, 6)
-    text = (
-        "kind: LeaderWorkerSet\nmetadata: {name: p}\nspec:\n  leaderWorkerTemplate:\n    size: 2\n"
-        + template
-    )
-    reading = read_kubernetes(text, "p.yaml", {})
-    assert [command.place for command in reading.commands] == [
-        Place("pod", ("LeaderWorkerSet/p",), "sglang"),
-        Place("pod", ("LeaderWorkerSet/p",), "master"),
-        Place("pod", ("LeaderWorkerSet/p", "worker"), "sglang"),
-        Place("pod", ("LeaderWorkerSet/p", "worker"), "master"),
-    ]
-
-
 def test_several_documents_and_lists() -> None:
     one = '{"kind": "Pod", "spec": {"containers": [{"name": "c", "command": ["x"]}]}}'
     for text in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -245,46 +244,6 @@ def test_launches_of_other_kinds_start_what_they_say(name: str, programs: list[s
         texts = [word.text for word in command.words]
         found += [text for text in texts if text in ("mooncake_master", "sglang.launch_server")]
     assert found == programs
-
-
-def test_what_nobody_sets_in_them() -> None:
-    for name in EXPECTED:
-        for command in launch(name).commands:
-            named = {name for word in command.words for name in word.unresolved}
-            assert named <= {"MODEL_PATH"}
-            if "MOONCAKE_DEVICE" in command.environment:
-                device = command.environment["MOONCAKE_DEVICE"]
-                assert device.unresolved == (("DEVICE_LIST",) if "$" in device.text else ())
-
-
-@pytest.mark.parametrize("name", [name for name in EXPECTED if name.startswith("h800")])
-def test_numactl_stands_in_front(name: str) -> None:
-    (command,) = launch(name).commands
-    assert command.wrappers[0][:3] == ("numactl", "--cpunodebind=0,1", "--interleave=0,1")
-    notes = [note.id for note in launch(name).notes]
-    assert notes == (["assignment-after-wrapper"] if name == "h800-l1-l2-mooncake" else [])
-
-
-def test_the_decode_node_ends_early() -> None:
-    notes = launch("best-practices-decode").notes
-    assert [note.id for note in notes] == ["continuation-broken", "not-a-program"]
-    assert [note.origin.line for note in notes] == [17, 18]
-    assert "--disaggregation-ib-device" in notes[1].text
-
-
-def test_json_arguments_are_whole() -> None:
-    for name in ("best-practices-dynamic", "complete-guide-extra-config"):
-        (command,) = launch(name).commands
-        config = json.loads(command.words[-1].text)
-        assert config.get("global_segment_size", 4294967296) == 4294967296
-        assert len(config) == (3 if name == "best-practices-dynamic" else 7)
-
-
-def test_a_store_service_configuration_is_no_launch() -> None:
-    path = str(LAUNCHES / "complete-guide-store-service.json")
-    assert json.loads(Path(path).read_text())["global_segment_size"] == 2684354560
-    with pytest.raises(SourceError, match="nor a Compose file"):
-        read_source(path, {})
 
 
 @pytest.mark.parametrize(

@@ -393,59 +393,12 @@ def test_a_specifier_is_open_in_the_text_of_a_shell_too(
 
 
 def test_how_many_a_manifest_asks_for(tmp_path: Path) -> None:
-    text = """\
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: store}
-spec:
-  replicas: 3
-  template:
-    spec:
-      containers: [{name: c, image: i, command: [mooncake_client]}]
----
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata: {name: group}
-spec:
-  replicas: 2
-  leaderWorkerTemplate:
-    size: 4
-    workerTemplate:
-      spec:
-        containers: [{name: c, image: i, command: [mooncake_client]}]
----
-apiVersion: x/v1
-kind: StormService
-metadata: {name: storm}
-spec:
-  replicas: 2
-  template:
-    spec:
-      roles:
-        - name: a
-          replicas: 3
-          template:
-            spec:
-              containers: [{name: c, image: i, command: [mooncake_client]}]
----
-apiVersion: nvidia.com/v1beta1
-kind: DynamoGraphDeployment
-metadata: {name: graph}
-spec:
-  components:
-    - name: worker
-      replicas: 3
-      multinode: {nodeCount: 2}
-      podTemplate:
-        spec:
-          containers: [{name: c, image: i, command: [mooncake_client]}]
-"""
-    reading = read(tmp_path, text, "all.yaml")
-    assert [command.copies for command in reading.commands] == [3, 2, 6, 6, 6]
-    compose = (
-        "services:\n  a:\n    image: i\n    command: mooncake_client\n    deploy: {replicas: 4}\n"
-    )
-    assert read(tmp_path, compose, "compose.yml").commands[0].copies == 4
+    """Of operators' kinds see test_schemas."""
+    pod = "{spec: {containers: [{name: c, image: i, command: [mooncake_client]}]}}"
+    text = f"kind: StatefulSet\nmetadata: {{name: store}}\nspec: {{replicas: 3, template: {pod}}}\n"
+    assert read(tmp_path, text, "all.yaml").commands[0].copies == 3
+    text = "services: {a: {image: i, command: mooncake_client, deploy: {replicas: 4}}}\n"
+    assert read(tmp_path, text, "compose.yml").commands[0].copies == 4
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ P = "/usr/bin/printenv; echo --"
         f"echo | {{ set -a; }}; A=2; {P}", f"set -e -a; A=1; {P}",
         f"set -eu -o allexport; A=1; set +a; B=2; {P}", f"set -euo pipefail -a; A=1; {P}",
         f"(declare -i A); A=1+1; export A; {P}", f"A=1; unset -f A; export A; {P}",
-        f"A=1; A+=(2); export B=${{#A[@]}}; {P}",
+        f"A=1; A+=(2); export B=${{#A[@]}}; {P}", f"export A=1; (eval 'A=4; {P}'); {P}",
     ],
 )  # fmt: skip
 @pytest.mark.slow

@@ -107,12 +107,6 @@ def test_what_nobody_sets_is_named() -> None:
     assert words("x $MODEL_PATH ${A:-d}", MODEL_PATH="/m", A="e") == [["x", "/m", "e"]]
 
 
-def test_unset_and_not_exported() -> None:
-    reading = read_script("A=1; export B=2 C=3; unset B; export -n C; x\nset -a; D=4; y", "s", {})
-    assert variables(reading, 0) == {}
-    assert variables(reading, 1) == {"D": "4"}
-
-
 @each_row(
     ("text", "wrappers"),
     [
@@ -403,15 +397,6 @@ def test_files_that_lie_here_are_sourced_and_run() -> None:
     assert ids(reading) == ["source-not-read"]
 
 
-def test_functions_are_read_where_they_are_called() -> None:
-    reading = read_script(
-        "f() { a $1; g; }\nfunction g { (b); }\nh () ( c )\nexport A=1\nf 0\nf 1\nd\n", "s", {}
-    )
-    said = [[word.text for word in command.words] for command in reading.commands]
-    assert said == [["a", "0"], ["b"], ["a", "1"], ["b"], ["d"]]
-    assert variables(reading, 0) == {"A": "1"}
-
-
 @each_row(
     ("script", "words"),
     [
@@ -478,13 +463,6 @@ def test_a_variable_in_front_of_a_program_does_not_hide_it() -> None:
     assert [note.id for note in reading.notes] == ["wrapper-not-set"]
 
 
-def test_subshells_keep_their_variables() -> None:
-    reading = read_script("export A=1\n(export A=2 B=3; x; eval 'A=4; z')\ny", "launch.sh", {})
-    assert variables(reading, 0) == {"A": "2", "B": "3"}
-    assert variables(reading, 1) == {"A": "4", "B": "3"}
-    assert variables(reading, 2) == {"A": "1"}
-
-
 def test_bash_c_is_read_inside_with_what_is_exported() -> None:
     reading = read_script("A=1; export B=2\nbash -c 'x $A $B\ny' ", "launch.sh", {})
     assert [[word.text for word in command.words] for command in reading.commands] == [
@@ -538,20 +516,6 @@ def test_an_assignment_in_front_of_a_keyword_or_a_builtin_stays_apart() -> None:
         {"C": "3"},
         {"D": "4", "E": "5"},
     ]
-
-
-def test_a_line_that_comes_again_is_read_in_its_place() -> None:
-    """The same line means another thing behind another assignment, and has another number."""
-    line = 'x --a "$A" # why\n'
-    reading = read_script(f"A=1\n{line}A=2\n{line}y \\ \n\ny \\ \n", "s", {})
-    found = [([w.text for w in c.words], c.origin.line) for c in reading.commands]
-    assert found == [
-        (["x", "--a", "1"], 2),
-        (["x", "--a", "2"], 4),
-        (["y", " "], 5),
-        (["y", " "], 7),
-    ]
-    assert [note.origin.line for note in reading.notes] == [5, 7]
 
 
 @pytest.mark.slow

@@ -76,12 +76,3 @@ def test_no_launch_of_an_engine_fails_for_what_is_not_so(
     failed = {one["check"] for one in answer["findings"] if one["status"] == "fail"}
     assert failed == ENGINES[name]
     assert code == (2 if failed else 3)
-
-
-def test_the_table_tells_a_program_that_is_missing_or_too_much() -> None:
-    """Of the table itself: what it is held against can fail."""
-    one = ("mooncake_master", 1, {"port": 1})
-    assert differences([one], [("mooncake_master", 1, {"port": 1})]) == []
-    assert differences([one], [("mooncake_master", 2, {})]) == ["mooncake_master {}: 1 of 2"]
-    assert differences([one, one], [one]) == ["mooncake_master: 1 too many"]
-    assert differences([one], [("mooncake_master", 1, {"port": 2})]) != []
