@@ -200,20 +200,19 @@ def test_env_files_have_quotes_and_variables() -> None:
     assert raw["A"].text == '"a" # b'
 
 
-@pytest.mark.parametrize("line", ["A b=1", "=1", "A!=1"])
-def test_env_files_that_compose_refuses(line: str) -> None:
-    text = "services: {s: {image: i, command: x, env_file: e}}"
-    reading = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"})
-    (note,) = reading.notes
-    assert note.id == "env-file-name"
-    assert note.origin == Origin("e", 2)
-
-
-@pytest.mark.parametrize("line", ["A='b", 'A="two', 'A="q\\n"', "A='b'c"])
-def test_more_than_a_plain_line_is_named_as_not_read(line: str) -> None:
+@each_row(
+    ("line", "id_"),
+    [
+        ("A b=1", "env-file-name"), ("=1", "env-file-name"), ("A='b", "env-file-not-read"),
+        ('A="q\\n"', "env-file-not-read"), ("A='b'c", "env-file-not-read"),
+    ],
+)  # fmt: skip
+def test_lines_of_an_env_file_that_compose_refuses_or_that_are_more_than_plain(
+    line: str, id_: str
+) -> None:
     text = "services: {s: {image: i, command: x, env_file: e}}"
     (note,) = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"}).notes
-    assert (note.id, note.origin) == ("env-file-not-read", Origin("e", 2))
+    assert (note.id, note.origin) == (id_, Origin("e", 2))
 
 
 @pytest.mark.parametrize(

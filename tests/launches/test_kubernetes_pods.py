@@ -80,6 +80,9 @@ def test_a_role_based_group() -> None:
         Place("pod", ("RoleBasedGroup/g", "prefill", "worker"), "engine"),
     ]
     assert store.environment["MOONCAKE_MASTER"].text == "m:50051"
+    # A patch stands in front of its template, whose variables it cannot refer to.
+    address = store.environment["MOONCAKE_LOCAL_HOSTNAME"]
+    assert (address.text, address.unresolved) == ("$(POD_IP)", ())
     assert store.container is not None
     assert store.container.memory_bytes == 16 * 2**30
     assert [word.text for word in leader.words[3:]] == ["--nnodes", "2", "--node-rank", "0"]
@@ -88,13 +91,6 @@ def test_a_role_based_group() -> None:
     assert "ROLE" not in leader.environment
     ids = [note.id for note in reading.notes]  # the second: what its engineRuntimes put in
     assert ids == ["reference-unset", "resource-not-read", "pods-together"]
-
-
-def test_a_patch_stands_in_front_of_its_template() -> None:
-    """So a variable of the patch cannot refer to one of the template: the kubelet leaves it."""
-    store = read(GROUP).commands[0]
-    assert store.environment["MOONCAKE_LOCAL_HOSTNAME"].text == "$(POD_IP)"
-    assert store.environment["MOONCAKE_LOCAL_HOSTNAME"].unresolved == ()
 
 
 @pytest.mark.parametrize(

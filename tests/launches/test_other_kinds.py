@@ -397,6 +397,9 @@ def test_how_many_a_manifest_asks_for(tmp_path: Path) -> None:
     pod = "{spec: {containers: [{name: c, image: i, command: [mooncake_client]}]}}"
     text = f"kind: StatefulSet\nmetadata: {{name: store}}\nspec: {{replicas: 3, template: {pod}}}\n"
     assert read(tmp_path, text, "all.yaml").commands[0].copies == 3
+    roles = f"{{spec: {{roles: [{{name: a, replicas: 3, template: {pod}}}]}}}}"
+    text = f"kind: StormService\nspec: {{replicas: 2, template: {roles}}}\n"
+    assert read(tmp_path, text, "all.yaml").commands[0].copies == 6
     text = "services: {a: {image: i, command: mooncake_client, deploy: {replicas: 4}}}\n"
     assert read(tmp_path, text, "compose.yml").commands[0].copies == 4
 

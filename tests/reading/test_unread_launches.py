@@ -102,10 +102,9 @@ BESIDE = (
 )
 
 
-@pytest.mark.parametrize("line", BESIDE)
-def test_what_holds_little_is_not_named(line: str, tmp_path: Path, capsys: Out) -> None:
+def test_what_holds_little_is_not_named(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
-    path.write_text(f"{SERVER} {HICACHE} &\n{line}\n")
+    path.write_text("\n".join([f"{SERVER} {HICACHE} &", *BESIDE, ""]))
     assert judged(path, capsys) == (0, [])
 
 

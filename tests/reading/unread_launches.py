@@ -36,7 +36,7 @@ def _compose(name: str, service: str, named: str) -> UnreadLaunch:
     return UnreadLaunch(name, "compose.yaml", text, named)
 
 
-def _pod(name: str, container: str, named: str, kind: str = "Pod") -> UnreadLaunch:
+def _pod(name: str, container: str, named: str) -> UnreadLaunch:
     lines = "\n".join(f"      {line}" for line in container.splitlines())
     spec = (
         "  hostNetwork: true\n  hostIPC: true\n  containers:\n"
@@ -45,11 +45,7 @@ def _pod(name: str, container: str, named: str, kind: str = "Pod") -> UnreadLaun
         "      securityContext: {privileged: true}\n"
         f"    - name: other\n{lines}\n"
     )
-    version = "v1"
-    if kind == "Deployment":
-        inner = "".join(f"    {line}\n" for line in spec.splitlines())
-        spec, version = f"  replicas: 1\n  template:\n    spec:\n{inner}", "apps/v1"
-    text = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p}}\nspec:\n{spec}"
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n{spec}"
     return UnreadLaunch(name, "pod.yaml", text, named)
 
 
@@ -88,18 +84,13 @@ LAUNCHES = (
     # Variables of caches that an engine takes in without a word of its command.
     _shell("flexkv-variable", "SERVER &\nFLEXKV_CPU_CACHE_GB=400 vllm serve Qwen/Qwen3-8B "
            "--port 8100 --max-model-len 4096\n", "FLEXKV_CPU_CACHE_GB"),
-    _shell("flexkv-file", "export FLEXKV_CONFIG_PATH=/etc/flexkv.json\nSERVER\n",
-           "FLEXKV_CONFIG_PATH"),
     _shell("lmcache-variables", "export LMCACHE_MAX_LOCAL_CPU_SIZE=400 LMCACHE_LOCAL_CPU=True\n"
            "SERVER\n", "LMCACHE_MAX_LOCAL_CPU_SIZE"),
-    _shell("lmcache-file-of-vllm", "SERVER &\nLMCACHE_CONFIG_FILE=lm.yaml vllm serve Qwen/Qwen3-8B "
-           "--port 8100\n", "LMCACHE_CONFIG_FILE"),
     _shell("kvbm-variables", "export DYN_KVBM_CPU_CACHE_GB=400\nSERVER\n", "DYN_KVBM_CPU_CACHE_GB"),
     _shell("memcache-file", "export MMC_LOCAL_CONFIG_PATH=/etc/mmc.conf\nSERVER\n",
            "MMC_LOCAL_CONFIG_PATH"),
     _shell("infinistore-variable", "export AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB=80\nSERVER\n",
            "AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB"),
-    # Images of an engine.
     _shell("vineyard-variable", "export VINEYARD_CACHE_CPU_MEM_LIMIT_GB=80\nSERVER\n",
            "VINEYARD_CACHE_CPU_MEM_LIMIT_GB"),
     # How many are started follows from what is not known.
@@ -107,7 +98,6 @@ LAUNCHES = (
         _shell(name, f"{fills}\nfor g in \"${{G[@]}}\"; do SERVER --port $g & done\n", "for g in")
         for name, fills in {
             "mapfile": "mapfile -t G < <(nvidia-smi -L)",
-            "readarray": "readarray -t G < hosts",
             "read-array": 'IFS=, read -ra G <<< "$HOSTS"',
             "appended": 'G=(); for h in $(hosts); do G+=("$h"); done',
         }.items()
@@ -131,8 +121,6 @@ LAUNCHES = (
     _shell("docker-run", "SERVER &\ndocker run -d acme/kvd:1\n", "acme/kvd:1"),
     _shell("podman-run", "SERVER &\npodman run -d --name kv quay.io/acme/kvd\n",
            "quay.io/acme/kvd"),
-    _shell("nerdctl-run", "SERVER &\nnerdctl run -d acme/kvd\n", "acme/kvd"),
-    _shell("podman-flag", "SERVER &\npodman run --no-hosts acme/kvd\n", "acme/kvd"),
     _shell("docker-run-own-word", "SERVER &\ndocker run -d acme/kvd:1 start\n", "acme/kvd:1"),
     _shell("docker-run-program", "SERVER &\ndocker run -d acme/tools:1 /opt/kvd/bin/kvd --size 9\n",
            "/opt/kvd/bin/kvd"),
@@ -140,65 +128,46 @@ LAUNCHES = (
            "/opt/kvd"),
     _shell("docker-run-unknown-image", "SERVER &\ndocker run -d $IMAGE\n", "$IMAGE"),
     _shell("docker-exec", "SERVER &\ndocker exec -d kv /opt/kvd --size 400g\n", "/opt/kvd"),
-    _shell("docker-create", "SERVER &\ndocker create --name kv acme/kvd\ndocker start kv\n",
-           "acme/kvd"),
     _shell("podman-play", "SERVER &\npodman kube play kv.yaml\n", "podman kube play kv.yaml"),
-    _shell("podman-pod", "SERVER &\npodman play kube kv.yaml\n", "podman play kube kv.yaml"),
     _shell("docker-stack", "SERVER &\ndocker stack deploy -c kv.yaml kv\n",
            "docker stack deploy -c kv.yaml"),
     _shell("docker-service", "SERVER &\ndocker service create --name kv acme/kvd:1\n",
            "docker service create"),
     _shell("apptainer-run", "SERVER &\napptainer run kvd.sif\n", "kvd.sif"),
-    _shell("apptainer-exec", "SERVER &\napptainer exec kvd.sif /opt/kvd\n", "/opt/kvd"),
     _shell("apptainer-instance", "SERVER &\napptainer instance start kvd.sif kv\n", "kvd.sif"),
     _shell("enroot-start", "SERVER &\nenroot start kvd\n", "enroot start kvd"),
     _shell("kubectl-run", "SERVER &\nkubectl run kv --image=acme/kvd:1\n", "kubectl run kv"),
-    _shell("kubectl-run-first", "kubectl run kv --image=acme/kvd:1\nSERVER\n", "kubectl run kv"),
-    _shell("docker-service-first", "docker service create acme/kvd:1\nSERVER\n",
-           "docker service create"),
     _shell("oc-new-app", "oc new-app acme/kvd\nSERVER\n", "oc new-app"),
     _shell("kubectl-scale", "SERVER &\nkubectl scale deploy/kv --replicas=4\n",
            "kubectl scale deploy/kv"),
     # Programs that go on beside the server.
     _shell("background", "/opt/kvd/bin/kvd --size 400g &\nSERVER\n", "/opt/kvd/bin/kvd"),
     _shell("nohup", "nohup ./kvd > kvd.log 2>&1 &\nSERVER\n", "./kvd"),
-    _shell("last", "SERVER &\n./kvd --size 400g\n", "./kvd"),
     _shell("exec", "SERVER &\nexec kvd --size 400g\n", "kvd"),
     _shell("setsid", "setsid -f kvd --size 400g\nSERVER\n", "kvd"),
     _shell("daemon", "kvd --daemon\nSERVER\n", "kvd --daemon"),
-    _shell("numactl", "numactl --membind=0 kvd &\nSERVER\n", "kvd"),
-    _shell("loop", "for i in 0 1; do kvd --rank $i & done\nSERVER\n", "kvd"),
-    _shell("function", "start() { kvd --size 4g; }\nstart &\nSERVER\n", "kvd"),
     _shell("tmux", "tmux new-session -d -s kv 'kvd --size 400g'\nSERVER\n", "kvd"),
     _shell("screen", "screen -dmS kv kvd --size 400g\nSERVER\n", "kvd"),
     _shell("ray", "SERVER &\nray start --head --object-store-memory 400000000000\n", "ray start"),
     _shell("python-module", "python3 -m acme_kv.daemon --size 400 &\nSERVER\n", "acme_kv.daemon"),
     _shell("python-plain-module", "python3 -m kvd --size 400 &\nSERVER\n", "kvd"),
     _shell("python-script", "python3 /opt/acme/daemon.py &\nSERVER\n", "/opt/acme/daemon.py"),
-    _shell("java", "java -Xmx400g -jar kv.jar &\nSERVER\n", "java"),
     _shell("mpirun", "mpirun -np 8 /opt/acme/worker &\nSERVER\n", "/opt/acme/worker"),
     _shell("ssh", "SERVER &\nssh localhost /opt/kvd --size 400g\n", "/opt/kvd"),
     _shell("ssh-reads-the-list",
            "while read -r node; do\n  ssh $node nvidia-smi\n  SERVER --port 3000$node &\n"
            "done <<T\n1\n2\nT\n", "how many times it runs is not known"),
-    _shell("coproc", "coproc kvd --size 4g\nSERVER\n", "kvd"),
-    _shell("at", "echo kvd | at now\nSERVER\n", "at now"),
     _shell("runuser", "runuser -u kv -- kvd --daemonize\nSERVER\n", "kvd --daemonize"),
-    _shell("unshare", "unshare -n kvd &\nSERVER\n", "kvd"),
     _shell("ctr", "ctr run -d docker.io/acme/kvd:1 kv\nSERVER\n", "acme/kvd:1"),
     _shell("python-text", "python3 -c 'import torch; x = torch.empty(10**11)' &\nSERVER\n",
            "python3 -c"),
-    _shell("make", "make run &\nSERVER\n", "make"),
     _shell("eval", "eval 'kvd &'\nSERVER\n", "kvd"),
     _shell("array", "CMD=(kvd --size 4g)\n\"${CMD[@]}\" &\nSERVER\n", "kvd --size 4g"),
     _shell("branch", "test -f x && kvd &\nSERVER\n", "kvd"),
     _shell("shell-on-stdin", "bash <<'T'\nkvd &\nT\nSERVER\n", "kvd"),
-    _shell("systemd-run", "systemd-run --unit kv /opt/kvd\nSERVER\n", "/opt/kvd"),
     # Services of Compose.
     _compose("compose-image", "image: acme/kvd:1", "service other"),
     _compose("compose-command", "image: acme/kvd:1\ncommand: serve --size 400g", "serve"),
-    _compose("compose-program", "image: ubuntu:22.04\ncommand: /opt/kvd --size 400g", "/opt/kvd"),
-    _compose("compose-shell", "image: ubuntu:22.04\ncommand: bash -c 'exec kvd --size 4g'", "kvd"),
     _compose("compose-build", "build: ./kvd", "service other"),
     _compose("compose-variable",
              f"image: lmsysorg/sglang:v0.5.9\ncommand: {SERVER} --port 31000\n"
@@ -207,16 +176,12 @@ LAUNCHES = (
     _pod("pod-image", "image: acme/kvd:1", "container other"),
     _pod("pod-command", "image: acme/kvd:1\ncommand: [/opt/kvd, --size, 400g]", "/opt/kvd"),
     _pod("pod-args", "image: acme/kvd:1\nargs: [serve, --size, 400g]", "serve"),
-    _pod("deployment-shell", "image: ubuntu:22.04\ncommand: [sh, -c, 'kvd --size 4g']", "kvd",
-         "Deployment"),
     _pod("pod-variable",
          f"image: lmsysorg/sglang:v0.5.9\ncommand: [{', '.join(SERVER.split())}, --port, '31000']\n"
          "env: [{name: FLEXKV_CONFIG_PATH, value: /etc/flexkv.json}]", "FLEXKV_CONFIG_PATH"),
     # Units of systemd.
     _unit("unit", "ExecStart=/opt/kvd/bin/kvd --size 400g", "/opt/kvd/bin/kvd"),
-    _unit("unit-shell", "ExecStart=/bin/sh -c 'exec kvd'", "kvd"),
     _unit("unit-docker", "ExecStart=/usr/bin/docker run --rm acme/kvd:1", "acme/kvd:1"),
-    _unit("unit-podman", "ExecStart=/usr/bin/podman run acme/kvd:1 start", "acme/kvd:1"),
     _unit("unit-variable", "Environment=FLEXKV_CPU_CACHE_GB=400\nExecStart=/bin/true",
           "FLEXKV_CPU_CACHE_GB"),
     # Dockerfiles.
@@ -231,8 +196,6 @@ LAUNCHES = (
             "kvd"),
     # Programs in Python.
     _python("python-popen", "subprocess.Popen(['/opt/kvd', '--size', '400g'])", "/opt/kvd"),
-    _python("python-docker", "subprocess.Popen(['docker', 'run', 'acme/kvd:1', 'start'])",
-            "acme/kvd:1"),
     _python("python-system", "import os\nos.system('kvd --size 400g &')", "kvd"),
     _python("python-environment",
             f"subprocess.Popen({SERVER.split()!r}, env={{'FLEXKV_CPU_CACHE_GB': '400'}})",
