@@ -23,7 +23,7 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-COUNT = 20_000
+COUNT = 10_000
 PARTS = 2
 LONGEST_SECONDS = 20.0  # of processor time, of one launch
 _watched: list[str] = []

@@ -339,26 +339,6 @@ def test_a_unit_for_podmans_generator_says_what_to_give(tmp_path: Path, name: st
         read(tmp_path, text, name)
 
 
-def test_a_runtime_of_ome(tmp_path: Path) -> None:
-    text = """\
-apiVersion: ome.io/v1beta1
-kind: ClusterServingRuntime
-metadata: {name: srt}
-spec:
-  engineConfig:
-    leader:
-      hostNetwork: true
-      runner: {name: c, image: i, command: [mooncake_master], args: [--rpc_port, "5"]}
-  decoderConfig:
-    runner: {name: c, image: i, command: [mooncake_client]}
-"""
-    reading = read(tmp_path, text, "ome.yaml")
-    assert words(reading) == [["mooncake_master", "--rpc_port", "5"], ["mooncake_client"]]
-    places = [command.place for command in reading.commands if command.place is not None]
-    assert [place.name[1:] for place in places] == [("engineConfig", "leader"), ("decoderConfig",)]
-    assert {place.container for place in places} == {"c"}
-
-
 @pytest.mark.parametrize("between", [" ", "="])
 def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path, between: str) -> None:
     text = (

@@ -15,6 +15,7 @@ from preflight.processes.processes import understand
 from preflight.processes.unread import count_of, unread
 from preflight.programs.sglang_arguments import unresolved
 from tests.launches.test_other_kinds import read, words
+from tests.tables import each_row
 
 # What prints the words and variables of each start, in place of what would start.
 STAND_IN = """\
@@ -84,7 +85,7 @@ def test_a_program_starts_what_python_starts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "subprocess.Popen(cmd)", "subprocess.Popen([*cmd, '--port', '7'])",
+        "subprocess.Popen([*cmd, '--port', '7'])",
         "subprocess.run([program, '--port', '7'])", "subprocess.run(' '.join(cmd), shell=True)",
         "subprocess.run(['bash'], input='mooncake_client')",
         "subprocess.run(['mooncake_client'], env=env)",
@@ -187,7 +188,7 @@ def test_a_shell_s_line_is_read_as_one_and_nothing_runs(tmp_path: Path) -> None:
     assert not never.exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("def (", "is not Python"),

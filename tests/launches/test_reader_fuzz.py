@@ -172,7 +172,7 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shell_state, "LARGEST_EXPANSION", 500)
     small, large = (
         steps(partial(read_script, shaped(piece, length), "launch.sh", {"A": "a b"}))
-        for length in (4_000, 8_000)
+        for length in (2_000, 4_000)
     )
     assert large <= 2.4 * small + 10_000
 
@@ -181,7 +181,7 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
 @each_row("piece", NASTY)
 def test_no_text_drives_the_readers_deep(piece: str) -> None:
     """How deep calls nest is bounded by the readers' own limits, not by the text."""
-    text = shaped(piece, 5_000)
+    text = shaped(piece, 2_000)
     depth, frame = 0, sys._getframe()
     while frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back

@@ -31,10 +31,8 @@ if [ $# -gt 0 ]; then exec bash -c "$*"; else exec bash; fi""",
 SERVES = "mooncake_prog --name 'a b' --json '{\"a\": 1}' --home $HOME $1 "
 LINES = [
     "ssh n1 mooncake_prog -a 1 'b c' '{\"a\": \"b\"}'",
-    "ssh n1 'mooncake_prog -a 1 \"b c\"'",
     "ssh -p 22 -o A=b user@n1 -q 'cd / && mooncake_prog -a 1'",
     "ssh n1 -- mooncake_prog -a",
-    "ssh n1 bash -c 'mooncake_prog one two'",
     "ssh n1 bash -c \"'mooncake_prog one two'\"",
     "ssh n1 bash -uc \"'cd / && mooncake_prog one'\"",
     "ssh n1 'A=1; mooncake_prog $A; for i in 1 2; do mooncake_prog $i; done'",
@@ -53,49 +51,47 @@ LINES = [
     "ssh n1 < start.sh",
     "cat start.sh | bash",
     "bash < start.sh",
-    "bash -s -- x y < start.sh",
     "bash -o pipefail -s x < start.sh",
     "bash start.sh one < /dev/null",
     "bash < /dev/null; mooncake_prog after",
     f"bash <<'EOF'\n{SERVES}\nEOF\nmooncake_prog after",
-    f"bash -s -- one <<'EOF'\n{SERVES}\nEOF",
     f"sudo bash <<'EOF'\n{SERVES}\nEOF",
     f"sudo -s <<'EOF'\n{SERVES}\nEOF",
     f"sudo -i <<'EOF'\n{SERVES}\nEOF",
     f"su - svc <<'EOF'\n{SERVES}\nEOF",
     "su svc -c 'mooncake_prog one' <<'EOF'\nmooncake_prog two\nEOF",
     f"docker exec -i box bash <<'EOF'\n{SERVES}\nEOF",
-    f"docker exec -i box sh -s one <<'EOF'\n{SERVES}\nEOF",
     "bash <<< 'mooncake_prog one'",
     "bash -c 'mooncake_prog one; bash' <<< 'mooncake_prog two'",
     "cat > f.sh <<'EOF'\nmooncake_prog \"$@\"\nEOF\nbash f.sh 'a b' c; bash -s d < f.sh",
-    "cat <<'EOF' > f.sh\nmooncake_prog in\nEOF\ncat f.sh | ssh n1 bash",
     "read -r A B <<< '1 2'; mooncake_prog $A \"$B\"",
     "echo one > f; read -r A < f; mooncake_prog $A",
 ]
 
 
+START = 'mooncake_prog from a file "$@"\n'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-ins and a script to start."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for name, text in STAND_INS.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    (folder / "start.sh").write_text(START)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
 @pytest.mark.parametrize("line", LINES)
-def test_what_a_shell_is_given_starts_what_bash_starts(line: str, tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in STAND_INS.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
-        (programs / name).chmod(0o755)
-    start = 'mooncake_prog from a file "$@"\n'
-    (tmp_path / "start.sh").write_text(start)
-    environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/root"}
-    reading = read_script(line, "s", environment, beside={"start.sh": start}.get)
+def test_what_a_shell_is_given_starts_what_bash_starts(line: str, folder: Path) -> None:
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": "/root"}
+    reading = read_script(line, "s", environment, beside={"start.sh": START}.get)
+    run = ["bash", "-c", line]
     done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=tmp_path,
-        env=environment,
-        input="",
-        capture_output=True,
-        text=True,
-        timeout=20,
+        run, cwd=folder, env=environment, input="", capture_output=True, text=True, timeout=20
     )
     real = [text.split("\0")[:-1] for text in done.stdout.split("\1")[:-1]]
     assert real, done.stderr
@@ -151,7 +147,6 @@ def test_a_text_that_hangs_on_a_condition_leaves_its_programs_in_doubt() -> None
 @each_row(
     ("line", "found"),
     [
-        ("ssh n1 ls", RemoteWords("n1", 2)),
         ("/usr/bin/ssh -p 22 -q me@n1 -v ls -l", RemoteWords("n1", 6)),
         ("ssh -oA=b n1 -- ls", RemoteWords("n1", 4)), ("ssh n1", RemoteWords("n1", 2)),
         ("ssh -p", RemoteWords("", 2)), ("pdsh -w n1,n2 ls", None), ("scp a n1:b", None),
