@@ -32,7 +32,7 @@ class ShellBlocks(ShellFlow):
             formula = text.text(node)[2:-2]
             result = number(self.state, formula, text.origin(node), assigns=True)
             return OPEN if result is None else Truth(bool(result))
-        return self.body(text, node)
+        return self.run(text, node.children)
 
     def on_subshell(self, text: ShellText, node: Node) -> Truth:
         """Go through ``( ... )``: its changes are lost behind it."""
@@ -42,7 +42,7 @@ class ShellBlocks(ShellFlow):
             return Truth(bool(result)) if result is not None else self.not_read(text, node)
         mark = self.state.mark()
         functions = dict(self.functions)
-        ended = self.body(text, node)
+        ended = self.run(text, node.children)
         self.state.back_to(mark)
         self.functions = functions
         if self.stop:
@@ -219,7 +219,7 @@ class ShellBlocks(ShellFlow):
     def turn(self, text: ShellText, body: Node) -> Truth:
         """Go through a loop's body once."""
         before = len(self.commands)
-        ended = self.body(text, body)
+        ended = self.run(text, body.children)
         started = [command.words[0].text for command in self.commands[before:] if command.words]
         self.waited += all(name.rpartition("/")[2] in _WAITS for name in started)
         if self.stop == "continue" and self.levels <= 1:

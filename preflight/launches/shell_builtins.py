@@ -60,21 +60,6 @@ class Assignment(NamedTuple):
 class ShellBuiltins(ShellBlocks):
     """Carries out assignments and the shell's own commands; others leave names unknown."""
 
-    def lying(self, name: str) -> str | None:
-        """Return the text of a file near the script, by the name that the script uses."""
-        path = self.state.path(name)
-        return None if path is None else self.beside(path)
-
-    def near(self, name: str) -> str | None:
-        """Return the text of a file that the script wrote, or that lies near it."""
-        word = self.files.get(name)
-        if word is None:
-            return self.lying(name)
-        return None if word.unresolved else word.text
-
-    def lies(self, name: str) -> bool:
-        return name in self.files or self.lying(name) is not None
-
     def builtin(
         self,
         text: ShellText,

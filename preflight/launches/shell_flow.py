@@ -16,7 +16,7 @@ from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_files import Beside, HostWords
 from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth
-from preflight.launches.shell_expansion import expand
+from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_state import Changes, ShellState, doubts_of, either_of, plain
 from preflight.launches.shell_text import Node, ShellText, WrittenWord
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
@@ -232,9 +232,20 @@ class ShellFlow(ABC):
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
 
-    @abstractmethod
+    def lying(self, name: str) -> str | None:
+        """Return the text of a file near the script, by the name that the script uses."""
+        path = self.state.path(name)
+        return None if path is None else self.beside(path)
+
+    def near(self, name: str) -> str | None:
+        """Return the text of a file that the script wrote, or that lies near it."""
+        word = self.files.get(name)
+        if word is None:
+            return self.lying(name)
+        return None if word.unresolved else word.text
+
     def lies(self, name: str) -> bool:
-        """Tell whether a file lies beside the launch, or is written by it."""
+        return name in self.files or self.lying(name) is not None
 
     @abstractmethod
     def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
@@ -296,10 +307,6 @@ class ShellFlow(ABC):
         end = whole.index(False) if False in whole else len(nodes)
         ended = self.run(text, nodes[:end])
         return ended if self.stop or not nodes[end:] else self.not_read(text, nodes[end])
-
-    def body(self, text: ShellText, node: Node) -> Truth:
-        """Go through the commands within a node: a whole text, a block, a branch."""
-        return self.run(text, node.children)
 
     def run(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
         """Go through a list of commands."""
@@ -421,11 +428,33 @@ class ShellFlow(ABC):
         self.nested -= 1
         return ended
 
-    @abstractmethod
     def stdin(
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
     ) -> Word | None:
-        """Return the text that a command reads from standard input; None if not known."""
+        """Return the text that a command reads from standard input; None if nothing says it."""
+        for redirection in reversed(redirections):
+            node, origin = redirection.node, text.origin(redirection.node)
+            if redirection.operator in ("<<", "<<-"):
+                body = next((c for c in node.children if c.type == "heredoc_body"), node)
+                return value(self.state, text.heredoc(node), text.origin(body))
+            if redirection.operator == "<<<":
+                nodes = [child for child in node.children if child.is_named]
+                word = value(self.state, text.pieces(nodes[0]), origin) if nodes else None
+                return None if word is None else word._replace(text=word.text + "\n")
+            if redirection.operator == "<" and redirection.target is not None:
+                place = expand(self.state, redirection.target, origin)[:1]
+                return self.content(place[0]) if place else None
+        return piped
+
+    def content(self, place: Word) -> Word:
+        """Return the text of a file as a word; empty and unresolved if it is not known."""
+        if place.text == "/dev/null":
+            text: str | None = ""
+        else:
+            text = None if place.unresolved else self.near(place.text)
+        if text is None or not self.state.budget.spend(len(text)):
+            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
+        return Word(text, Origin(place.text, 1))
 
     # What is not decided
 

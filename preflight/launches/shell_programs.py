@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 from checks.base.needs import RunAs
 from preflight.launches.described import STARTERS, is_described
@@ -69,12 +69,6 @@ _DOUBTS = ("condition", "loop-not-counted", "script-not-read")
 
 class ShellPrograms(ShellBuiltins):
     """Takes in each simple command, and what $(...) writes."""
-
-    @abstractmethod
-    def words_read(
-        self, words: Sequence[Word], environment: Mapping[str, Word], piped: Word | None
-    ) -> Reading:
-        """Return the commands behind a wrapper, a shell or an engine."""
 
     def reading(self) -> Reading:
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
@@ -233,7 +227,15 @@ class ShellPrograms(ShellBuiltins):
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
-            reading = self.words_read(words, environment, stdin)
+            # By name: what stands behind a wrapper may be the text of a shell again.
+            reading: Reading = import_module("preflight.launches.shell_script").read_words(
+                words,
+                environment,
+                depth=self.depth,
+                budget=self.state.budget,
+                beside=self.near,
+                stdin=stdin,
+            )
             aside = bool(_DETACHED & {word.text for word in words})
             self.name_container(words, environment)
             for command in map(self.in_container, reading.commands):
@@ -262,34 +264,6 @@ class ShellPrograms(ShellBuiltins):
             message = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
             self.note("script-not-read", f"{message}; give that on its own", origin)
         return runs or apart
-
-    def stdin(
-        self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
-    ) -> Word | None:
-        """Return the text that a command reads from standard input; None if nothing says it."""
-        for redirection in reversed(redirections):
-            node, origin = redirection.node, text.origin(redirection.node)
-            if redirection.operator in ("<<", "<<-"):
-                body = next((c for c in node.children if c.type == "heredoc_body"), node)
-                return value(self.state, text.heredoc(node), text.origin(body))
-            if redirection.operator == "<<<":
-                nodes = [child for child in node.children if child.is_named]
-                word = value(self.state, text.pieces(nodes[0]), origin) if nodes else None
-                return None if word is None else word._replace(text=word.text + "\n")
-            if redirection.operator == "<" and redirection.target is not None:
-                place = expand(self.state, redirection.target, origin)[:1]
-                return self.content(place[0]) if place else None
-        return piped
-
-    def content(self, place: Word) -> Word:
-        """Return the text of a file as a word; empty and unresolved if it is not known."""
-        if place.text == "/dev/null":
-            text: str | None = ""
-        else:
-            text = None if place.unresolved else self.near(place.text)
-        if text is None or not self.state.budget.spend(len(text)):
-            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
-        return Word(text, Origin(place.text, 1))
 
     def is_script(self, words: Sequence[Word]) -> bool:
         """Return whether a command is a shell script that lies here; if so, it is read."""

@@ -79,7 +79,7 @@ def read_script(
     if is_job and IN_JOB not in variables:
         state.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
         state.set_limit(of_job(Origin(name)))
-    reader = _Script(name, state, 0, beside, host_words)
+    reader = ShellPrograms(name, state, 0, beside, host_words)
     if arguments is not None:
         origin = Origin("command line")
         state.give_parameters(tuple(Word(text, origin) for text in arguments))
@@ -197,7 +197,7 @@ def _read_stripped(
         """Read the text of a shell, or with a name the script of a file."""
         state = ShellState(Variables(stripped.environment), budget, name)
         state.give_parameters(tuple(arguments))
-        reader = _Script(script.origin.source, state, depth + 1, beside)
+        reader = ShellPrograms(script.origin.source, state, depth + 1, beside)
         reader.doubts, reader.piped = script.doubts, None if name else stdin
         reader.read(script.text, script.origin.line)
         return reader.reading()
@@ -285,23 +285,6 @@ def _metered(beside: Beside, budget: ExpansionBudget) -> Beside:
         return None if text is None or not budget.spend(nested_cost(text, 1)) else text
 
     return near
-
-
-class _Script(ShellPrograms):
-    """The reader of one script, and of the shells within it."""
-
-    def words_read(
-        self, words: Sequence[Word], environment: Mapping[str, Word], piped: Word | None
-    ) -> Reading:
-        """Return the commands behind a wrapper, a shell or an engine."""
-        return read_words(
-            words,
-            environment,
-            depth=self.depth,
-            budget=self.state.budget,
-            beside=self.near,
-            stdin=piped,
-        )
 
 
 def _read(launch: LaunchText) -> Reading:
