@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from checks.base.needs import GivenGpus
-from checks.base.unknown import Unknown
 from preflight.launches.container import (
     CDI_GPU,
     ContainerSettings,
@@ -186,22 +184,26 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     last = {name: values[-1] for name, values in many.items()}
     readers = {"volume": volume, "mount": mount, "tmpfs": tmpfs}
     mounts = [read(text) for name, read in readers.items() for text in many.get(name, ())]
-    engine = engine.rpartition("/")[2]
-    splits = engine in ("podman", "nerdctl")  # Docker takes one name for each --cap-add
+    name_of_engine = engine.rpartition("/")[2]
+    engine = "docker" if name_of_engine == "nvidia-docker" else name_of_engine
+    added = many.get("cap-add", [])
+    if engine != "docker":  # which takes one name for each --cap-add
+        added = [name for text in added for name in text.split(",")]
     network = [text for name, text in options if name in ("network", "net")]
-    devices = tuple(map(device, many.get("device", ())))
+    devices = [device(text) for text in many.get("device", ())]
+    cdi = [text for text in devices if text.startswith(CDI_GPU)]
     return ContainerSettings(
-        engine="docker" if engine == "nvidia-docker" else engine,
+        engine=engine,
         image=image,
         ipc=last.get("ipc"),
         network=network[0].removeprefix("name=") if network else None,
         shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
         ulimits=ulimits(many.get("ulimit", ())),
-        devices=tuple(text for text in devices if not text.startswith(CDI_GPU)),
-        gpus=_gpus(last.get("gpus"), [text for text in devices if text.startswith(CDI_GPU)]),
-        runtime="nvidia" if engine == "nvidia-docker" else last.get("runtime"),
+        devices=tuple(text for text in devices if text not in cdi),
+        gpus=gpu_request(last["gpus"]) if "gpus" in last else named_gpus(cdi) if cdi else None,
+        runtime="nvidia" if name_of_engine == "nvidia-docker" else last.get("runtime"),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
-        cap_add=_names(many.get("cap-add", ()), splits),
+        cap_add=tuple(added),
         security_opt=tuple(map(security_option, many.get("security-opt", ()))),
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),
@@ -210,14 +212,3 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         user=last.get("user"),
         device_rules=tuple(many.get("device-cgroup-rule", ())),
     )
-
-
-def _gpus(asked: str | None, devices: Sequence[str]) -> GivenGpus | Unknown | None:
-    """Return the GPUs of ``--gpus``, or of devices of CDI: ``--device nvidia.com/gpu=0``."""
-    if asked is not None:
-        return gpu_request(asked)
-    return named_gpus(devices) if devices else None
-
-
-def _names(texts: Sequence[str], splits: bool) -> tuple[str, ...]:
-    return tuple(name for text in texts for name in (text.split(",") if splits else [text]))

@@ -93,10 +93,10 @@ _DAEMONS = regex(
     r"|haproxy|httpd|iptables|irqbalance|iscsi.*|k3s.*|kubelet|libvirtd|lnet|lustre.*|mst|multipathd?"
     r"|munge|network.*|NetworkManager|nfs.*|nftables|nginx|ntp.*|numad|nv.*|openibd|opensm.*|podman"
     r"|polkit|postfix|procps|prometheus.*|rdma.*|rke2.*|rngd|rpc.*|rsyslog|slurm.*|snapd|sshd?|sssd"
-    r"|sysctl|systemd-.*|tailscaled|telegraf|tuned|udev.*|ufw|.*hugepages?.*)(?:@.*)?",
+    r"|sysctl|systemd-.*|tailscaled|telegraf|tuned|udev.*|ufw|.*hugepages?.*)(?:@.*)?(?:\.service)?"
+    r"|.*\.(?:automount|device|mount|path|slice|socket|swap|target)",  # no services
     re.IGNORECASE,
 )
-_NO_SERVICES = regex(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
 _PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
 STARTERS = frozenset((*_UNREAD, *_PYTHONS))
 # Options of Python that take the next word.
@@ -152,7 +152,7 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
     if entry is _COMPOSE:
         near = plain
     units = [text for text in plain if text not in _UNITS]
-    of_host = all(map(_of_host, units)) or ("enable" in near and "--now" not in texts)
+    of_host = all(map(_DAEMONS.fullmatch, units)) or ("enable" in near and "--now" not in texts)
     if (
         entry is None
         or not _TELLS.get(name, frozenset()).isdisjoint(texts)
@@ -172,12 +172,6 @@ def _program(plain: Sequence[str]) -> Sequence[str]:
     """Return the words from the first that may be a program on: no number, no place for an item."""
     place = next((at for at, text in enumerate(plain) if re.match(r"[A-Za-z/.]", text)), None)
     return ["echo"] if place is None else plain[place:]
-
-
-def _of_host(unit: str) -> bool:
-    """Return whether a unit is one of the host itself, or no service."""
-    unit = unit.removesuffix(".service")
-    return bool(_DAEMONS.fullmatch(unit) or _NO_SERVICES.fullmatch(unit))
 
 
 def _builds(texts: Sequence[str]) -> bool:

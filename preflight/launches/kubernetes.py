@@ -54,10 +54,13 @@ _SMALL = {"n": 9, "u": 6, "m": 3}  # powers of ten
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
-def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word]) -> Reading:
-    """Return each container's process; ``environment`` gives nothing. Raises SourceError."""
+def read_kubernetes(text: str, name: str) -> Reading:
+    """Return each container's process of the manifest called ``name``. Raises SourceError."""
     readings: list[Reading] = []
-    objects = list(_objects(load_documents(text, name)))
+    objects: list[Node] = []
+    for document in load_documents(text, name):
+        for item in document.items or [document]:
+            objects += item.at("items").items or [item] * (item.at("kind").text != "List")
     data_by_kind: DataByKind = {"configMap": {}, "secret": {}}
     for item in objects:
         if item.at("kind").text == "ConfigMap":
@@ -144,14 +147,6 @@ def _mounted_files(
                 where = target if inner else posixpath.join(target, path)
                 files[posixpath.normpath(where)] = Word(node.text or "", Origin(name, node.line))
     return files
-
-
-def _objects(documents: list[Node]) -> Iterator[Node]:
-    """Yield the objects of all documents, those of lists included."""
-    for document in documents:
-        for item in document.items or [document]:
-            inner = item.at("items")
-            yield from inner.items if item.at("kind").text == "List" or inner.items else (item,)
 
 
 def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
@@ -492,9 +487,8 @@ def _recognises(launch: LaunchText) -> bool:
 
 
 def _read(launch: LaunchText) -> Reading:
-    variables, notes = with_env_files(launch)
-    reading = read_kubernetes(launch.text, launch.path, variables)
-    return reading._replace(notes=(*notes, *reading.notes))
+    reading = read_kubernetes(launch.text, launch.path)
+    return reading._replace(notes=(*with_env_files(launch)[1], *reading.notes))
 
 
 KIND = LaunchKind("a Kubernetes manifest, which has kind", _recognises, _read)

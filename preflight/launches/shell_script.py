@@ -236,7 +236,12 @@ def _read_stripped(
         text = f"{program} stands where a program should: the shell finds none of that name"
         return only("not-a-program", text, origin)
     if is_described(stripped.words):
-        near = _metered(beside, budget)
+
+        def near(name: str) -> str | None:
+            """Return a file's text, paid for: a script cannot start others for ever."""
+            text = beside(name)
+            return None if text is None or not budget.spend(nested_cost(text, 1)) else text
+
         inner_or_none = described(stripped.words, stripped.environment, near, stdin)
         if inner_or_none is not None:
             inner = inner_or_none.each(
@@ -275,16 +280,6 @@ def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
         return tuple(words) if program.endswith(".sh") else ()
     call = shell_call(words, 0)
     return () if call.reads or call.commands else tuple(words[call.place :])
-
-
-def _metered(beside: Beside, budget: ExpansionBudget) -> Beside:
-    """Return a reader of files that spends ``budget``: a script cannot start others for ever."""
-
-    def near(name: str) -> str | None:
-        text = beside(name)
-        return None if text is None or not budget.spend(nested_cost(text, 1)) else text
-
-    return near
 
 
 def _read(launch: LaunchText) -> Reading:

@@ -62,7 +62,7 @@ def indent(text: str, by: int) -> str:
 
 def test_a_pod() -> None:
     text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n" + POD
-    reading = read_kubernetes(text, "pod.yaml", {"PATH": "/bin"})
+    reading = read_kubernetes(text, "pod.yaml")
     server, master = reading.commands
     assert [word.text for word in server.words] == [
         *"python3 -m sglang.launch_server --x 1-$(A) --y $C".split()
@@ -119,7 +119,7 @@ def test_templates(kind: str) -> None:
     above = "  template:\n" if kind != "CronJob" else "  jobTemplate:\n    spec:\n      template:\n"
     depth = 4 if kind != "CronJob" else 8
     text = f"kind: {kind}\nmetadata: {{name: p}}\nspec:\n{above}{indent(POD, depth)}"
-    commands = read_kubernetes(text, "p.yaml", {}).commands
+    commands = read_kubernetes(text, "p.yaml").commands
     assert len(commands) == 2
     for command in commands:
         assert command.container is not None
@@ -129,7 +129,7 @@ def test_templates(kind: str) -> None:
 @pytest.mark.parametrize(("users", "own"), [("true", False), ("false", True)])
 def test_a_user_namespace_of_its_own(users: str, own: bool) -> None:
     text = f"kind: Pod\nspec: {{hostUsers: {users}, containers: [{{name: c, command: [x]}}]}}"
-    (command,) = read_kubernetes(text, "p.yaml", {}).commands
+    (command,) = read_kubernetes(text, "p.yaml").commands
     limits = container_limits(command)
     assert limits is not None
     assert limits.own_users is own
@@ -140,7 +140,7 @@ def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
         "kind: Pod\nspec: {containers: [{name: c, command: [x], "
         "resources: {limits: {memory: many, hugepages-1Gi: 2Gi}}}]}"
     )
-    (command,) = read_kubernetes(text, "p.yaml", {}).commands
+    (command,) = read_kubernetes(text, "p.yaml").commands
     assert command.container is not None
     assert isinstance(command.container.memory_bytes, Unknown)
     assert command.container.hugepages_bytes == {"1Gi": 2 * 2**30}
@@ -175,7 +175,7 @@ def test_resources_that_the_api_server_refuses(kind: str, resources: str, why: s
         "Pod": pod,
         "LeaderWorkerSet": f"{{leaderWorkerTemplate: {{workerTemplate: {{spec: {pod}}}}}}}",
     }.get(kind, f"{{template: {{spec: {pod}}}}}")
-    reading = read_kubernetes(f"kind: {kind}\nmetadata: {{name: p}}\nspec: {spec}", "p.yaml", {})
+    reading = read_kubernetes(f"kind: {kind}\nmetadata: {{name: p}}\nspec: {spec}", "p.yaml")
     said = [note.text for note in reading.notes if note.id == "container-refused"]
     assert len(reading.commands) == 1
     if why is None:
@@ -194,7 +194,7 @@ def test_several_documents_and_lists() -> None:
         f'{{"kind": "List", "items": [{one}, {{"kind": "Service"}}, {one}]}}',
         f"[{one}, {one}]",
     ):
-        assert len(read_kubernetes(text, "p", {}).commands) == 2
+        assert len(read_kubernetes(text, "p").commands) == 2
 
 
 @each_row(
@@ -211,7 +211,7 @@ def test_quantities(text: str, size: int | None) -> None:
 
 def test_an_object_of_which_none_is_asked_for_is_no_process() -> None:
     text = "kind: Deployment\nmetadata: {name: p}\nspec:\n  replicas: 0\n  template:\n"
-    reading = read_kubernetes(text + indent(POD, 4), "p.yaml", {})
+    reading = read_kubernetes(text + indent(POD, 4), "p.yaml")
     assert (reading.commands, reading.published) == ((), ())
     assert [(note.id, note.text) for note in reading.notes] == [
         ("not-started", "Deployment p is not started: the manifest asks for 0 of it")

@@ -68,7 +68,7 @@ spec:
 
 
 def read(text: str) -> Reading:
-    return read_kubernetes(text, "k.yaml", {})
+    return read_kubernetes(text, "k.yaml")
 
 
 def test_a_role_based_group() -> None:
@@ -308,7 +308,7 @@ spec:
 
 
 def test_config_maps_and_secrets_are_files_of_the_containers_that_mount_them() -> None:
-    client, master = read_kubernetes(MAPS, "m.yaml", {}).commands
+    client, master = read_kubernetes(MAPS, "m.yaml").commands
     assert [word.text for word in client.words[1:]] == ["--port", "7", "--protocol=rdma"]
     assert client.files["/cm/m.json"].text.startswith("{")
     assert {path: word.text for path, word in master.files.items()} == {
@@ -347,7 +347,7 @@ spec:
 
 
 def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
-    reading = read_kubernetes(DYNAMO, "m.yaml", {})
+    reading = read_kubernetes(DYNAMO, "m.yaml")
     assert [note.id for note in reading.notes] == ["pods-together"]
     front, worker, following, other, second, last = reading.commands
     assert [c.words[2].text for c in (front, other)] == ["dynamo.frontend", "dynamo.frontend"]
@@ -388,7 +388,7 @@ stringData: {PORT: "7"}
 
 def test_a_component_of_dynamo_as_its_operator_makes_it() -> None:
     """deploy/operator/api/v1alpha1 and internal/dynamo/graph.go of ai-dynamo/dynamo."""
-    reading = read_kubernetes(COMPONENT, "m.yaml", {})
+    reading = read_kubernetes(COMPONENT, "m.yaml")
     main, side = reading.commands
     assert [word.text for word in main.words] == ["mooncake_client", "--port=7"]
     assert [command.copies for command in reading.commands] == [2, 2]
@@ -422,7 +422,7 @@ def test_a_component_of_dynamo_as_its_operator_makes_it() -> None:
 def test_the_shared_memory_of_a_component(said: str, size_bytes: int | None) -> None:
     containers = "[{name: log, command: [x]}, {name: main, command: [mooncake_client]}]"
     text = f"kind: DynamoComponentDeployment\nspec:\n  {said}\n  podTemplate: "
-    commands = read_kubernetes(f"{text}{{spec: {{containers: {containers}}}}}\n", "m", {}).commands
+    commands = read_kubernetes(f"{text}{{spec: {{containers: {containers}}}}}\n", "m").commands
     found = [c.container.shm_size_bytes for c in commands if c.container is not None]
     assert sorted(found, key=str) == sorted([None, size_bytes], key=str)
 
@@ -453,7 +453,7 @@ spec:
     ],
 )
 def test_a_resource_whose_pods_an_operator_makes_is_named(text: str, ids: list[str]) -> None:
-    assert [note.id for note in read_kubernetes(text, "m.yaml", {}).notes] == ids
+    assert [note.id for note in read_kubernetes(text, "m.yaml").notes] == ids
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ spec:
   volumes: [{name: v, configMap: {name: c, items: [{key: a, path: sub/own}]}}]
   containers: [{name: m, image: i, command: [x], volumeMounts: [{name: v, mountPath: /etc/m}]}]
 """
-    (command,) = read_kubernetes(text, "m.yaml", {}).commands
+    (command,) = read_kubernetes(text, "m.yaml").commands
     assert {path: word.text for path, word in command.files.items()} == {"/etc/m/sub/own": "1"}
 
 

@@ -63,7 +63,7 @@ def copies(kind: str, *set_: tuple[str, Any]) -> int:
     whole: dict[str, Any] = {"kind": kind.split()[0], "metadata": {"name": "n"}}
     for path, leaf in set_:
         put(whole, path, leaf)
-    commands = read_kubernetes(json.dumps(whole), "m.json", {}).commands
+    commands = read_kubernetes(json.dumps(whole), "m.json").commands
     return sum(one.copies for one in commands if one.words[0].text == "mooncake_client")
 
 

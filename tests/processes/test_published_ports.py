@@ -159,7 +159,7 @@ spec:
 @pytest.mark.parametrize(("error", "expected"), [("EADDRINUSE", "fail"), ("EACCES", "unknown")])
 def test_host_ports_of_pods(tmp_path: Path, error: str, expected: str) -> None:
     # Two pods of one hostPort are never on one node; one that is taken there is a failure.
-    found = verdicts(read_kubernetes(PODS, "p.yaml", {}), tmp_path, {8000: error})
+    found = verdicts(read_kubernetes(PODS, "p.yaml"), tmp_path, {8000: error})
     assert found == {
         "HTTP port of SGLang server (p.yaml:10)": "pass",
         "HTTP port of SGLang server (p.yaml:24)": "pass",

@@ -467,7 +467,7 @@ def test_a_pod_patch_reads_back_as_the_plan(rdma_plan: Plan) -> None:
     container["env"] = [row for row in container["env"] if "$patch" not in row]
     container |= {"image": "i", "command": ["python3", "-m", "sglang.launch_server"]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **patch}
-    (command,) = read_kubernetes(yaml.safe_dump(pod), "pod.yaml", {}).commands
+    (command,) = read_kubernetes(yaml.safe_dump(pod), "pod.yaml").commands
     settings = command.container
     assert settings is not None
     assert settings.network == "host"
