@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from checks.base.needs import GivenGpus
 from checks.base.regex import regex
@@ -101,19 +102,16 @@ def read_compose(
     return joined(readings)
 
 
+@dataclass
 class _ServiceReader:
-    def __init__(
-        self,
-        name: str,
-        called: str,
-        node: Node,
-        surroundings: Mapping[str, Word],
-        read_file: Beside,
-    ) -> None:
-        """Begin to read a service; ``surroundings`` fill in its ``${NAME}``."""
-        self.name, self.called, self.node = name, called, node
-        self.surroundings, self.read_file = surroundings, read_file
-        self.notes: list[SourceNote] = []
+    """Reads the service ``called`` of the file ``name``; ``surroundings`` fill in ``${NAME}``."""
+
+    name: str
+    called: str
+    node: Node
+    surroundings: Mapping[str, Word]
+    read_file: Beside
+    notes: list[SourceNote] = field(default_factory=list)
 
     def note(self, id_: str, message: str, line: int | None) -> None:
         self.notes.append(SourceNote(id_, message, Origin(self.name, line)))

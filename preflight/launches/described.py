@@ -33,7 +33,6 @@ class _Unread(NamedTuple):
 _ON_HOSTS = _Unread("give what it runs on one host")
 _EACH = _Unread("write each command that it starts on a line of its own")
 _ITSELF = _Unread("give the command itself")
-_USER = _Unread("put sudo -u NAME in its place")
 _UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
 _CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
 _MANIFEST = _Unread(
@@ -45,30 +44,36 @@ _COMPOSE = _Unread(
 )
 _SUPERVISED = _Unread("give the lines behind command= as a script")
 _MADE = _Unread("give what make -n prints with these words")
+_UNIT = _Unread("give what systemctl cat UNIT prints", _UNITS)
 _UNREAD = {
-    **dict.fromkeys(("ansible", "ansible-playbook", "clush", "parallel-ssh"), _ON_HOSTS),
-    **dict.fromkeys(("pdsh", "pssh"), _ON_HOSTS),
-    **dict.fromkeys(("parallel", "xargs"), _EACH),
-    **dict.fromkeys(("at", "batch", "crontab"), _ITSELF),
-    **dict.fromkeys(("chpst", "doas", "setuidgid", "su-exec"), _USER),
-    "unshare": _USER,
-    **dict.fromkeys(("docker", "nerdctl", "podman"), _CONTAINER),
-    **dict.fromkeys(("kubectl", "oc"), _MANIFEST),
-    **dict.fromkeys(("docker-compose", "podman-compose"), _COMPOSE),
-    "sbatch": _Unread("give the script of the job on its own"),
-    "srtctl": _Unread("give the file of the job on its own", ("apply",)),
-    **dict.fromkeys(SEVERAL_PROGRAMS, _EACH._replace(verbs=("--multi-prog", ":"))),
-    **dict.fromkeys(TYPISTS, _ITSELF),
-    **dict.fromkeys(("make", "gmake"), _MADE),
-    "just": _Unread("give what just --dry-run prints with these words"),
-    "sky": _ON_HOSTS._replace(verbs=("launch", "exec", "up")),
-    "terraform": _ON_HOSTS._replace(verbs=("apply",)),
-    "systemd-run": _Unread("write it as a unit of its own"),
-    "helm": _Unread("give what helm template CHART prints", ("install", "upgrade")),
-    "supervisord": _SUPERVISED,
-    "supervisorctl": _SUPERVISED._replace(verbs=("add", "reload", "restart", "start", "update")),
-    "systemctl": _Unread("give what systemctl cat UNIT prints", _UNITS),
-    "service": _Unread("give what systemctl cat UNIT prints", ("start", "restart")),
+    name: entry
+    for names, entry in (
+        ("ansible ansible-playbook clush parallel-ssh pdsh pssh", _ON_HOSTS),
+        ("sky", _ON_HOSTS._replace(verbs=("launch", "exec", "up"))),
+        ("terraform", _ON_HOSTS._replace(verbs=("apply",))),
+        ("parallel xargs", _EACH),
+        (" ".join(SEVERAL_PROGRAMS), _EACH._replace(verbs=("--multi-prog", ":"))),
+        ("at batch crontab", _ITSELF),
+        (" ".join(TYPISTS), _ITSELF),
+        ("chpst doas setuidgid su-exec unshare", _Unread("put sudo -u NAME in its place")),
+        ("docker nerdctl podman", _CONTAINER),
+        ("kubectl oc", _MANIFEST),
+        ("docker-compose podman-compose", _COMPOSE),
+        ("sbatch", _Unread("give the script of the job on its own")),
+        ("srtctl", _Unread("give the file of the job on its own", ("apply",))),
+        ("make gmake", _MADE),
+        ("just", _Unread("give what just --dry-run prints with these words")),
+        ("systemd-run", _Unread("write it as a unit of its own")),
+        ("helm", _Unread("give what helm template CHART prints", ("install", "upgrade"))),
+        ("supervisord", _SUPERVISED),
+        (
+            "supervisorctl",
+            _SUPERVISED._replace(verbs=("add", "reload", "restart", "start", "update")),
+        ),
+        ("systemctl", _UNIT),
+        ("service", _UNIT._replace(verbs=("start", "restart"))),
+    )
+    for name in names.split()
 }
 # Words with which a program of these only tells, or removes.
 _TELLS = {

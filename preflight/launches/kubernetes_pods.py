@@ -34,18 +34,14 @@ _PODS: dict[str, tuple[str, ...]] = {
 }
 # Lists that a strategic merge patch merges item by item, and what tells the items apart
 # (patchMergeKey in k8s.io/api/core/v1). Any other list is replaced.
-_MERGE_KEYS = {
-    "containers": "name",
-    "env": "name",
-    "ephemeralContainers": "name",
-    "hostAliases": "ip",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ports": "containerPort",
-    "volumeDevices": "devicePath",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
+_MERGE_KEYS = dict(
+    pair.split(":")
+    for pair in (
+        "containers:name env:name ephemeralContainers:name hostAliases:ip imagePullSecrets:name "
+        "initContainers:name ports:containerPort volumeDevices:devicePath volumeMounts:mountPath "
+        "volumes:name"
+    ).split()
+)
 # What leader and workers of a group find in their environment: the leader's address, how many pods
 # there are, and which one this is.
 _LWS = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")

@@ -128,35 +128,34 @@ def read_kind(launch: LaunchText) -> Reading:
     """Return the commands of a launch text. Raises SourceError if it is none of the known kinds."""
     name = launch.path.rpartition("/")[2]
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
+    why = ""
     if prints is not None:
-        raise SourceError(f"{launch.path} holds recipes, not a script: give what {prints} prints")
-    if launch.begins_with_section and _SUPERVISED.search(launch.text):
-        raise SourceError(
-            f"{launch.path} is a configuration of supervisord, which is not read: give the lines "
-            "behind command= as a script"
-        )
-    if name.endswith((".timer", ".path", ".socket")):
+        why = f" holds recipes, not a script: give what {prints} prints"
+    elif launch.begins_with_section and _SUPERVISED.search(launch.text):
+        why = " is a configuration of supervisord, which is not read: give the lines behind "
+        why += "command= as a script"
+    elif name.endswith((".timer", ".path", ".socket")):
         service = f"{name.rpartition('.')[0]}.service, or the one that it names"
-        raise SourceError(f"{launch.path} starts another unit: give that unit: {service}")
+        why = f" starts another unit: give that unit: {service}"
+    if why:
+        raise SourceError(launch.path + why)
     kinds: list[LaunchKind] = [import_module(f"preflight.launches.{name}").KIND for name in KINDS]
     for kind in kinds:
         if kind.recognises(launch):
             return kind.read(launch)
+    *names, script = (kind.name for kind in kinds)
+    why = f" is neither {', nor '.join(names)}: give one of them, or {script}"
+    keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
     if launch.documents and name.startswith("kustomization"):
         folder = launch.path.removesuffix(name).rstrip("/") or "."
-        raise SourceError(f"{launch.path}: give what kubectl kustomize {quote(folder)} prints")
-    keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
-    if "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
+        why = f": give what kubectl kustomize {quote(folder)} prints"
+    elif "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
         program = "python3 -m sglang.launch_server" if "model-path" in keys else "vllm serve"
-        give = f"give {program} --config {quote(name)}"
-        raise SourceError(f"{launch.path} is read by a server: {give}")
-    if launch.documents and "values" in name:
-        give = f"give what helm template CHART -f {quote(name)} prints"
-        raise SourceError(f"{launch.path} looks like the values of a Helm chart: {give}")
-    *names, script = (kind.name for kind in kinds)
-    raise SourceError(
-        f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
-    )
+        why = f" is read by a server: give {program} --config {quote(name)}"
+    elif launch.documents and "values" in name:
+        why = " looks like the values of a Helm chart: give what helm template CHART -f "
+        why += f"{quote(name)} prints"
+    raise SourceError(launch.path + why)
 
 
 def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:

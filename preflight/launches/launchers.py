@@ -40,22 +40,16 @@ _HERE = frozenset(
 _RUN_FILES = frozenset("accelerate hatch pdm pipenv pixi poetry rye torchrun uv".split())
 # What each of these changes, which a launch does not show.
 _TOLD = {
-    "runuser": "which variables it keeps",
-    "su": "which variables it keeps",
-    "mpiexec": "how many it starts, and where",
-    "mpirun": "how many it starts, and where",
-    "prun": "how many it starts, and where",
+    **dict.fromkeys(("runuser", "su"), "which variables it keeps"),
+    **dict.fromkeys(("mpiexec", "mpirun", "prun"), "how many it starts, and where"),
     "srun": "how many it starts, where, and under which limits",
     "torchrun": "how many it starts",
-    "apptainer": "what the container brings along",
-    "enroot": "what the container brings along",
-    "singularity": "what the container brings along",
+    **dict.fromkeys(("apptainer", "enroot", "singularity"), "what the container brings along"),
 }
 _EXEC_ENGINES = ("docker", "nerdctl", "podman")
 _ELSEWHERE = {
     **dict.fromkeys(_EXEC_ENGINES, "the environment of the container"),
-    "kubectl": "the environment of the pod",
-    "oc": "the environment of the pod",
+    **dict.fromkeys(("kubectl", "oc"), "the environment of the pod"),
     "ray": "the environment of the cluster",
     "ssh": "the environment of the other host",
 }

@@ -55,8 +55,7 @@ def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]
         f"{where}: the container runs already, and its limits and its user are not shown",
         advice="check inside that container, or show the run that starts it in the launch",
     )
-    limits = (SetLimit(name, why, why, where, raises=True) for name in LIMIT_NAMES)
-    return RunAs(why, origin=where), tuple(limits)
+    return RunAs(why, origin=where), _not_known(why, where)
 
 
 def of_job(origin: Origin) -> SetLimit:
@@ -73,14 +72,17 @@ def of_job(origin: Origin) -> SetLimit:
     return SetLimit("memlock", why, why, f"Slurm ({origin})", raises=True)
 
 
-def of_ray(origin: Origin) -> Iterator[SetLimit]:
-    """Yield each limit of a program that Ray starts, as not known: its node's daemon gives it."""
+def of_ray(origin: Origin) -> tuple[SetLimit, ...]:
+    """Return each limit of a program that Ray starts, as not known: its node's daemon gives it."""
     why = Unknown(
         f"Ray starts it ({origin}): with the limits that its node was started with",
         advice="check as Ray starts it: ray job submit -- mooncake-preflight check LAUNCH",
     )
-    for name in LIMIT_NAMES:
-        yield SetLimit(name, why, why, f"Ray ({origin})", raises=True)
+    return _not_known(why, f"Ray ({origin})")
+
+
+def _not_known(why: Unknown, where: str) -> tuple[SetLimit, ...]:
+    return tuple(SetLimit(name, why, why, where, raises=True) for name in LIMIT_NAMES)
 
 
 def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:

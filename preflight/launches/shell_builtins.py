@@ -33,10 +33,7 @@ _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
 # What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
 _HOOK = regex(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
 # Files that set up a shell or its tools, and no setting of a launch.
-_SOURCED = (
-    *("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "setvars.sh"),
-    *("set_env.sh", "set_env.bash", "setenv.bash"),  # Ascend's
-)
+_SOURCED = (*_PERSONAL, "setvars.sh", "set_env.sh", "set_env.bash", "setenv.bash")  # Ascend's
 # The text of a shell within a shell costs so many times its length: such texts can multiply.
 NESTED_COSTS = 16
 _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -7,7 +7,6 @@ SGLang's own flags for each kind of worker, and ``<kind>_environment``).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.regex import regex
@@ -27,13 +26,11 @@ from preflight.launches.source import (
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
+# An engine's server, without and with Dynamo.
 _PROGRAMS = {
-    ("sglang", False): "sglang.launch_server",
-    ("sglang", True): "dynamo.sglang",
-    ("vllm", False): "vllm.entrypoints.openai.api_server",
-    ("vllm", True): "dynamo.vllm",
-    ("trtllm", False): "tensorrt_llm.commands.serve",
-    ("trtllm", True): "dynamo.trtllm",
+    "sglang": ("sglang.launch_server", "dynamo.sglang"),
+    "vllm": ("vllm.entrypoints.openai.api_server", "dynamo.vllm"),
+    "trtllm": ("tensorrt_llm.commands.serve", "dynamo.trtllm"),
 }
 # Where vLLM's workers find what the job writes (srtctl/backends/vllm.py).
 _STORE_FILE = "/logs/mooncake_store_config.json"
@@ -66,6 +63,7 @@ _FRONTEND_PORT, _PORT_BEHIND_NGINX, _MORE_FRONTENDS = 8000, 8180, 9
 # An alias of srtslurm.yaml that is the release itself.
 _RELEASE = regex(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)")
 _PRODUCTS = ("dynamo", "lmcache", "sglang", "vllm")
+_OF_NODE = regex(r"\{(node|node_id)\}")
 # More workers than any job has.
 _MOST_WORKERS = 1024
 
@@ -85,20 +83,22 @@ def _read(launch: LaunchText) -> Reading:
         backend, image = job.at("backend"), job.at("model", "container").text or ""
         engine = backend.at("type").text or "sglang"
         dynamo = job.at("frontend", "type").text in (None, "dynamo")
-        program = _PROGRAMS.get((engine, dynamo))
+        program = _PROGRAMS.get(engine, ("", ""))[dynamo]
         configs, resources = backend.at(f"{engine}_config"), job.at("resources")
         store = backend.at("mooncake_kv_store")
         store_origin = Origin(launch.path, store.line)
         before = 0  # workers of prefill on each of their nodes
         for kind, short in _WORKERS.items():
             node = configs.at(kind)
-            if not node.fields or program is None:
+            if not node.fields or not program:
                 continue
-            # The job's own over that of the kind (srtctl/cli/mixins/worker_stage.py).
+            # The job's own over that of the kind (srtctl/cli/mixins/worker_stage.py); the job
+            # fills in the worker's node.
+            of_kind = backend.at(f"{kind}_environment").fields
             worker_variables = {
-                name: _filled(value, launch.path)
-                for fields in (backend.at(f"{kind}_environment"), job.at("environment"))
-                for name, value in fields.fields.items()
+                name: Word(text, Origin(launch.path, value.line), tuple(_OF_NODE.findall(text)))
+                for name, value in {**of_kind, **job.at("environment").fields}.items()
+                for text in [value.text or ""]
             }
             origin = Origin(launch.path, node.line)
             workers = _number(resources.at(f"{short}_workers"))
@@ -203,12 +203,6 @@ def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
     products = job.at("identity", "frameworks")
     named = [(engine, image), *((each, products.at(each).text or "") for each in _PRODUCTS)]
     return {each: match[1] for each, text in named if (match := _RELEASE.fullmatch(text))}
-
-
-def _filled(value: Node, path: str) -> Word:
-    """Return a variable's value, in which the job fills in the worker's node."""
-    names = tuple(re.findall(r"\{(node|node_id)\}", value.text or ""))
-    return Word(value.text or "", Origin(path, value.line), names)
 
 
 def _mounts(job: Node) -> Iterator[Mount]:

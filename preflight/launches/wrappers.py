@@ -64,22 +64,19 @@ class _Wrapper(NamedTuple):
 
 
 _WRAPPERS = {
-    "builtin": _Wrapper(),
+    **dict.fromkeys(("builtin", "command", "nohup", "setsid"), _Wrapper()),
     "chrt": _Wrapper("TPD", "sched-runtime sched-deadline sched-period", 1),
-    "command": _Wrapper(),
     "dumb-init": _Wrapper("r", "rewrite"),
     "env": _Wrapper("uC", "unset chdir", assignments=True),
     "exec": _Wrapper("a"),
     "gosu": _Wrapper(positional=1),
     "ionice": _Wrapper("cn", "class classdata"),
     "nice": _Wrapper("n", "adjustment"),
-    "nohup": _Wrapper(),
     "numactl": _Wrapper(
         "iwNCmpPcSLfoM",
         "interleave weighted-interleave preferred preferred-many physcpubind cpunodebind cpubind "
         "membind shm file shmid shmmode offset length",
     ),
-    "setsid": _Wrapper(),
     "stdbuf": _Wrapper("ioe", "input output error"),
     "sudo": _Wrapper(
         "ugpCrtTUDRh",
