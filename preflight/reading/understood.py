@@ -28,7 +28,6 @@ from preflight.processes.processes import (
 )
 from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
-from preflight.programs.sglang_arguments import SettingValue
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_inputs import Input
 
@@ -98,8 +97,6 @@ _READ = regex(
     r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|NCCL|CUDA|NVIDIA|UCX|GLOO|RDMAV|IBV|DYN)_"
     r"|(PYTHONHASHSEED|LD_PRELOAD|WITH_NVIDIA_PEERMEM)$"
 )
-# Options of kubectl exec that take the next word.
-_KUBECTL_VALUED = frozenset("-n --namespace --context --kubeconfig -f --filename".split())
 
 
 def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
@@ -157,23 +154,20 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
     """Return one process as it was understood."""
     command = process.command
     settings = dict(_given(process))
-    environment = {
-        name: _value(name, word) for name, word in sorted(matching(command.environment, _READ))
-    }
+    environment = sorted(matching(command.environment, _READ))
     image = command.container.image if command.container is not None else None
     named = {} if process.consumer is None else process.consumer.named
     release = {
         product: Value(product_release.release, f"{product_release.by} at {command.origin}")
         for product, product_release in named.items()
     }
-    for product in (
-        ("sglang", "mooncake")[process.server is None :] if process.kind in _OURS else ()
-    ):
-        version = shown.get(f"{product}_version")
-        if version is not None:
+    ours = ("sglang", "mooncake")[process.server is None :] if process.kind in _OURS else ()
+    for product in ours:
+        if (version := shown.get(f"{product}_version")) is not None:
             release[product] = Value(version.value, version.origin)
     server = process.server
-    path = server.arguments.settings["model_path"] if server is not None else None
+    written = {} if server is None else server.arguments.settings
+    path = written.get("model_path")
     why = None if server is None else shown.get(f"L2 of a rank, {command.origin}")
     return Understood(
         PROGRAMS[process.kind],
@@ -184,8 +178,8 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         tuple(clean_words(word.text for word in command.words)),
         {**settings, **dict(_following(process))},
         frozenset(settings),
-        {} if server is None else _Defaults(server.arguments.settings),
-        environment,
+        {n: _known(n, each.value, each.origin) for n, each in written.items() if not each.given},
+        {name: _value(name, word) for name, word in environment},
         image or None,
         release,
         None if path is None else Value(path.value, path.origin),
@@ -226,26 +220,10 @@ def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Hos
         if process.command.container is not None and len(wrapper) > 1 and wrapper[1] == "run":
             return f"container of {wrapper[-1]}"
         if wrapper[0].rpartition("/")[2] in ("kubectl", "oc") and "exec" in wrapper:
-            return _pod(wrapper)
+            return f"behind {' '.join(wrapper).removesuffix(' --')}"
         if wrapper[1:2] == ("exec",):
             return f"container {wrapper[-1]}"
     return host
-
-
-def _pod(wrapper: Sequence[str]) -> str:
-    """Return the pod and container that ``kubectl exec -it POD -c CONTAINER --`` names."""
-    named: list[str] = []
-    container = before = ""
-    for word in wrapper[wrapper.index("exec") + 1 :]:
-        option, _, value = word.partition("=")
-        if before in ("-c", "--container"):
-            container = word
-        elif option == "--container" and value:
-            container = value
-        elif word[:1] != "-" and before not in _KUBECTL_VALUED:
-            named.append(word)
-        before = word
-    return " ".join(("pod", *named[:1], *filter(None, (container,))))
 
 
 def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
@@ -287,25 +265,6 @@ def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
         known = [str(port.port) for port in engine if isinstance(port.port, int)]
         value = engine[0].port if len(engine) == 1 else ", ".join(dict.fromkeys(known))
         yield engine[0].what, Value(value, engine[0].origin)
-
-
-class _Defaults(Mapping[str, Value]):
-    """The settings of a server that nobody wrote, hundreds, each made when it is asked for."""
-
-    def __init__(self, settings: Mapping[str, SettingValue]) -> None:
-        self._settings = settings
-
-    def __getitem__(self, name: str) -> Value:
-        setting = self._settings[name]
-        if setting.given:
-            raise KeyError(name)
-        return _known(name, setting.value, setting.origin)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, setting in self._settings.items() if not setting.given)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _known(name: str, value: object, origin: str) -> Value:

@@ -78,8 +78,7 @@ def test_ports_of_one_line_are_all_said(read: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("words", "group"),
     [
-        ("kubectl exec -it pod-0 --", "pod pod-0"),
-        ("kubectl -n x exec pod-0 -c main --", "pod pod-0 main"),
+        ("kubectl exec -it pod-0 --", "behind kubectl exec -it pod-0"),
         ("docker exec -d sgl", "container sgl"),
     ],
 )
