@@ -10,24 +10,8 @@ from dataclasses import dataclass, field
 from checks.base.needs import GivenGpus
 from checks.base.regex import regex
 from checks.base.unknown import Inside, Unknown
-from preflight.launches.container import (
-    CDI_GPU,
-    ContainerSettings,
-    Limits,
-    Mount,
-    Published,
-    device,
-    docker_size,
-    gpu_request,
-    image_words,
-    named_gpus,
-    published,
-    refusals,
-    security_option,
-    tmpfs,
-    ulimits,
-    volume,
-)
+from preflight.launches import container
+from preflight.launches.container import ContainerSettings, Limits, Mount, Published
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
 from preflight.launches.launch_files import Beside, LaunchKind, LaunchText
@@ -127,7 +111,7 @@ class _ServiceReader:
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
         has_entrypoint = self.node.at("entrypoint").value is not None
-        program = image_words(
+        program = container.image_words(
             self.one("image") or "", [word.text for word in words], has_entrypoint
         )
         key = "entrypoint" if words else "command"  # words alone are the entrypoint's arguments
@@ -143,7 +127,7 @@ class _ServiceReader:
         outer = (*words, *variables.values())
         inner = read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
-        for why in () if settings is None else refusals(settings):
+        for why in () if settings is None else container.refusals(settings):
             self.note(
                 "container-refused", f"{why}; Compose refuses service {self.called}", origin.line
             )
@@ -171,7 +155,7 @@ class _ServiceReader:
                 port_word = port._replace(
                     text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}"
                 )
-            yield from published(port_word.text, owner, origin, not port_word.unresolved)
+            yield from container.published(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
         """Return a reader of the container's files that are mounted from beside the file."""
@@ -267,13 +251,13 @@ class _ServiceReader:
         """Yield the mounts of ``volumes``, in both forms, and of ``tmpfs``."""
         for item in self.node.at("volumes").items:
             if item.text is not None:
-                yield volume(self.word(item).text)
+                yield container.volume(self.word(item).text)
                 continue
             paths = (("target",), ("type",), ("source",), ("read_only",), ("tmpfs", "size"))
             target, kind, source, locked, size = (self.word(item.at(*path)).text for path in paths)
-            size_bytes = docker_size(size, f"the size of {target}")
+            size_bytes = container.docker_size(size, f"the size of {target}")
             yield Mount(target, kind or "volume", source, locked == "true", size_bytes)
-        yield from map(tmpfs, self.texts("tmpfs"))
+        yield from map(container.tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
         """Return a mount with its relative source made absolute."""
@@ -287,28 +271,28 @@ class _ServiceReader:
         for name, node in self.node.at("ulimits").fields.items():
             pair = [self.word(node.at(key)).text for key in ("soft", "hard")]
             text = ":".join(pair) if node.fields else self.word(node).text
-            yield from ulimits([f"{name}={text}"]).items()
+            yield from container.ulimits([f"{name}={text}"]).items()
 
     def devices(self) -> Iterator[str]:
         for item in self.node.at("devices").items:
             text = self.word(item if item.text is not None else item.at("source")).text
             if text:
-                yield device(text)
+                yield container.device(text)
 
     def gpus(self) -> GivenGpus | Unknown | None:
         """Return the GPUs that ``gpus`` or a reservation asks for; None if neither does."""
         if (asked := self.one("gpus")) is not None:
-            return gpu_request(asked)
+            return container.gpu_request(asked)
         reserved = self.node.at("deploy", "resources", "reservations", "devices").items
         for item in (*self.node.at("gpus").items, *reserved):
             capabilities = [inner.text for inner in item.at("capabilities").items]
             if "gpu" in capabilities or item not in reserved:
                 named = [self.word(inner).text for inner in item.at("device_ids").items]
                 if named:
-                    return named_gpus(named)
-                return gpu_request(self.word(item.at("count")).text or "all")
-        named = [text for text in self.devices() if text.startswith(CDI_GPU)]
-        return named_gpus(named) if named else None
+                    return container.named_gpus(named)
+                return container.gpu_request(self.word(item.at("count")).text or "all")
+        named = [text for text in self.devices() if text.startswith(container.CDI_GPU)]
+        return container.named_gpus(named) if named else None
 
     def settings(self) -> ContainerSettings:
         """Return the host's resources that the service's fields give its container."""
@@ -318,20 +302,20 @@ class _ServiceReader:
             image=self.one("image") or "",
             ipc=self.one("ipc"),
             network=self.one("network_mode"),
-            shm_size_bytes=docker_size(self.one("shm_size"), "shm_size"),
+            shm_size_bytes=container.docker_size(self.one("shm_size"), "shm_size"),
             ulimits=dict(self.ulimits()),
             devices=tuple(dict.fromkeys(self.devices())),
             gpus=self.gpus(),
             runtime=self.one("runtime"),
             privileged=(self.one("privileged") or "").lower() in _TRUE,
             cap_add=self.texts("cap_add"),
-            security_opt=tuple(map(security_option, self.texts("security_opt"))),
+            security_opt=tuple(map(container.security_option, self.texts("security_opt"))),
             # The last at each place counts.
             mounts=tuple(
                 map(self.absolute, {mount.target: mount for mount in self.mounts()}.values())
             ),
             cpuset_cpus=self.one("cpuset"),
-            memory_bytes=docker_size(memory, "the memory limit"),
+            memory_bytes=container.docker_size(memory, "the memory limit"),
             user=self.one("user"),
             device_rules=self.texts("device_cgroup_rules"),
         )

@@ -5,23 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from preflight.launches.container import (
-    CDI_GPU,
-    ContainerSettings,
-    Published,
-    device,
-    docker_size,
-    gpu_request,
-    image_words,
-    mount,
-    named_gpus,
-    published,
-    refusals,
-    security_option,
-    tmpfs,
-    ulimits,
-    volume,
-)
+from preflight.launches import container
+from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.env_files import read_env_file, read_small_file
 from preflight.launches.source import SourceNote, Word, brief
 from preflight.launches.variables import unread
@@ -124,7 +109,9 @@ def container_run(
         notes.append(SourceNote("image-missing", "the container run names no image", origin))
     else:
         has_entrypoint = any(name == "entrypoint" for name, _ in options)
-        program = image_words(words[image].text, [word.text for word in inner], has_entrypoint)
+        program = container.image_words(
+            words[image].text, [word.text for word in inner], has_entrypoint
+        )
         front = (Word(text, words[image].origin) for text in program.front)
         inner = (*front, *inner[: program.kept])
         if program.hidden:
@@ -143,7 +130,7 @@ def container_run(
     others = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
     settings = _settings(wrapper[0], wrapper[-1], others)
     if settings.engine == "docker":
-        for why in refusals(settings):
+        for why in container.refusals(settings):
             why = f"{why}; Docker refuses the run"
             notes.append(SourceNote("container-refused", why, origin))
     owner = f"{wrapper[0]} run ({origin})"
@@ -151,7 +138,7 @@ def container_run(
         port
         for name, word in options
         if name == "publish" and settings.network != "host"
-        for port in published(word.text, owner, str(word.origin), not word.unresolved)
+        for port in container.published(word.text, owner, str(word.origin), not word.unresolved)
     )
     return ContainerRun(inner, variables, wrapper, settings, tuple(ports))
 
@@ -182,7 +169,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     for name, text in options:
         many.setdefault(name, []).append(text)
     last = {name: values[-1] for name, values in many.items()}
-    readers = {"volume": volume, "mount": mount, "tmpfs": tmpfs}
+    readers = {"volume": container.volume, "mount": container.mount, "tmpfs": container.tmpfs}
     mounts = [read(text) for name, read in readers.items() for text in many.get(name, ())]
     name_of_engine = engine.rpartition("/")[2]
     engine = "docker" if name_of_engine == "nvidia-docker" else name_of_engine
@@ -190,25 +177,26 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     if engine != "docker":  # which takes one name for each --cap-add
         added = [name for text in added for name in text.split(",")]
     network = [text for name, text in options if name in ("network", "net")]
-    devices = [device(text) for text in many.get("device", ())]
-    cdi = [text for text in devices if text.startswith(CDI_GPU)]
+    devices = [container.device(text) for text in many.get("device", ())]
+    cdi = [text for text in devices if text.startswith(container.CDI_GPU)]
+    gpus = container.named_gpus(cdi) if cdi else None
     return ContainerSettings(
         engine=engine,
         image=image,
         ipc=last.get("ipc"),
         network=network[0].removeprefix("name=") if network else None,
-        shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
-        ulimits=ulimits(many.get("ulimit", ())),
+        shm_size_bytes=container.docker_size(last.get("shm-size"), "--shm-size"),
+        ulimits=container.ulimits(many.get("ulimit", ())),
         devices=tuple(text for text in devices if text not in cdi),
-        gpus=gpu_request(last["gpus"]) if "gpus" in last else named_gpus(cdi) if cdi else None,
+        gpus=container.gpu_request(last["gpus"]) if "gpus" in last else gpus,
         runtime="nvidia" if name_of_engine == "nvidia-docker" else last.get("runtime"),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
         cap_add=tuple(added),
-        security_opt=tuple(map(security_option, many.get("security-opt", ()))),
+        security_opt=tuple(map(container.security_option, many.get("security-opt", ()))),
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),
         cpuset_mems=last.get("cpuset-mems"),
-        memory_bytes=docker_size(last.get("memory"), "--memory"),
+        memory_bytes=container.docker_size(last.get("memory"), "--memory"),
         user=last.get("user"),
         device_rules=tuple(many.get("device-cgroup-rule", ())),
     )

@@ -55,6 +55,8 @@ _PARAMETER = regex(
     r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
 )
 _OPERATOR = regex(r"##?|%%?|//|/#|/%|/|\^\^?|,,?|:?[-+=?]|:")
+# The pattern of ${A/pattern/by}.
+_REPLACED = regex(r"(?:[^/\\'\"]|\\.|'[^']*'|\"[^\"]*\")*")
 _NAMED = re.compile(rb"\$([A-Za-z_]\w*|[0-9@*#])")
 _WORD_REST = re.compile(rb"[^\s'\"`\\;&|<>()]*")
 _MOST_PASSES = 5
@@ -283,15 +285,12 @@ class ShellText:
             if start:  # the grammar counts blanks in front as part of it
                 self._literal(text[:start], quoted, pieces, "string_content")
                 text = text[start:]
-            pieces.append(
-                self._expansion(node, text, quoted)
-                if kind == "expansion"
-                else Piece("parameter", text, quoted, text[1:])
-                if kind == "simple_expansion"
-                else Piece("output", text, quoted, "$(...)")
-                if kind == "command_substitution"
-                else Piece("arithmetic", text, quoted, "$((...))")
-            )
+            simple = {
+                "simple_expansion": Piece("parameter", text, quoted, text[1:]),
+                "command_substitution": Piece("output", text, quoted, "$(...)"),
+                "arithmetic_expansion": Piece("arithmetic", text, quoted, "$((...))"),
+            }
+            pieces.append(simple.get(kind) or self._expansion(node, text, quoted))
         elif kind == "process_substitution":
             text = self.text(node)
             pieces.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
@@ -360,21 +359,22 @@ class ShellText:
             return Piece("parameter", text, quoted, name, place, mark)
         match_operator = _OPERATOR.match(rest)
         operator = match_operator.group() if match_operator else rest
+        raw = rest[len(operator) :]
         operand: Pieces | None
         by: Pieces | None = ()
         if operator[-1:] in "-+=?" and operator[:1] != ",":
             inner: list[Piece] = []
-            start = node.end_byte - 1 - len(rest[len(operator) :].encode(errors="surrogateescape"))
+            start = node.end_byte - 1 - len(raw.encode(errors="surrogateescape"))
             self._inner(node, start, node.end_byte - 1, quoted, inner)
             operand = tuple(inner)
         elif operator[:1] == "/":
-            split = re.match(r"((?:[^/\\'\"]|\\.|'[^']*'|\"[^\"]*\")*)(/?)", rest[len(operator) :])
-            first = split.group(1) if split else ""
-            operand = _pattern_pieces(first)
-            by = _pattern_pieces(rest[len(operator) + (split.end() if split else 0) :])
+            first = _REPLACED.match(raw).end()  # type: ignore[union-attr]
+            operand, by = (
+                _pattern_pieces(raw[:first]),
+                _pattern_pieces(raw[first:].removeprefix("/")),
+            )
         else:
-            operand = _pattern_pieces(rest[len(operator) :])
-        raw = rest[len(operator) :]
+            operand = _pattern_pieces(raw)
         return Piece("parameter", text, quoted, name, place, mark, operator, operand, by, raw)
 
     def heredoc(self, node: Node) -> Pieces:

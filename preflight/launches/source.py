@@ -179,12 +179,6 @@ def noted(id_: str, text: str, origin: Origin) -> Reading:
     return Reading((), (SourceNote(id_, text, origin),))
 
 
-def with_last(reading: Reading, waited: bool) -> Reading:
-    """Return a reading whose last process is waited for, or not, as the unit around it says."""
-    last = (command._replace(waited=waited) for command in reading.commands[-1:])
-    return reading._replace(commands=(*reading.commands[:-1], *last))
-
-
 def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
     """Return a reading whose first process, or itself without one, has the host's ports."""
     if not reading.commands:

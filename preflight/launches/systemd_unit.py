@@ -21,7 +21,6 @@ from preflight.launches.source import (
     Word,
     joined,
     noted,
-    with_last,
 )
 from preflight.launches.variables import Layers, unread
 
@@ -94,7 +93,9 @@ def _read(launch: LaunchText) -> Reading:
     for origin, line, ends in starts:
         for prefixes, words in _commands(line, origin, environment):
             reading = read_words(words, environment, beside=launch.beside)
-            reading = _with_specifiers(words, with_last(reading, waited=ends))
+            last = [command._replace(waited=ends) for command in reading.commands[-1:]]
+            reading = reading._replace(commands=(*reading.commands[:-1], *last))
+            reading = _with_specifiers(words, reading)
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 whose = RunAs("root", (), str(origin))
