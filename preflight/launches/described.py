@@ -86,6 +86,8 @@ _ENDS = regex(
     r"|rm|sed|stat|tail|tar|touch|wc|wget|(?:docker|podman|kubectl)(?! .*\b(?:run|exec|start|create"
     r"|apply)\b)"
 )
+# In front of that program: a number, a place for an item.
+_IN_FRONT = regex(r"^(?:[^A-Za-z/.]\S*(?: |$))+")
 # Options of kubectl with a manifest behind them.
 _FILES = regex(r"-f|-k|--filename|--kustomize")
 _MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
@@ -165,18 +167,12 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
         or (entry is _CONTAINER and (len(plain) < 2 or plain[0] == "pull"))
         or (entry is _MANIFEST and not any(map(_FILES.match, texts)))
         or (entry in (_MADE, _UNREAD["just"]) and _builds(texts))
-        or (entry is _EACH and _ENDS.match(" ".join(_program(plain))))
+        or (entry is _EACH and _ENDS.match(_IN_FRONT.sub("", " ".join(plain)) or "echo"))
         or (name in TYPISTS and not types(texts))
         or (name in ("systemctl", "service") and of_host)
     ):
         return None
     return f"{brief(' '.join([name, *texts]))}: what it starts is not read; {entry.give}"
-
-
-def _program(plain: Sequence[str]) -> Sequence[str]:
-    """Return the words from the first that may be a program on: no number, no place for an item."""
-    place = next((at for at, text in enumerate(plain) if re.match(r"[A-Za-z/.]", text)), None)
-    return ["echo"] if place is None else plain[place:]
 
 
 def _builds(texts: Sequence[str]) -> bool:

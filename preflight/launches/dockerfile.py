@@ -41,9 +41,11 @@ def _read(launch: LaunchText) -> Reading:
     for_all: dict[str, Word] | None = None  # by ARG in front of the first stage
     for origin, instruction, text in _instructions(launch):
         variables_here = dict(stage.variables)
-        if instruction == "FROM":  # the last stage is what runs
+        if instruction == "FROM":  # --platform=x IMAGE AS NAME; the last stage is what runs
             for_all = variables_here if for_all is None else for_all
-            image, name = _base(interpolate(text, for_all, origin).text)
+            words_of_from = interpolate(text, for_all, origin).text.split()
+            image, *alias = [w for w in words_of_from if not w.startswith("--")] or [""]
+            name = alias[1].lower() if len(alias) > 1 and alias[0].lower() == "as" else ""
             stage = stages.get(image.lower(), _Stage(image, dict(for_all)))
         elif instruction in ("ENV", "ARG"):
             variables_here.update(_pairs(instruction, text, variables_here, origin))
@@ -72,13 +74,6 @@ def _read(launch: LaunchText) -> Reading:
         )
     )
     return joined([*readings, inside])
-
-
-def _base(text: str) -> tuple[str, str]:
-    """Return the image and the name ("" for none) of ``FROM --platform=x IMAGE AS NAME``."""
-    words = [word for word in text.split() if not word.startswith("--")]
-    named = len(words) > 2 and words[1].lower() == "as"
-    return words[0] if words else "", words[2].lower() if named else ""
 
 
 def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:

@@ -74,22 +74,21 @@ def read_kubernetes(text: str, name: str) -> Reading:
         called = item.at("metadata", "name").text or ""
         has_pods = False
         for pod in pods(item):
+            # An init container that is kept running is one of those that run beside each other.
+            first, others = (pod.spec.at(f).items for f in ("initContainers", "containers"))
+            containers = [*(c for c in first if c.at("restartPolicy").text == "Always"), *others]
+            has_pods = has_pods or pod.copies == 0 or bool(containers)
             if pod.copies == 0:
-                has_pods = True
                 which = " ".join((kind, called, *pod.role))
                 message = f"{which} is not started: the manifest asks for 0 of it"
                 at = Origin(name, pod.spec.line or item.line)
                 readings.append(noted("not-started", message, at))
                 continue
-            apart += bool(pod.spec.at("containers").items)
-            # An init container that is kept running is one of those that run beside each other.
-            first = pod.spec.at("initContainers").items
-            kept = [init for init in first if init.at("restartPolicy").text == "Always"]
-            for container in (*kept, *pod.spec.at("containers").items):
-                has_pods = True
-                left -= 1
-                if left < 0:
-                    raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
+            apart += bool(others)
+            left -= len(containers)
+            if left < 0:
+                raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
+            for container in containers:
                 container_name = container.at("name").text or ""
                 place = Place("pod", (f"{kind}/{called}", *pod.role), container_name)
                 reader = _Container(container, place, name, pod, data_by_kind)

@@ -125,11 +125,15 @@ class _Program:
     def readings(self) -> Iterator[Reading]:
         """Yield the command of each literal call, and a note on every other call."""
         unread_places, started = list[_Place](), False
+        starred = self.imported.get("*", "")[:-1]
         for place in self.places:
             call = place.node
             if not isinstance(call, ast.Call):
                 continue
-            full = self.full_name(call.func)
+            # The called function with its module; "" if that is not imported.
+            root, dot, rest = ast.unparse(call.func).partition(".")
+            module = self.imported.get(root, starred and starred + root)
+            full = f"{module}{dot}{rest}" if module else ""
             if not _STARTS.fullmatch(full) or _ASKS.fullmatch(full):
                 continue
             words = self.words(call, full)
@@ -146,13 +150,6 @@ class _Program:
             shown = brief(ast.unparse(getattr(each.node, "func", each.node))[:60])
             message = f"what {shown}(...) starts or sets is not read"
             yield Reading((), (SourceNote(_UNREAD, message, self.at(each.node)),))
-
-    def full_name(self, node: ast.expr) -> str:
-        """Return the name of a called function with its module; "" if that is not imported."""
-        root, dot, rest = ast.unparse(node).partition(".")
-        starred = self.imported.get("*", "")[:-1]
-        module = self.imported.get(root, starred and starred + root)
-        return f"{module}{dot}{rest}" if module else ""
 
     def words(self, call: ast.Call, full: str) -> list[Word]:
         """Return the words that a literal call starts; none for any other call."""

@@ -81,16 +81,15 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         if verbosity > 0:
             yield from _all(first, width, verbosity > 1)
     if others:
-        names = dict.fromkeys(_program(process.words) for process in others)
+        # The module that Python runs, or the program's name without its folder.
+        each = (process.words for process in others)
+        names = dict.fromkeys(
+            words[2] if words[1:2] == ("-m",) and words[2:] else os.path.basename(words[0])
+            for words in each
+        )
         first_names = ", ".join([*names][:8]) + (" ..." if len(names) > 8 else "")
         number = f"{len(others)} other command{'s' if len(others) > 1 else ''}"
         yield from wrapped("  " + clean(f"{number}: {first_names}"), width)
-
-
-def _program(words: Sequence[str]) -> str:
-    """Return the module that Python runs, or the program's name without its folder."""
-    module = words[2:3] if words[1:2] == ("-m",) else ()
-    return module[0] if module else os.path.basename(words[0])
 
 
 def _told(members: Sequence[Understood]) -> Iterator[str]:
