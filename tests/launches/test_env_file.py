@@ -55,20 +55,16 @@ _LINES = "# a comment\nMOONCAKE_MASTER=10.0.0.5:50051\n\nMOONCAKE_PROTOCOL=rdma\
 @each_row(
     "file",
     [
-        _LINES, _LINES.replace("# a comment\n", ""), "A=\"40gb\"\nB='x'\n", 'A="a b"\n', "A=a b\n",
-        "export A=1\n", "A=$HOME\nB=`id`\n", "A=a#b\n", "A=1 # why\n", "  # indented\nA=1\n",
-        "A=*\n", "A=a\\nb\n", "",
+        _LINES, "A=\"40gb\"\nB='x'\n", 'A="a b"\n', "export A=1\n", "A=$HOME\nB=`id`\n", "A=a#b\n",
+        "A=1 # why\n", "A=*\n", "A=a\\nb\n",
     ],
 )  # fmt: skip
 @each_row(
     "command",
     [
-        "grep -v '^#' .env | xargs", "cat .env | grep -v '#' | xargs -0", "cat .env|xargs",
-        "xargs < .env", "< .env xargs", "cat .env", "sed '/^#/d' .env | xargs",
-        "sed 's/#.*//g' .env | xargs", "egrep -v '^#' .env | xargs -d '\\n'",
-        "grep -vE '^#|^$' .env | tr '\\n' ' '", "grep -v '^#' .env | cut -d= -f1",
-        "cut -d= -f1 .env", "cat .env | sort", "grep -v '^#' .env | xargs; touch ran",
-        "grep -v '^#' .env | xargs > out",
+        "grep -v '^#' .env | xargs", "cat .env | xargs -0", "cat .env|xargs", "xargs < .env",
+        "cat .env", "egrep -v '^#' .env | xargs -d '\\n'", "cut -d= -f1 .env",
+        "grep -v '^#' .env | xargs; touch ran", "grep -v '^#' .env | xargs > out",
     ],
 )  # fmt: skip
 def test_the_lines_of_an_env_file_are_what_bash_exports(

@@ -187,7 +187,7 @@ def test_references_that_stay_as_they_are_written(env: str, notes: list[str]) ->
     assert [note.id for note in reading.notes] == notes
 
 
-VALUES = ["1", "true", "yes", "on", "n", "0x1", "1e3", ".5", "+1", "'1'", "4gb", "2026-01-01"]
+VALUES = ["1", "true", "yes", "0x1", "1e3", ".5", "'1'", "4gb", "2026-01-01"]
 
 
 @pytest.mark.slow
@@ -254,9 +254,7 @@ BASE = {
         {"containers": [{"name": "s", "env": [{"name": "X", "value": "$(A)"}]}]},
         {"containers": [{"name": "s", "env": [{"name": n, "value": "9"} for n in "DXB"]}]},
         {"containers": [{"name": "u"}, {"name": "t", "resources": {"limits": {"cpu": "3"}}}]},
-        {"containers": [{"name": "s", "args": ["2", "3"]}], "volumes": [{"name": "m"}]},
         {"containers": [{"name": "s", "args": None, "env": [{"name": "B", "$patch": "delete"}]}]},
-        {"containers": [{"name": "t", "env": [{"name": "B", "$patch": "delete"}]}]},
         {"volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "8Gi"}}]},
     ],
 )

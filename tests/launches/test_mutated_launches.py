@@ -16,8 +16,8 @@ from preflight.launches.launch_files import KINDS, LaunchText, read_kind
 from preflight.launches.source import SourceError
 from tests.builders.examples import some
 from tests.launches import test_kubernetes_pods, test_other_kinds, test_python_program
-from tests.launches.compose_cases import project
-from tests.launches.systemd_cases import unit
+from tests.launches.test_compose_judged import project
+from tests.launches.test_systemd_judged import unit
 from tests.mutate import mutated
 from tests.paths import ROOT
 

@@ -273,7 +273,6 @@ def test_what_runs_and_how_often(script: str, programs: list[str]) -> None:
     [
         ("for i in 1 2 3; do if curl -sf $URL; then ready=1; break; fi; sleep 1; done", True),
         ("for i in $(seq 60); do curl -sf $URL && { ready=1; break; }; sleep 1; done", False),
-        ("while true; do if curl -sf $URL; then ready=1; break; else sleep 1; fi; done", True),
         ("for i in 1 2; do curl -sf $URL || continue; ready=1; break; done", False),
         ("for i in 1 2; do if curl -sf $URL; then ready=1; continue; fi; sleep 1; done", True),
     ],
@@ -580,7 +579,6 @@ def test_a_line_that_starts_nothing_reads_nothing(line: str) -> None:
 LEAVES = {
     "exit": "nvidia-smi && exit 1",
     "exit in a group": "pgrep x && { echo running; exit 0; }",
-    "negated": "! nvidia-smi && exit 1 || echo ok",
     "exec": "nvidia-smi && exec sleep 1",
     "a function that exits": "die() { exit 1; }; pgrep x && die running",
     "pipeline": "docker ps | grep -q x && { echo running; exit 0; } || echo ok",

@@ -43,7 +43,6 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "b01-rbg-agg.yaml": (
         [(M, 1, {}), (P, 3, {"segment_bytes": 10 << 30}),
          (S, 1, {"model_path": "Qwen/Qwen3-0.6B", "store.global_segment_size": "5gb"})], False),
-    "b03-rbg-standalone.yaml": ([(M, 1, {}), (P, 3, {"segment_bytes": 10 << 30})], False),
     "b05-rbg-v1alpha1-pd.yaml": (
         [(M, 1, {}), (P, 3, {"segment_bytes": 45 << 30}), ("sglang_router", 1, {}),
          (S, 1, {"tp_size": 4, "disaggregation_mode": "prefill"}),
@@ -79,7 +78,6 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
         [(S, 1, {"tp_size": 8, "dp_size": 2, "port": 8010,
                  "disaggregation_bootstrap_port": 8998})], True),
     "d-mc-guide-L140.sh": ([(M, 1, {"enable_ha": "true", "rpc_address": "10.0.0.1"})], False),
-    "d-mc-guide-L34.sh": ([(M, 1, {"RPC port": 50051})], False),
     "d-mc-guide-L542.sh": ([(M, 2, {"client_ttl": "10"})], False),
     "d-mc-guide-L896.sh": ([(M, 1, {})], True),
     "d-mc-iso-L32.sh": ([(S, 1, {"model_path": "Qwen/Qwen3-8B"})], False),
@@ -89,8 +87,6 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "d-mc-ssd-L28.sh": ([(M, 1, {"RPC port": 50051})], False),
     "d-mc-ssd-L58.sh": ([(C, 1, {"segment_bytes": 4 << 30, "protocol": "rdma"})], True),
     "d-mc-ssdbench-L131.sh": (
-        [(M, 1, {"metrics port": 9004}), (C, 1, {"segment_bytes": 80 << 30})], False),
-    "d-mc-ssdbench-L90.sh": (
         [(M, 1, {"metrics port": 9004}), (C, 1, {"segment_bytes": 80 << 30})], False),
     "d-mc-vllmstore-L50.sh": ([(M, 1, {"port": "50063"})], False),
     "d-sgl-benchhicache.sh": (
