@@ -300,9 +300,9 @@ class ShellBuiltins(ShellBlocks):
         if word_before is not None:
             state.assign(name, None)
 
-    def added(self, name: str, word: Word, variables: Variables | None = None) -> Word:
+    def added(self, name: str, word: Word) -> Word:
         """Return the word that ``NAME+=word`` gives a variable."""
-        before = (variables or self.state.variables).get(name)
+        before = self.state.variables.get(name)
         if before is None:
             return word
         fits = self.state.budget.spend(len(before.text))
@@ -384,15 +384,14 @@ class ShellBuiltins(ShellBlocks):
         if not settings:
             return environment
         kept = self.state.variables
-        scope = Variables(environment, kept)
+        self.state.variables = scope = Variables(environment, kept)
         changes: dict[str, Word | None] = {}
         for setting in settings:
             name, index, adds, pieces, elements = self.assignment(text, setting)
             if index is not None or elements is not None:
                 continue
-            self.state.variables = scope
             word = value(self.state, pieces, text.origin(setting))
-            self.state.variables = kept
-            changes[name] = self.added(name, word, scope) if adds else word
+            changes[name] = self.added(name, word) if adds else word
             scope.put(name, changes[name], True)
+        self.state.variables = kept
         return Layers(environment, changes)

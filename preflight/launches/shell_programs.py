@@ -417,12 +417,10 @@ class ShellPrograms(ShellBuiltins):
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
             content = value(self.state, body, origin)
-        elif program == "echo":
-            flags = [word.text for word in words[1:2] if word.text in ("-e", "-n", "-en", "-ne")]
-            printed = words[1 + len(flags) :]
-            names = tuple(name for word in printed for name in word.unresolved)
-            end = "" if any("n" in flag for flag in flags) else "\n"
-            content = Word(" ".join(word.text for word in printed) + end, origin, names)
+        elif program in ("echo", "printf"):
+            printed = written_out(program, [word.text for word in words[1:]])
+            names = tuple(name for word in words for name in word.unresolved)
+            content = content if printed is None else Word(printed, origin, names)
         for target in (name for path in writes for name in self.state.names_of(path)):
             before = self.files.get(target) if appends else None
             if appends and before is None:

@@ -159,16 +159,11 @@ def test_texts_that_are_refused(text: str, says: str) -> None:
 
 def test_values_stay_as_they_are_written() -> None:
     (document,) = load_documents("a: 0.30\nb: yes\nc: ~\nd: '~'\ne: 0x10\nf: !!int 3", "c.yaml")
-    assert {key: node.value for key, node in document.fields.items()} == {
-        "a": "0.30", "b": "yes", "c": None, "d": "~", "e": "0x10", "f": "3",
-    }  # fmt: skip
+    values = [node.value for node in document.fields.values()]
+    assert values == ["0.30", "yes", None, "~", "0x10", "3"]
     (document,) = load_documents('{"a": 0.30, "b": 9007199254740993, "c": true, "d": null}', "c")
-    assert [node.value for node in document.fields.values()] == [
-        "0.30",
-        "9007199254740993",
-        "true",
-        None,
-    ]
+    values = [node.value for node in document.fields.values()]
+    assert values == ["0.30", "9007199254740993", "true", None]
 
 
 def process(text: str, environment: dict[str, str] | None = None, **files: str) -> Command:
