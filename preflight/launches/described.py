@@ -117,10 +117,6 @@ _MAY_START = regex(
     r"subprocess|system|[Pp]open|exec|spawn|runpy|sglang|mooncake|vllm|lmcache|dynamo|lmdeploy"
     r"|tensorrt|Engine|ServerArgs"
 )
-# What a text that is not valid Python has to hold before it may start something.
-_PYTHON_STARTS = regex(
-    r"\b(?:subprocess|Popen|exec\w*\(|os\.(?:system|popen|spawn)|sglang|mooncake|vllm|lmcache)\b"
-)
 # Lines of a script above the Python text that stands in it: further down they cost too much.
 _MOST_ABOVE = 2000
 # Packages whose modules are told from their words, or start nothing.
@@ -248,8 +244,6 @@ def _python(
     try:
         started = started_by_python(launch)
     except (SourceError, RecursionError):
-        if _PYTHON_STARTS.search(text.text) is None:
-            return None
         return _unread_python(shown or script_path, words, environment)
     if started is None or started.commands:
         return started

@@ -81,8 +81,6 @@ def load_documents(text: str, name: str) -> list[Node]:
         problem = getattr(error, "problem", None) or "it has a character that YAML forbids"
         kind = "JSON" if text.lstrip().startswith(("{", "[")) else "YAML"
         raise SourceError(f"{name}{where} is not {kind}: {problem}") from None
-    except RecursionError:
-        raise SourceError(f"{name} nests deeper than any manifest") from None
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:

@@ -51,8 +51,6 @@ class ShellBlocks(ShellFlow):
         return ended
 
     def on_test_command(self, text: ShellText, node: Node) -> Truth:
-        if node.children[0].type == "((":
-            return self.on_compound_statement(text, node)
         return self.conditions.command(text, node)
 
     def on_function_definition(self, text: ShellText, node: Node) -> Truth:
@@ -155,17 +153,7 @@ class ShellBlocks(ShellFlow):
             if truth.value is False:
                 continue
             if note is None and truth.value and not truth.soft:
-                mark, count = self.state.mark(), len(self.commands)
-                ended = self.run(text, body)
-                if not self.gives_up():
-                    return ended
-                # Who asks so expects another word: every other arm may be the one.
-                note = self.open_note(f"case {text.text(head)}", origin, several=True)
-                self.goes_on(mark, count, note)
-                others = [i.children[behind(i, ")") :] for i in items if i != item]
-                run = partial(self.run, text)
-                outcomes += [self.branch(note, partial(run, body)) for body in others]
-                break
+                return self.run(text, body)
             if note is None:
                 note = self.open_note(f"case {text.text(head)}", origin, several=True)
             outcome = self.branch(note, partial(self.run, text, body), bool(word.unresolved))

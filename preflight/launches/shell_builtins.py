@@ -86,8 +86,6 @@ class ShellBuiltins(ShellBlocks):
             return PROGRAM if self.tested else TRUE
         elif program == "shift":
             self.shift(arguments)
-        elif program == "unset":
-            self.unset(arguments, origin)
         elif program in ("cd", "pushd", "popd"):
             state.enter(words)
         elif program == "let":

@@ -75,7 +75,7 @@ class Part(NamedTuple):
     """One command of a list or pipeline. operator: in front of it, "" for the first."""
 
     operator: str
-    node: Node | None
+    node: Node
     redirections: tuple[Redirection, ...] = ()
 
 
@@ -105,10 +105,9 @@ def parts_of(text: ShellText, node: Node, operator: str = "") -> list[Part]:
             outer, behind = [*outer, *here], [*behind, *more]
         elif child.type != "comment":
             body = child
-    inner = [Part(operator, None)] if body is None else parts_of(text, body, operator)
+    inner = [Part(operator, node)] if body is None else parts_of(text, body, operator)
     last = inner[-1]
-    redirections = (*last.redirections, *outer)
-    inner[-1] = last._replace(node=node if body is None else last.node, redirections=redirections)
+    inner[-1] = last._replace(redirections=(*last.redirections, *outer))
     return [*inner, *behind]
 
 
@@ -339,7 +338,7 @@ class ShellFlow(ABC):
             joint, last, steps = parts[place].operator, end == len(parts), parts[place:end]
             wanted = ended if joint != "||" else ended.negated()
             self.tested += not last
-            nodes = [step.node for step in steps if step.node is not None]
+            nodes = [step.node for step in steps]
             if not place or self.sets_default(text, nodes, wanted):
                 ended = self.pipeline(text, steps)
             elif wanted.value or (wanted.value is None and joint == "&&" and wanted.ran):
@@ -374,13 +373,13 @@ class ShellFlow(ABC):
     def pipeline(self, text: ShellText, parts: Sequence[Part]) -> Truth:
         """Go through ``a | b``: each in a subshell, with the output before as input."""
         node = parts[0].node
-        negated = node is not None and node.type == "negated_command"
+        negated = node.type == "negated_command"
         if len(parts) == 1:
             ended = self.command(text, parts[0])
             return ended.negated() if negated else ended
         ended = TRUE
         # What an installer's script does, that is piped from the network into a shell, is its own.
-        fetched = "" if node is None else text.text(node)
+        fetched = text.text(node)
         downloads = fetched.startswith(("curl", "wget")) and _INSTALLER.search(fetched) is not None
         outer, captured = self.piped, self.output_parts
         for index, part in enumerate(parts):
@@ -389,7 +388,7 @@ class ShellFlow(ABC):
             ended = self.command(text, part)
             self.state.back_to(mark)
             self.stop = ""
-            origin = text.origin(part.node or parts[0].node)
+            origin = text.origin(part.node)
             if self.output_parts is not None:
                 self.piped = Word("".join(self.output_parts), origin)
             elif index + 1 < len(parts):
@@ -403,8 +402,6 @@ class ShellFlow(ABC):
     def command(self, text: ShellText, part: Part) -> Truth:
         """Go through one command, simple or compound."""
         node = part.node
-        if node is None:
-            return TRUE
         if node.type == "negated_command":
             inner = [child for child in node.children if child.is_named]
             return self.command(text, part._replace(node=inner[-1])) if inner else OPEN
@@ -469,12 +466,12 @@ class ShellFlow(ABC):
         """Tell whether a script ends before it starts its launch, for want of something here."""
         return self.stop == "exit" and self.failing and not self.started()
 
-    def only_waits(self, text: ShellText, node: Node | None) -> bool:
+    def only_waits(self, text: ShellText, node: Node) -> bool:
         """Return whether the rest of the loop that ends here starts nothing of the launch."""
         loop = node
         while loop is not None and loop.type != "do_group":
             loop = loop.parent
-        if self.stop != "break" or node is None or loop is None:
+        if self.stop != "break" or loop is None:
             return False
         behind = text.bytes[node.end_byte : loop.end_byte].decode(errors="replace")
         return STARTED.search(behind) is None
@@ -551,10 +548,9 @@ class ShellFlow(ABC):
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
         """Return a note on a condition that nothing decides, with the reason."""
-        done = [part for part in parts if part.node is not None]
-        written = [f"{part.operator} {text.text(part.node)}" for part in done]
-        node = next(part.node for part in parts if part.node is not None)
-        return self.open_note(" ".join(written), text.origin(node), truth.ran, several)
+        written = [f"{part.operator} {text.text(part.node)}" for part in parts]
+        origin = text.origin(parts[0].node)
+        return self.open_note(" ".join(written), origin, truth.ran, several)
 
     def open_note(
         self, shown: str, origin: Origin, ran: bool = False, several: bool = False

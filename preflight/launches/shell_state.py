@@ -196,11 +196,7 @@ class ShellState:
         now = self.variables.get("PWD")
         if now is None or now == self.starts_in or name.startswith(("/", "~")):
             return name
-        if not now.unresolved:
-            return posixpath.join(now.text, name)
-        below = now.text.removeprefix("$PWD")
-        known = now.unresolved == ("PWD",) and below != now.text
-        return posixpath.join(below.lstrip("/"), name) if known else None
+        return None if now.unresolved else posixpath.join(now.text, name)
 
     def names_of(self, path: str) -> tuple[str, ...]:
         """Return a path as it is written, and the other name that the shell's folder gives it."""

@@ -364,8 +364,6 @@ def shell_call(words: Sequence[Word], start: int) -> ShellCall:
         if not text.startswith("--"):
             letters += text[1:] if text[0] == "-" else ""
             index += text[-1] in "oO"
-        elif text in ("--rcfile", "--init-file"):
-            index += 1
         index += 1
     index = min(index, len(words))
     more = index < len(words)

@@ -216,6 +216,7 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
         ('A=1; [ "${X:-}" = y ] && A=2; x $A', ["2 or 1"], ["X is not set"]),
         # But for a default, which is one as ${X:-3} is.
         ('[ -z "$X" ] && X=3; x "$X"', ["3"], []),
+        ('if [ -z "${X:-}" ]; then export X=3; fi; x "$X"', ["3"], []),
         ('[ -n "$X" ] || X=3; x "$X"', ["3"], []),
         ('[[ ${X:-off} = on ]] && A=2 || A=4; x "$A"', ["4"], []),
         # Who asks so, and leaves, expects it to be set.
