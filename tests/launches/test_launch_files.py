@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from preflight.launches.launch_files import read_source
-from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command, Reading, SourceError
 from tests.paths import ROOT
 from tests.tables import each_row
@@ -220,38 +218,6 @@ def test_kinds_are_told_by_their_content(tmp_path: Path) -> None:
         assert not reading.notes
         if name in ("run", "c.yml"):
             assert command.environment["A"].origin.line == 1
-
-
-# Lines that end in a backslash, or in one with a comment behind it, and the line after them.
-CONTINUED = re.compile(r"(?:^[^\n]*\\(?:[ \t]+#[^\n]*)?\n)+[^\n]*\n?", re.MULTILINE)
-
-
-def seed_blocks() -> list[tuple[str, str]]:
-    """The fenced commands of the guides, and runs of lines that continue each other."""
-    if not SEEDS.is_dir():
-        return []
-    found: list[tuple[str, str]] = []
-    for path in sorted(SEEDS.glob("*.txt")):
-        text = path.read_text()
-        fenced = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-        plain = [] if fenced else CONTINUED.findall(text)
-        found += [(path.name[:3], block) for block in [*fenced, *plain]]
-    return found
-
-
-@pytest.mark.skipif(not SEEDS.is_dir(), reason="the published guides are not beside this checkout")
-def test_every_block_of_the_guides_is_read() -> None:
-    blocks = seed_blocks()
-    assert len(blocks) >= 25
-    for guide, block in blocks:
-        reading = read_script(block, guide, {})
-        # The smoke test's JSON goes on behind the last backslash, and is cut off here.
-        assert reading.commands or {note.id for note in reading.notes} == {"script-not-read"}
-        known = {"continuation-broken", "not-a-program", "assignment-after-wrapper"}
-        known |= set() if reading.commands else {"script-not-read"}
-        # Its Python file stands as "[path of test_mooncake_store.py]": nobody can read that.
-        said = [note for note in reading.notes if not note.text.startswith("[path is not read")]
-        assert {note.id for note in said} <= known
 
 
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="the published guides are not beside this checkout")

@@ -11,13 +11,10 @@ import pytest
 from checks.base.root import Root
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
-from preflight.launches.container import image_words
-from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_source
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Origin, Reading
 from tests.paths import ROOT
-from tests.tables import each_row
 
 
 def read(tmp_path: Path, name: str, text: str, **files: str) -> Reading:
@@ -42,35 +39,6 @@ def test_an_empty_entrypoint_clears_the_images_own(line: str, tmp_path: Path) ->
     for empty in ("[]", "''"):
         assert words(read(tmp_path, "c.yaml", service % empty)) == ["x y"]
     assert words(read(tmp_path, "c.yaml", service % "null")) == ["vllm serve x y"]
-
-
-@each_row(
-    ("texts", "front", "kept", "hidden"),
-    [
-        (["scripts/start.sh", "--a"], (), 2, False), (["tools/serve.py"], (), 1, False),
-        (["bin/serve"], (), 1, False), (["Qwen/Qwen3-8B", "--a"], (), 2, True),
-        (["--model", "m"], (), 0, True), ([], (), 0, True), (["bash", "-c", "x"], (), 3, False),
-    ],
-)  # fmt: skip
-def test_what_an_unknown_image_is_given(
-    texts: list[str], front: tuple[str, ...], kept: int, hidden: bool
-) -> None:
-    assert image_words("mine:1", texts, False) == (front, kept, hidden)
-
-
-def test_the_items_of_a_config_map_are_mounted_by_their_keys() -> None:
-    text = """\
-kind: ConfigMap
-metadata: {name: c}
-data: {a: "1", b: "2"}
----
-kind: Pod
-spec:
-  volumes: [{name: v, configMap: {name: c, items: [{key: a, path: sub/own}]}}]
-  containers: [{name: m, image: i, command: [x], volumeMounts: [{name: v, mountPath: /etc/m}]}]
-"""
-    (command,) = read_kubernetes(text, "m.yaml").commands
-    assert {path: word.text for path, word in command.files.items()} == {"/etc/m/sub/own": "1"}
 
 
 BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"

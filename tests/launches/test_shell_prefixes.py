@@ -42,33 +42,15 @@ def _read(script: str) -> list[dict[str, str]]:
     ]
 
 
-def _script(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["A=x", "B=1 C=$A /usr/bin/printenv; echo --"],
-        ["A=x", 'B="$A" /usr/bin/printenv; echo --'],
-        ["A=x", "A=y B=$A /usr/bin/printenv; echo --", "C=$A /usr/bin/printenv; echo --"],
-        ["export A=x", "unset A", "B=1 C=${A:-none} /usr/bin/printenv; echo --"],
-        ["A=x", "B=$A C=$B /usr/bin/printenv; echo --"],
-    ],
-)
-def test_a_shell_variable_counts_although_nothing_exports_it(lines: list[str]) -> None:
-    """DEVICES=a,b on one line, and MOONCAKE_DEVICE=$DEVICES PROTOCOL=rdma server on the next."""
-    script = _script(lines)
-    assert _read(script) == _bash(script)
-
-
 P = "/usr/bin/printenv; echo --"
 
 
 @pytest.mark.parametrize(
     "script",
     [
+        # DEVICES=a,b on one line, and MOONCAKE_DEVICE=$DEVICES PROTOCOL=rdma server on the next.
+        f"A=x; B=1 C=$A {P}", f"A=x; B=$A C=$B {P}", f"A=x; A=y B=$A {P}; C=$A {P}",
+        f"export A=x; unset A; B=1 C=${{A:-none}} {P}",
         f"f() {{ {P}; }}; A=1 f; {P}", f"f() {{ A=2; {P}; }}; A=1 f; {P}",
         f"f() ( export A=2; {P} ); f; {P}", f"export A; A=1; {P}", f"declare -x A; A=1; {P}",
         f"export A=1; unset A; A=2; {P}", f"A=1; unset A; export A; A=2; {P}",
@@ -99,5 +81,5 @@ def test_any_assignments(steps: list[tuple[str, list[tuple[str, str]]]]) -> None
             f"{words} /usr/bin/printenv; echo --" if kind == "prefix" else f"{kind}{words}"
         )
     lines.append("/usr/bin/printenv; echo --")
-    script = _script(lines)
+    script = "".join(f"{line}\n" for line in lines)
     assert _read(script) == _bash(script)
