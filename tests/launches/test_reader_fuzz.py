@@ -166,7 +166,7 @@ def shaped(piece: str, length: int) -> str:
 
 
 @pytest.mark.slow
-@each_row("piece", some(NASTY, 3))
+@each_row("piece", some(NASTY, 5))
 def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
     # What expansions may add is a constant for every text, here one that hides nothing.
@@ -179,7 +179,7 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@each_row("piece", NASTY)
+@each_row("piece", some(NASTY, 2))
 def test_no_text_drives_the_readers_deep(piece: str) -> None:
     """How deep calls nest is bounded by the readers' own limits, not by the text."""
     text = shaped(piece, 2_000)
