@@ -50,6 +50,11 @@ class Node(NamedTuple):
             return "bool"
         return "number" if _NUMBER.fullmatch(self.text) else None
 
+    def number(self, default: int = 1) -> int:
+        """Return the count that stands here, of at most six digits; else ``default``."""
+        text = self.text or ""
+        return int(text) if text.isdecimal() and len(text) < 7 else default
+
     def at(self, *names: str) -> Node:
         """Return the value at a path of keys; an empty one if there is none."""
         node = self

@@ -77,9 +77,9 @@ def pods(item: Node) -> Iterator[Pod]:
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
         path = _PODS[kind][:-2]  # less template, spec
         several = item.at(*path, "parallelism" if kind in ("Job", "CronJob") else "replicas")
-        yield Pod(spec, copies=_number(several))
+        yield Pod(spec, copies=several.number())
     elif kind == "LeaderWorkerSet":
-        times = _number(item.at("spec", "replicas"))
+        times = item.at("spec", "replicas").number()
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
             yield pod._replace(copies=times * pod.copies)
     elif kind != "CustomResourceDefinition" and not kind.startswith("Ray"):
@@ -126,18 +126,12 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
         yield _of_group(worker, "worker", _LWS, size)._replace(open=False)
 
 
-def _number(node: Node, default: int = 1) -> int:
-    """Return a count of an object, or ``default`` without one."""
-    text = node.text or ""
-    return int(text) if text.isdecimal() and len(text) < 7 else default
-
-
 def _of_group(spec: Node, which: str, names: tuple[str, ...], size: str) -> Pod:
     """Return the leader of a group, or its workers, with the variables that tell which it is.
 
     A worker knows its index if it is the only one beside the leader.
     """
-    others = _number(Node(size)) - 1
+    others = Node(size).number() - 1
     index = "0" if which == "leader" else "1" if size == "2" else None
     variables = dict(zip(names, (None, size, index), strict=True))
     copies = 1 if which == "leader" else max(1, others)
@@ -153,8 +147,8 @@ def _of_groups(item: Node, name: str) -> list[Node]:
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Yield the pods anywhere below a node, as many as it asks for."""
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
-    nodes = _number(node.at("multinode", "nodeCount"), 2 if "multinode" in node.fields else 1)
-    times = math.prod(_number(node.at(name)) for name in _COUNTS)
+    nodes = node.at("multinode", "nodeCount").number(2 if "multinode" in node.fields else 1)
+    times = math.prod(node.at(name).number() for name in _COUNTS)
     dynamo = not node.fields.keys().isdisjoint(("extraPodSpec", "podTemplate"))
     for pod in _below(node, role, templates):
         made = _component(node, pod) if dynamo else pod

@@ -207,7 +207,9 @@ def read_source(
 
     texts = [(name, _text(name)) for name in env_files]
     shown = STANDARD_INPUT if path == "-" else path
-    return _read(text, shown, environment, texts, beside, arguments, host_words)
+    marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
+    launch = LaunchText(shown, text, marked, environment, texts, beside, arguments, host_words)
+    return told_apart(read_kind(launch))
 
 
 def read_text(
@@ -217,21 +219,8 @@ def read_text(
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
     """Return the commands of a text at hand, without opening a file. Raises SourceError."""
-    return _read(text, path, environment, env_texts, lambda _: None)
-
-
-def _read(
-    text: str,
-    path: str,
-    environment: Mapping[str, str | Word],
-    env_texts: Sequence[tuple[str, str]],
-    beside: Beside,
-    arguments: Sequence[str] | None = None,
-    host_words: HostWords = lambda command: None,
-) -> Reading:
-    """Return the commands of a text, without its byte order mark."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
+    launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
     return told_apart(read_kind(launch))
 
 

@@ -252,9 +252,7 @@ def _store_file(store: Node) -> str:
 
 def _number(node: Node, least: int = 1) -> int:
     """Return a count of a job, at least ``least``."""
-    text = node.text or str(least)
-    number = int(text) if text.isdecimal() and len(text) < 6 else least
-    return min(max(least, number), _MOST_WORKERS)
+    return min(max(least, node.number(least)), _MOST_WORKERS)
 
 
 def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
