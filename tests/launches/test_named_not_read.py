@@ -125,6 +125,12 @@ JOB = "model: {path: m}, resources: {agg_nodes: 1}, backend: {sglang_config: {ag
         ("j.yaml", f"base: {{{JOB}}}\noverride_a: {{x: 1}}\n", "variants of a job: give one"),
         ("j.yaml", f"{JOB.replace(', ', chr(10))}\nsweep: {{tp: [1, 2]}}\n", "variants of a job"),
         ("x.container", "[Container]\nImage=i\n", "podman-system-generator --dryrun"),
+        ("x.service", "[Container]\nImage=i\n[Service]\nRestart=no\n", "podman-system-generator"),
+        (
+            "a.yaml",
+            "metadata:\n  name: {{ .Values.name | quote }}\nkind: Pod\n",
+            "helm template CHART",
+        ),
     ],
 )
 def test_a_file_that_is_not_read_says_what_to_give(

@@ -326,19 +326,6 @@ backend:
     assert [note.id for note in reading.notes] == ["resource-not-read"]
 
 
-def test_a_template_is_to_be_rendered_first(tmp_path: Path) -> None:
-    text = "apiVersion: v1\nmetadata:\n  name: {{ .Values.name | quote }}\nkind: Pod\n"
-    with pytest.raises(SourceError, match="helm template CHART"):
-        read(tmp_path, text, "a.yaml")
-
-
-@pytest.mark.parametrize("name", ["x.container", "x.service"])
-def test_a_unit_for_podmans_generator_says_what_to_give(tmp_path: Path, name: str) -> None:
-    text = "[Container]\nImage=i\nExec=python3 -m sglang.launch_server\n[Service]\nRestart=no\n"
-    with pytest.raises(SourceError, match="podman-system-generator --dryrun prints"):
-        read(tmp_path, text, name)
-
-
 @pytest.mark.parametrize("between", [" ", "="])
 def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path, between: str) -> None:
     text = (

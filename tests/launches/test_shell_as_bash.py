@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 from tests.tables import each_row
 
 SCRIPTS = 240
+needs_bash = pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+EXPORTED = ("A", "B", "C")
 # Each program prints its words, each behind a NUL, and a \1 between programs.
 STAND_INS = (
     "mooncake_prog() { builtin printf '%s\\0' mooncake_prog \"$@\"; builtin printf '\\1'; }\n"
@@ -222,7 +227,7 @@ def is_named(reading: Reading) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+@needs_bash
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_script_starts_what_bash_starts(tenth: int) -> None:
     named = 0
@@ -254,7 +259,7 @@ NESTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+@needs_bash
 @pytest.mark.parametrize("script", NESTED.values(), ids=NESTED)
 def test_what_the_grammar_nests_otherwise_is_read_as_bash_reads_it(script: str) -> None:
     """What is known has the same words; what is not is named, and what follows is read."""
@@ -308,3 +313,68 @@ def test_what_is_not_followed_is_named(script: str) -> None:
     reading = read_script(f"{script}\n", "launch.sh", {})
     doubts = [doubt for command in reading.commands for doubt in command.doubts]
     assert doubts or is_named(reading)
+
+
+def _bash(script: str) -> list[dict[str, str]]:
+    """What each ``printenv`` of ``script`` prints, of the names above."""
+    run, path = ["bash", "--norc", "-c", script], {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(run, capture_output=True, text=True, env=path, check=True)
+    found = []
+    for block in re.split(r"(?m)^--\n", done.stdout)[:-1]:  # A=0-- is a value
+        lines = (line.partition("=") for line in block.splitlines())
+        found.append({name: value for name, _, value in lines if name in EXPORTED})
+    return found
+
+
+def _exported(script: str) -> list[dict[str, str]]:
+    commands = read_script(script, "s", {}).commands
+    return [
+        {name: word.text for name, word in one.environment.items() if name in EXPORTED}
+        for one in commands
+        if one.words[0].text.endswith("printenv")
+    ]
+
+
+P = "/usr/bin/printenv; echo --"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # DEVICES=a,b on one line, and MOONCAKE_DEVICE=$DEVICES PROTOCOL=rdma server on the next.
+        f"A=x; B=1 C=$A {P}", f"A=x; B=$A C=$B {P}", f"A=x; A=y B=$A {P}; C=$A {P}",
+        f"export A=x; unset A; B=1 C=${{A:-none}} {P}",
+        f"f() {{ {P}; }}; A=1 f; {P}", f"f() {{ A=2; {P}; }}; A=1 f; {P}",
+        f"f() ( export A=2; {P} ); f; {P}", f"export A; A=1; {P}", f"declare -x A; A=1; {P}",
+        f"export A=1; unset A; A=2; {P}", f"A=1; unset A; export A; A=2; {P}",
+        f"declare -x A=1; declare +x A; {P}", f"export A=1; export -n A=2; {P}",
+        f"(set -a; A=1; {P}); A=2; {P}", f"B=$(set -a; echo x); A=2; {P}",
+        f"echo | {{ set -a; }}; A=2; {P}", f"set -e -a; A=1; {P}",
+        f"set -eu -o allexport; A=1; set +a; B=2; {P}", f"set -euo pipefail -a; A=1; {P}",
+        f"(declare -i A); A=1+1; export A; {P}", f"A=1; unset -f A; export A; {P}",
+        f"A=1; A+=(2); export B=${{#A[@]}}; {P}", f"export A=1; (eval 'A=4; {P}'); {P}",
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+@needs_bash
+def test_what_is_exported_is_what_bash_exports(script: str) -> None:
+    assert _exported(script) == _bash(script)
+
+
+_VALUES = st.sampled_from(["x", "", "$A", "$B", "${C}", '"$A-$B"', "${A:-d}", "'$A'", "a$C"])
+_PAIRS = st.lists(st.tuples(st.sampled_from(EXPORTED), _VALUES), min_size=1, max_size=3)
+
+
+@pytest.mark.slow
+@needs_bash
+@given(st.lists(st.tuples(st.sampled_from(["", "export ", "prefix"]), _PAIRS), max_size=5))
+def test_any_assignments(steps: list[tuple[str, list[tuple[str, str]]]]) -> None:
+    lines = [f"{name}=0" for name in EXPORTED]  # all are set: what is not is another matter
+    for kind, pairs in steps:
+        words = " ".join(f"{name}={value}" for name, value in pairs)
+        lines.append(
+            f"{words} /usr/bin/printenv; echo --" if kind == "prefix" else f"{kind}{words}"
+        )
+    lines.append("/usr/bin/printenv; echo --")
+    script = "".join(f"{line}\n" for line in lines)
+    assert _exported(script) == _bash(script)
