@@ -54,19 +54,21 @@ class Assignment(NamedTuple):
     elements: Sequence[Node] | None
 
 
+class SimpleCommand(NamedTuple):
+    """A command with its words expanded; settings: the assignments in front, as written."""
+
+    text: ShellText
+    words: list[Word]
+    settings: Sequence[Node]
+    origin: Origin
+
+
 class ShellBuiltins(ShellBlocks):
     """Carries out assignments and the shell's own commands; others leave names unknown."""
 
-    def builtin(
-        self,
-        text: ShellText,
-        words: list[Word],
-        settings: Sequence[Node],
-        origin: Origin,
-        piped: Word | None,
-    ) -> Truth:
+    def builtin(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out one of the shell's own commands."""
-        state = self.state
+        (text, words, _, origin), state = command, self.state
         program, *arguments = [word.text for word in words]
         if program in (".", "source"):
             return self.source_file(words[1:], origin)
@@ -96,7 +98,7 @@ class ShellBuiltins(ShellBlocks):
         elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
             state.lose(arguments[1], origin)
         elif program == "read":
-            return self.read_names(text, words, settings, piped)
+            return self.read_names(command, piped)
         elif program in ("mapfile", "readarray", "getopts"):
             names = [*arguments[1:], "OPTARG"] if program == "getopts" else arguments or ["MAPFILE"]
             for name in filter(_NAME.fullmatch, names):
@@ -108,11 +110,9 @@ class ShellBuiltins(ShellBlocks):
             return FALSE
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
 
-    def read_names(
-        self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], piped: Word | None
-    ) -> Truth:
+    def read_names(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
-        state = self.state
+        (text, words, settings, _), state = command, self.state
         ends = state.field_ends()
         for setting in settings:
             name, _, _, pieces, _ = self.assignment(text, setting)
@@ -309,11 +309,9 @@ class ShellBuiltins(ShellBlocks):
         doubts = (*before.doubts, *word.doubts)
         return word._replace(text=text, unresolved=tuple(dict.fromkeys(names)), doubts=doubts)
 
-    def declare(
-        self, text: ShellText, words: list[Word], settings: Sequence[Node], origin: Origin
-    ) -> Truth:
+    def declare(self, command: SimpleCommand) -> Truth:
         """Carry out ``export A=1 B``, ``declare -x``, ``local``, ``unset`` and their like."""
-        state = self.state
+        (text, words, settings, origin), state = command, self.state
         program, *arguments = [word.text for word in words]
         options = "".join(each for each in arguments if each.startswith("-"))
         if program == "unset":

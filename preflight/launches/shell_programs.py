@@ -13,7 +13,12 @@ from preflight.launches.described import STARTERS, is_described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit
-from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins
+from preflight.launches.shell_builtins import (
+    BUILTINS,
+    DEEPEST_SCRIPT,
+    ShellBuiltins,
+    SimpleCommand,
+)
 from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import (
@@ -133,18 +138,12 @@ class ShellPrograms(ShellBuiltins):
         if kind in ("declaration_command", "unset_command") or (
             words and words[0].text in _DECLARATIONS  # the tree may have them for any command
         ):
-            return self.declare(text, words, settings, origin)
-        return self.program(text, words, settings, redirections, origin)
+            return self.declare(SimpleCommand(text, words, settings, origin))
+        return self.program(SimpleCommand(text, words, settings, origin), redirections)
 
-    def program(
-        self,
-        text: ShellText,
-        words: list[Word],
-        settings: Sequence[Node],
-        redirections: Sequence[Redirection],
-        origin: Origin,
-    ) -> Truth:
+    def program(self, command: SimpleCommand, redirections: Sequence[Redirection]) -> Truth:
         """Take in a named command, with the files that it writes and its input."""
+        text, words, settings, origin = command
         for word in words:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
                 message = f"{brief(word.text)}: what it starts is not read"
@@ -176,7 +175,7 @@ class ShellPrograms(ShellBuiltins):
             for setting in settings:
                 self.take(text, setting, exported=True)
             before = self.state.before(mark)
-            ended = self.call(words[0].text, called, words, origin)
+            ended = self.call(called, words, origin)
             for key, value_before in before.items():
                 self.state.change(key, value_before)
             return ended
@@ -189,7 +188,7 @@ class ShellPrograms(ShellBuiltins):
         if self.names_unread(words, origin):
             return PROGRAM
         if texts[0] in BUILTINS:
-            return self.builtin(text, words, settings, origin, stdin)
+            return self.builtin(command, stdin)
         if self.captures and texts[0] in _TALKS:
             return TRUE
         if "prlimit" in texts[:3] and OWN_SHELL & set(texts):
@@ -197,7 +196,7 @@ class ShellPrograms(ShellBuiltins):
             for limit in prlimit(words):
                 self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
-        return self.starts(text, words, settings, stdin, origin)
+        return self.starts(command, stdin)
 
     def waits_for(self, texts: Sequence[str]) -> None:
         """Mark background processes that were killed and waited for, without doubt."""
@@ -212,19 +211,14 @@ class ShellPrograms(ShellBuiltins):
                 if place < len(self.commands):
                     self.commands[place] = self.commands[place]._replace(ended=True)
 
-    def starts(
-        self,
-        text: ShellText,
-        words: list[Word],
-        settings: Sequence[Node],
-        stdin: Word | None,
-        origin: Origin,
-    ) -> Truth:
+    def starts(self, command: SimpleCommand, stdin: Word | None) -> Truth:
         """Take in a command that starts a program."""
+        text, words, settings, origin = command
         environment = self.environment(text, settings)
         program = words[0].text
+        script = program.endswith(".sh") and self.lying(program) is not None
         plain = is_ordinary(program) and not is_described(words)
-        if plain and not words[0].unresolved and not self.is_script(words):
+        if plain and not words[0].unresolved and not script:
             self.start(Command(tuple(words), environment, (), origin))
         else:
             # By name: what stands behind a wrapper may be the text of a shell again.
@@ -238,15 +232,14 @@ class ShellPrograms(ShellBuiltins):
             )
             aside = bool(_DETACHED & {word.text for word in words})
             self.name_container(words, environment)
-            for command in map(self.in_container, reading.commands):
+            for started in map(self.in_container, reading.commands):
                 # What stands in the text of bash -c has lines of its own.
                 deeper = reading.own_lines or any(
                     wrapper[0].rpartition("/")[2] in SHELLS and len(wrapper) > 1
-                    for wrapper in command.wrappers
+                    for wrapper in started.wrappers
                 )
-                shown = command.origin.source != text.source or deeper
-                command = command if shown else command._replace(origin=origin)
-                self.start(command, aside, deeper)
+                shown = started.origin.source != text.source or deeper
+                self.start(started if shown else started._replace(origin=origin), aside, deeper)
             self.notes += reading.notes
             self.files.update(reading.files)
         if program == "exec" and len(words) > 1:
@@ -264,11 +257,6 @@ class ShellPrograms(ShellBuiltins):
             message = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
             self.note("script-not-read", f"{message}; give that on its own", origin)
         return runs or apart
-
-    def is_script(self, words: Sequence[Word]) -> bool:
-        """Return whether a command is a shell script that lies here; if so, it is read."""
-        name = words[0].text
-        return name.endswith(".sh") and self.lying(name) is not None
 
     def name_container(self, words: Sequence[Word], environment: Mapping[str, Word]) -> None:
         """Keep the settings of a container by its --name: docker exec starts more in it."""
@@ -310,11 +298,9 @@ class ShellPrograms(ShellBuiltins):
         if len(self.commands) > _MOST_PROGRAMS:
             raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
 
-    def call(
-        self, name: str, function: ShellFunction, words: Sequence[Word], origin: Origin
-    ) -> Truth:
-        """Go through a function with the arguments of a call."""
-        cost = function.body.end_byte - function.body.start_byte
+    def call(self, function: ShellFunction, words: Sequence[Word], origin: Origin) -> Truth:
+        """Go through the function that ``words`` name, with their arguments."""
+        name, cost = words[0].text, function.body.end_byte - function.body.start_byte
         self.called.add(name)
         deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
         if deep or not self.state.budget.spend(cost):
