@@ -145,15 +145,10 @@ def strip_wrappers(
     def variables() -> Mapping[str, Word]:
         return Layers(environment, changes, clear) if changes or clear else environment
 
-    def stripped(
-        left: Sequence[Word] = (),
-        script: Word | None = None,
-        arguments: Sequence[Word] = (),
-        reads: bool = False,
-    ) -> Stripped:
+    def stripped(left: Sequence[Word] = ()) -> Stripped:
         """Return the words that are left, with all wrappers so far."""
-        behind = (script, None, tuple(arguments), tuple(limits), run_as, (), reads)
-        return Stripped(tuple(left), variables(), tuple(wrappers), tuple(notes), *behind)
+        so_far = (tuple(left), variables(), tuple(wrappers), tuple(notes))
+        return Stripped(*so_far, limits=tuple(limits), run_as=run_as)
 
     while start < len(words):
         name = words[start].text.rpartition("/")[2]
@@ -166,8 +161,8 @@ def strip_wrappers(
         if call is not None and (call.commands or (call.reads and reads)):
             wrappers.append(tuple(word.text for word in words[start : call.place]))
             script = words[call.place] if call.commands else None
-            arguments = words[call.place + 2 * call.commands :]
-            return stripped(script=script, arguments=arguments, reads=script is None)
+            arguments = tuple(words[call.place + 2 * call.commands :])
+            return stripped()._replace(script=script, arguments=arguments, reads=script is None)
         if not inside and name in ENGINES and (run := run_position(words, start)):
             inner = container_run(words, start, run, variables(), notes)
             rest = strip_wrappers(inner.words, inner.environment, inside=True, reads=reads)
@@ -220,7 +215,7 @@ def strip_wrappers(
             wrappers.append(tuple(word.text for word in front))
             start = launched_here.start
             if launched_here.script is not None:
-                return stripped(script=launched_here.script)
+                return stripped()._replace(script=launched_here.script)
             if launched_here.module:
                 python = words[start]._replace(text="python3", unresolved=())
                 words = (*words[:start], python, *words[start:])
@@ -261,7 +256,7 @@ def strip_wrappers(
         run_as, opened = _user_behind(run_as, words[first:start], ())
         limits += () if inside else opened
     shell = reads and start == len(words) and bool(wrappers) and _is_shell(wrappers[-1])
-    return stripped(words[start:], reads=shell)
+    return stripped(words[start:])._replace(reads=shell)
 
 
 def _is_shell(wrapper: Sequence[str]) -> bool:
