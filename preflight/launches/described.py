@@ -11,16 +11,7 @@ from typing import NamedTuple
 from checks.base.regex import regex
 from preflight.launches.launch_files import Beside, LaunchText, started_by_python
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    brief,
-    noted,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 
 
 class _Unread(NamedTuple):
@@ -136,7 +127,7 @@ def described(
     """Return the commands of a text that a command names or reads; None if it has none."""
     name = words[0].text.rpartition("/")[2] if words else ""
     if (message := _unread(name, [word.text for word in words[1:]])) is not None:
-        return noted("script-not-read", message, words[0].origin)
+        return Reading((), (SourceNote("script-not-read", message, words[0].origin),))
     if name in _PYTHONS:
         return _python(words, environment, beside, stdin)
     if _is_python_file(name):

@@ -17,13 +17,7 @@ from checks.base.regex import regex
 from preflight.base.shell import quote
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file, read_small_file
-from preflight.launches.source import (
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    told_apart,
-)
+from preflight.launches.source import Reading, SourceError, SourceNote, Word, told_apart
 from preflight.launches.variables import environment_words
 
 # Gives the text of a file that lies beside a launch file; None where there is none.

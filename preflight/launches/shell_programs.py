@@ -13,12 +13,7 @@ from preflight.launches.described import STARTERS, is_described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit
-from preflight.launches.shell_builtins import (
-    BUILTINS,
-    DEEPEST_SCRIPT,
-    ShellBuiltins,
-    SimpleCommand,
-)
+from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins, SimpleCommand
 from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import (

@@ -15,39 +15,17 @@ from itertools import takewhile
 
 from checks.base.regex import regex
 from checks.base.unknown import Inside
+from preflight.launches import launch_files, launchers, source
 from preflight.launches.container_run import ENGINES
 from preflight.launches.described import described, is_described
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_files import (
-    Beside,
-    HostWords,
-    LaunchKind,
-    LaunchText,
-    with_env_files,
-)
-from preflight.launches.launchers import (
-    IN_JOB,
-    enters_container,
-    slurm_variables,
-    starts_anew,
-    tasks,
-)
+from preflight.launches.launch_files import Beside, HostWords
 from preflight.launches.set_limits import of_job
 from preflight.launches.shell_blocks import MOST_TURNS
 from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, nested_cost
 from preflight.launches.shell_programs import ShellPrograms
 from preflight.launches.shell_state import ExpansionBudget, ShellState
-from preflight.launches.source import (
-    ASSIGNMENT,
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    read_inside,
-    with_published,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import Layers, Variables, environment_words
 from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
 
@@ -73,11 +51,11 @@ def read_script(
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
-        slurm = slurm_variables(text)
+        slurm = launchers.slurm_variables(text)
         variables = {**{n: Word(v, Origin(name)) for n, v in slurm.items()}, **variables}
     state = ShellState(Variables(variables), ExpansionBudget(), name)
-    if is_job and IN_JOB not in variables:
-        state.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
+    if is_job and (number := launchers.IN_JOB) not in variables:
+        state.assign(number, Word(f"${number}", Origin(name), (number,)), exported=True)
         state.set_limit(of_job(Origin(name)))
     reader = ShellPrograms(name, state, 0, beside, host_words)
     if arguments is not None:
@@ -154,9 +132,10 @@ def read_words(
             )
         )
     if stripped.published and reading.commands:
-        reading = with_published(reading, stripped.published)
+        reading = source.with_published(reading, stripped.published)
     beside_each, hosts = 1, 1
-    for each in filter(None, (tasks(front, stripped.environment) for front in stripped.wrappers)):
+    started = (launchers.tasks(front, stripped.environment) for front in stripped.wrappers)
+    for each in filter(None, started):
         beside_each, hosts = beside_each * each.beside, hosts * each.hosts
     if beside_each * hosts == 1 or len(reading.commands) * beside_each > MOST_TURNS:
         return reading
@@ -172,7 +151,7 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
     """
     origin = Origin("command line")
     words = [Word(text, origin) for text in argv]
-    front = [*takewhile(lambda word: ASSIGNMENT.match(word.text), words)]
+    front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), words)]
     pairs = (word.text.partition("=") for word in front)
     changes = {name: Word(value, origin) for name, _, value in pairs}
     variables = Layers(environment_words(environment), changes)
@@ -227,7 +206,7 @@ def _read_stripped(
         inner = of_shell(stripped.script, "", stripped.arguments)
         if (where := _inside(stripped, words[0].origin)) is not None:
             outer = (stripped.script, *stripped.environment.values())
-            inner = read_inside(inner, where, outer)
+            inner = source.read_inside(inner, where, outer)
         return started(inner, apart=stripped.container is not None)
     if not stripped.words or (program := stripped.words[0].text) in BUILTINS or not program:
         return Reading((), notes)
@@ -265,8 +244,8 @@ def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
     """Return the shell that has none of its caller's variables; None if ``stripped`` has none."""
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
-        if enters_container(wrapper) or starts_anew(wrapper):
-            verb = f"{name} exec" if enters_container(wrapper) else name
+        if launchers.enters_container(wrapper) or launchers.starts_anew(wrapper):
+            verb = f"{name} exec" if launchers.enters_container(wrapper) else name
             return Inside("remote", f"{verb} ({origin})")
         if stripped.container is not None and name in ENGINES:
             return Inside("run", f"{name} run ({origin})")
@@ -282,9 +261,9 @@ def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
     return () if call.reads or call.commands else tuple(words[call.place :])
 
 
-def _read(launch: LaunchText) -> Reading:
+def _read(launch: launch_files.LaunchText) -> Reading:
     """Return the commands of a launch file that is a shell script."""
-    variables, notes = with_env_files(launch)
+    variables, notes = launch_files.with_env_files(launch)
     path, text = launch.path, launch.text
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
@@ -313,4 +292,4 @@ def _marked(text: str, path: str, reading: Reading) -> SourceNote:
     )
 
 
-KIND = LaunchKind("a shell script", lambda launch: launch.documents is None, _read)
+KIND = launch_files.LaunchKind("a shell script", lambda launch: launch.documents is None, _read)

@@ -10,19 +10,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.regex import regex
+from checks.capture.secrets import beginning
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Place,
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    brief,
-)
+from preflight.launches.source import Command, Origin, Place, Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
@@ -78,7 +70,8 @@ def _read(launch: LaunchText) -> Reading:
     for called, job in _jobs(launch):
         of_job = len(commands)  # where the commands of this job begin
         if (script := job.at("setup_script")).text:
-            message = f"{brief(script.text)} runs in front of each worker of job {called}: not read"
+            shown = beginning(script.text, 80)
+            message = f"{shown} runs in front of each worker of job {called}: not read"
             notes.append(SourceNote("script-not-read", message, Origin(launch.path, script.line)))
         backend, image = job.at("backend"), job.at("model", "container").text or ""
         engine = backend.at("type").text or "sglang"

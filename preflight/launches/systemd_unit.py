@@ -13,15 +13,7 @@ from checks.base.regex import regex
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit, unit_user
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    Word,
-    joined,
-    noted,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, Word, joined, noted
 from preflight.launches.variables import Layers, unread
 
 _SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)

@@ -6,28 +6,9 @@ from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
 from checks.base.regex import regex
+from preflight.launches import launchers, set_limits
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
-from preflight.launches.launchers import (
-    IN_JOB,
-    LAUNCHERS,
-    REMOTE,
-    enters_container,
-    is_launcher,
-    launched,
-    starts_anew,
-    step_gpus,
-)
-from preflight.launches.set_limits import (
-    changed_user,
-    entered,
-    login_limits,
-    of_job,
-    of_ray,
-    opens_login,
-    options_not_read,
-    prlimit,
-)
 from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unread
 
@@ -90,8 +71,8 @@ _WRAPPERS = {
 }
 SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
 _STARTS = SHELLS | ENGINES | _WRAPPERS.keys()
-_APART = _STARTS | LAUNCHERS
-_BEGINS = _STARTS | REMOTE
+_APART = _STARTS | launchers.LAUNCHERS
+_BEGINS = _STARTS | launchers.REMOTE
 # Settings that most launches have one of, and sudo could lose; to look for every name would cost
 # each sudo a pass.
 _SETTINGS = (
@@ -118,7 +99,7 @@ _INTO = regex(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
 def is_ordinary(program: str) -> bool:
     """Return whether a command starts this program itself: no wrapper, shell or engine."""
     name = program.rpartition("/")[2]
-    return name not in _APART and program[:1] not in ("-", "") and not is_launcher(name)
+    return name not in _APART and program[:1] not in ("-", "") and not launchers.is_launcher(name)
 
 
 def strip_wrappers(
@@ -183,8 +164,8 @@ def strip_wrappers(
             start += 1
             continue
         wrapper = _WRAPPERS.get(name)
-        if wrapper is None and is_launcher(name):
-            launched_here = launched(words, start, _BEGINS.__contains__, reads)
+        if wrapper is None and launchers.is_launcher(name):
+            launched_here = launchers.launched(words, start, _BEGINS.__contains__, reads)
             if launched_here is None:
                 break
             if launched_here.elsewhere:
@@ -199,15 +180,15 @@ def strip_wrappers(
                 changes = {**changes, **unread(variables(), words[first].origin)}
             notes += [launched_here.note] if launched_here.note else []
             if name == "srun":
-                if IN_JOB not in variables():
-                    limits.append(of_job(words[first].origin))
-                changes |= step_gpus(front, variables())
+                if launchers.IN_JOB not in variables():
+                    limits.append(set_limits.of_job(words[first].origin))
+                changes |= launchers.step_gpus(front, variables())
             elif name == "ray":
-                limits += of_ray(words[first].origin)
-            notes += options_not_read(front)
-            if opens_login(words[first:] if launched_here.script is not None else front):
+                limits += set_limits.of_ray(words[first].origin)
+            notes += set_limits.options_not_read(front)
+            if set_limits.opens_login(words[first:] if launched_here.script is not None else front):
                 clear, changes = True, {}
-            set_here = prlimit(front) if name == "prlimit" else ()
+            set_here = set_limits.prlimit(front) if name == "prlimit" else ()
             limits += (limit._replace(setter=run_as) for limit in set_here)
             behind = words[launched_here.start + 1 :] if launched_here.script is not None else ()
             run_as, opened = _user_behind(run_as, front, behind)
@@ -229,7 +210,7 @@ def strip_wrappers(
             clear, changes = _env_options(words, first, start, clear, changes)
         start = min(start + wrapper.positional, len(words))
         begin = start
-        notes += options_not_read(words[first:start])
+        notes += set_limits.options_not_read(words[first:start])
         kept = _kept_by_sudo(words[first:start]) if name == "sudo" else None
         if kept is not None:
             before = variables()
@@ -271,13 +252,13 @@ def _user_behind(
     before: RunAs, words: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
     """Return the user of a wrapper's program, and the limits of the session it opens."""
-    run_as = changed_user(words, behind)
+    run_as = set_limits.changed_user(words, behind)
     texts = tuple(word.text for word in words)
-    if starts_anew(texts):
-        if enters_container(texts):
-            return entered(f"{texts[0]} exec", words[0].origin)
+    if launchers.starts_anew(texts):
+        if launchers.enters_container(texts):
+            return set_limits.entered(f"{texts[0]} exec", words[0].origin)
         return RunAs(), ()
-    return before.then(run_as), tuple(login_limits(words, before.then(run_as)))
+    return before.then(run_as), tuple(set_limits.login_limits(words, before.then(run_as)))
 
 
 def _stands_in_front(words: Sequence[Word], start: int) -> bool:
@@ -325,7 +306,7 @@ def _env_options(
 def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
     """Return the variables that sudo 1.9 keeps with ``env_reset`` (seen); None with -E: all."""
     texts = [word.text for word in words]
-    if opens_login(words):
+    if set_limits.opens_login(words):
         return ()
     if "--preserve-env" in texts or any(re.match(r"-[A-Za-z]*E", text) for text in texts):
         return None
