@@ -10,24 +10,13 @@ from dataclasses import dataclass, field
 from checks.base.needs import GivenGpus
 from checks.base.regex import regex
 from checks.base.unknown import Inside, Unknown
-from preflight.launches import container
+from preflight.launches import container, source
 from preflight.launches.container import ContainerSettings, Limits, Mount, Published
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
 from preflight.launches.launch_files import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import (
-    Origin,
-    Place,
-    Reading,
-    SourceNote,
-    Word,
-    brief,
-    joined,
-    noted,
-    read_inside,
-    with_published,
-)
+from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, noted
 from preflight.launches.variables import environment_words, unread
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
@@ -83,7 +72,7 @@ def read_compose(
             else:
                 reader = _ServiceReader(name, called, node, surroundings, read_file)
                 readings.append(reader.reading())
-    return joined(readings)
+    return source.joined(readings)
 
 
 @dataclass
@@ -125,13 +114,13 @@ class _ServiceReader:
             self.note("script-not-read", message, hook.line)
         inner = read_words(words, variables, inside=True, beside=self.beside())
         outer = (*words, *variables.values())
-        inner = read_inside(inner, Inside("service", self.called), outer)
+        inner = source.read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         for why in () if settings is None else container.refusals(settings):
             self.note(
                 "container-refused", f"{why}; Compose refuses service {self.called}", origin.line
             )
-        place_of, files = Place("service", (self.called,)), inner.files
+        place_of, files = source.Place("service", (self.called,)), inner.files
         inner = inner.each(
             lambda command: command._replace(
                 place=place_of, container=settings, copies=copies, files=files
@@ -139,7 +128,7 @@ class _ServiceReader:
         )
         # Each copy of a service binds them.
         ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
-        return with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
+        return source.with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
 
     def published(self, origin: str) -> Iterator[Published]:
         """Yield the ports of the host that the engine binds; none for a service on its network."""
@@ -254,9 +243,9 @@ class _ServiceReader:
                 yield container.volume(self.word(item).text)
                 continue
             paths = (("target",), ("type",), ("source",), ("read_only",), ("tmpfs", "size"))
-            target, kind, source, locked, size = (self.word(item.at(*path)).text for path in paths)
+            target, kind, on_host, locked, size = (self.word(item.at(*path)).text for path in paths)
             size_bytes = container.docker_size(size, f"the size of {target}")
-            yield Mount(target, kind or "volume", source, locked == "true", size_bytes)
+            yield Mount(target, kind or "volume", on_host, locked == "true", size_bytes)
         yield from map(container.tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:

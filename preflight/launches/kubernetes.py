@@ -10,25 +10,13 @@ from collections.abc import Iterator, Mapping
 from checks.base.regex import regex
 from checks.base.units import MIB
 from checks.base.unknown import Inside, Unknown
+from preflight.launches import source
 from preflight.launches.container import ContainerSettings, Mount, Published, Size, image_words
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, not_read, pods
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import (
-    Origin,
-    Place,
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    both_inside,
-    brief,
-    joined,
-    noted,
-    read_inside,
-    with_published,
-)
+from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, noted
 from preflight.launches.variables import unread
 
 _REFERENCE = regex(r"\$(?:(\$)|\(([^)]*)\))")
@@ -90,7 +78,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
                 raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
             for container in containers:
                 container_name = container.at("name").text or ""
-                place = Place("pod", (f"{kind}/{called}", *pod.role), container_name)
+                place = source.Place("pod", (f"{kind}/{called}", *pod.role), container_name)
                 reader = _Container(container, place, name, pod, data_by_kind)
                 readings.append(reader.reading())
             notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
@@ -108,7 +96,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
             f"{apart} pods are read as if one of each ran on one host: give only those that do"
         )
         readings.append(noted("pods-together", message, Origin(name)))
-    return joined(readings)
+    return source.joined(readings)
 
 
 def _decoded(secret: Node) -> dict[str, Node]:
@@ -130,8 +118,8 @@ def _mounted_files(
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
         chosen = volumes.setdefault(volume.at("name").text, [])
-        for source in (volume, *volume.at("projected", "sources").items):
-            for reference, by_name in ((source.at(key), d) for key, d in data_by_kind.items()):
+        for each in (volume, *volume.at("projected", "sources").items):
+            for reference, by_name in ((each.at(key), d) for key, d in data_by_kind.items()):
                 called = reference.at("name").text or reference.at("secretName").text
                 data = by_name.get(called, {}) if reference.fields else {}
                 items = reference.at("items").items
@@ -160,7 +148,7 @@ class _Container:
     """One container of a pod, read for what it runs."""
 
     def __init__(
-        self, node: Node, place: Place, name: str, pod: Pod, data_by_kind: DataByKind
+        self, node: Node, place: source.Place, name: str, pod: Pod, data_by_kind: DataByKind
     ) -> None:
         """Begin a container; ``data_by_kind``: data of ConfigMaps and Secrets by name."""
         self.node, self.place, self.name, self.pod = node, place, name, pod
@@ -204,7 +192,7 @@ class _Container:
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         outer = (*words, *self.variables.values())
-        inner = read_inside(inner, Inside("pod", self.place.container), outer)
+        inner = source.read_inside(inner, Inside("pod", self.place.container), outer)
         if (hook := self.node.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"
             self.note("script-not-read", message, hook)
@@ -218,7 +206,7 @@ class _Container:
             )
         ).commands
         reading = Reading(commands, (*self.notes, *inner.notes))
-        return with_published(reading, tuple(self.published()))
+        return source.with_published(reading, tuple(self.published()))
 
     def as_a_shell_has_it(self, text: str) -> str:
         """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
@@ -253,23 +241,23 @@ class _Container:
     def read_sources(self) -> bool:
         """Take the variables of ``envFrom``; return whether the manifest has all of them."""
         complete = True
-        for source in self.node.at("envFrom").items:
-            data = self.referenced_data(source, "Ref")
+        for reference in self.node.at("envFrom").items:
+            data = self.referenced_data(reference, "Ref")
             if data is None:
                 self.open, complete = True, False
                 message = "envFrom: the variables of a ConfigMap or Secret are unknown here"
-                self.note("env-from-not-read", message, source)
+                self.note("env-from-not-read", message, reference)
                 continue
             for key, node in data.items():
                 word = Word(node.text or "", Origin(self.name, node.line))
-                self.variables[(source.at("prefix").text or "") + key] = word
+                self.variables[(reference.at("prefix").text or "") + key] = word
         return complete
 
-    def referenced_data(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
+    def referenced_data(self, reference: Node, suffix: str) -> Mapping[str, Node] | None:
         """Return the data that ``configMapRef`` and its like name; None if it is not here."""
         for kind, by_name in self.data_by_kind.items():
-            if f"{kind}{suffix}" in source.fields:
-                return by_name.get(source.at(f"{kind}{suffix}", "name").text)
+            if f"{kind}{suffix}" in reference.fields:
+                return by_name.get(reference.at(f"{kind}{suffix}", "name").text)
         return None
 
     def read_variables(self) -> None:
@@ -278,12 +266,12 @@ class _Container:
         self.last = {item.at("name").text: index for index, item in enumerate(items)}
         for position, item in enumerate(items):
             key = item.at("name").text
-            value, source = item.at("value"), item.at("valueFrom")
+            value, value_from = item.at("value"), item.at("valueFrom")
             if not key:
                 continue
-            if source.fields:
-                data = self.referenced_data(source, "KeyRef") or {}
-                keys = [node.at("key").text or "" for node in source.fields.values()]
+            if value_from.fields:
+                data = self.referenced_data(value_from, "KeyRef") or {}
+                keys = [node.at("key").text or "" for node in value_from.fields.values()]
                 known = data.get(keys[0], Node(None))
                 at, inside = Origin(self.name, known.line or item.line), Inside("cluster", key)
                 word = Word(f"$({key})", at, (key,), inside=inside)
@@ -311,7 +299,7 @@ class _Container:
             word = self.variables.get(name)
             if word is not None and len(word.text) <= 2**16:
                 unresolved.extend(word.unresolved)
-                inside = both_inside(inside, word.inside)
+                inside = source.both_inside(inside, word.inside)
                 return word.text
             later = position is not None and self.last.get(name, -1) >= position
             nowhere = position is not None and _NAME.fullmatch(name) and not self.others(name)

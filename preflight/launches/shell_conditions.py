@@ -77,7 +77,7 @@ class _Item(NamedTuple):
     """An operator, or an operand: in ``[ ]`` a word, in ``[[ ]]`` as it is written."""
 
     operator: str
-    word: Word | None = None
+    word: Word
     pieces: Pieces = ()
     raw: str = ""
 
@@ -207,10 +207,8 @@ class _Reader:
 
     def operator(self, place: int = 0) -> str:
         """Return the operator at a place; in ``[ ]`` any word may be one."""
-        if place >= len(self.items):
-            return ""
-        item = self.items[place]
-        return item.operator if self.double or item.word is None else item.word.text
+        items = self.items[place : place + 1]
+        return next((item.operator if self.double else item.word.text for item in items), "")
 
     def disjunction(self) -> Truth:
         return self.chain(either, "||" if self.double else "-o", self.conjunction)
@@ -251,7 +249,7 @@ class _Reader:
             return truth
         if first in _UNARY and len(items) > 1 and self.is_operand(items[1]):
             self.items = items[2:]
-            return self.conditions.unary(first, self.word(items[1]))
+            return self.conditions.unary(first, items[1].word)
         self.items = items[1:]
         return self.conditions.unary("-n", self.word(items[0]))
 
@@ -259,13 +257,13 @@ class _Reader:
         return not self.double or not item.operator
 
     def word(self, item: _Item) -> Word:
-        if item.word is None or not self.is_operand(item):
+        if not self.is_operand(item):
             raise IndexError
         return item.word
 
     def binary(self, left: _Item, operator: str, right: _Item) -> Truth:
         """Return the truth of two items with an operator between them."""
-        conditions, first, second = self.conditions, self.word(left), self.word(right)
+        conditions, first, second = self.conditions, self.word(left), right.word
         if not self.double:
             return conditions.binary(first, operator, second)
         if operator == "=~":
