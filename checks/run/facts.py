@@ -65,7 +65,7 @@ class Facts:
     storage: StorageFacts
 
     def __init__(self, topics: Mapping[str, Any]) -> None:
-        self._topics = dict(topics)
+        self.topics = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
         """Return a topic by its name. Raises UnreadTopicError if it was not read."""
@@ -78,7 +78,7 @@ class Facts:
 
     def topic(self, name: str) -> Any | Unknown:
         """Return a topic's record, or why it is missing."""
-        return self._topics.get(name, Unknown(f"{name}: not read"))
+        return self.topics.get(name, Unknown(f"{name}: not read"))
 
 
 # A reader that takes longer is given up: a hung driver or a dead mount must not hang the gate.
