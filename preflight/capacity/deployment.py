@@ -24,7 +24,7 @@ from preflight.sglang.model import Models
 from preflight.sglang.pool_request import SizedServer, pool_request
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_inputs import LaunchInputs
-from preflight.sizing.server_hardware import gpu_memory, server_hardware
+from preflight.sizing.process_shares import gpu_memory, server_hardware
 from preflight.traces.tiers import Routing
 
 DEFAULT_WRITE_POLICY = "write_through"

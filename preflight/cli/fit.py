@@ -126,8 +126,7 @@ def fit(
     from checks.capture.root_names import is_description
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import first_launch, fitted, with_first_launch
-    from preflight.fit.hints import hints as hints_of
+    from preflight.fit.fit_launch import first_launch, fitted, hints, with_first_launch
     from preflight.fit.judged_values import Asked
     from preflight.inputs.host_source import open_host
 
@@ -172,7 +171,7 @@ def fit(
                 else:
                     say(f"UNKNOWN: {answer.reason}", err=name != "text")
         return exit_codes.UNKNOWN
-    answer = answer._replace(hints=hints_of(answer.state, answer.machine, answer.answer))
+    answer = answer._replace(hints=hints(answer.state, answer.machine, answer.answer))
     if measured is not None and any(process.server for process in answer.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
         from preflight.capacity.deployment import Cluster
@@ -224,7 +223,7 @@ def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
         plain = plain or not draws_blocks(sys.stdout.encoding)
         say(fit_text(answered, painter(color), columns(), plain))
     elif format_ == "html":
-        from preflight.fit.fit_page import fit_page
+        from preflight.fit.report import fit_page
 
         say(fit_page(answered))
     elif hits is not None and hits.chosen and hits.answer:

@@ -21,10 +21,14 @@ from preflight.check.report import Report, Row, count_text, verdict_reason
 from preflight.check.to_text import by_cause, label, launch_file, steps, told_of
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.pictures.capacity_figure import capacity_figure
-from preflight.pictures.memory_figures import locked_figure, locked_of, memory_figure
+from preflight.pictures.figures import (
+    capacity_figure,
+    locked_figure,
+    locked_of,
+    memory_figure,
+    topology_figure,
+)
 from preflight.pictures.memory_map import MAP_TOPICS, memory_of
-from preflight.pictures.topology_figure import topology_figure
 from preflight.render.html_page import (
     Html,
     element,

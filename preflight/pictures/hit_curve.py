@@ -11,7 +11,7 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.output import say
 from preflight.capacity.answer import CapacityAnswer
-from preflight.capacity.curve import COLOURS, MOST_PLOT, ROWS, letter_of
+from preflight.capacity.report import COLOURS, MOST_PLOT, ROWS, letter_of
 from preflight.capacity.trace_answer import TraceAnswer
 from preflight.capacity.trace_report import (
     curve_rows,

@@ -26,8 +26,7 @@ from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.chosen_releases import choose_mooncake, choose_sglang, doubts
-from preflight.sizing.process_shares import Share, share_of
-from preflight.sizing.server_hardware import SizedHost, hardware_of, host_memory
+from preflight.sizing.process_shares import Share, SizedHost, hardware_of, host_memory, share_of
 from preflight.sizing.sizing_inputs import Input, RuleTerms, SizingInputs
 
 # Programs that alone make no launch of what is judged here.

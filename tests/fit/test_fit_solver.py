@@ -19,8 +19,7 @@ from checks.memory.facts import read_memory
 from checks.numa.facts import read_numa
 from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
-from preflight.fit.fit_launch import Fitted, fitted
-from preflight.fit.hints import hints
+from preflight.fit.fit_launch import Fitted, fitted, hints
 from preflight.fit.judged_values import KEEP, SizeBound, planned_root
 from preflight.fit.launch_edit import edited, launch_texts
 from preflight.fit.launch_values import SizeValues

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from preflight.capacity.curve import (
+from preflight.capacity.deployment import Capacity, Round
+from preflight.capacity.report import (
     Hit,
     curve_text,
     drawn_tiers,
@@ -14,10 +15,9 @@ from preflight.capacity.curve import (
     hit_of,
     hit_text,
     letter_of,
+    percent,
 )
-from preflight.capacity.deployment import Capacity, Round
-from preflight.capacity.report import percent
-from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
+from preflight.pictures.figures import MOST_MARKS, capacity_figure
 from tests.tables import each_row
 
 

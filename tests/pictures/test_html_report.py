@@ -12,11 +12,16 @@ from checks.memlock.demand import Demand
 from preflight.base.shell import Line
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
-from preflight.pictures.capacity_figure import capacity_figure
 from preflight.pictures.check_page import Made, PagePart, error_page, report_page
-from preflight.pictures.memory_figures import Locked, locked_figure, memory_figure
+from preflight.pictures.figures import (
+    Locked,
+    capacity_figure,
+    locked_figure,
+    memory_figure,
+    nearest,
+    topology_figure,
+)
 from preflight.pictures.memory_map import Bar, BarPart, MemoryMap, MemoryPlace
-from preflight.pictures.topology_figure import nearest, topology_figure
 from preflight.render.html_page import Html, escape
 from preflight.topology.answer import Topology, TopologyDevice, TopologyNode
 from tests.pictures.markup import Markup, faults

@@ -9,7 +9,7 @@ import pytest
 
 from checks.base.unknown import Unknown
 from checks.capture.capture import open_root
-from preflight.sizing.server_hardware import gpu_memory
+from preflight.sizing.process_shares import gpu_memory
 from tests.builders.synthetic import build_host, gpu_host
 
 H800_BYTES = 80 << 30
