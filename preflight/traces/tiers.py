@@ -175,17 +175,20 @@ class StorePool:
 
     def put(self, blocks: Iterable[int], now: float) -> None:
         """Write the blocks that the store does not have; renew the leases of the others."""
-        written, asked, new = self._written, self._asked, 0
+        written, asked, new, count = self._written, self._asked, 0, len(self)
+        writes_through = not self._rules.disk_gets_evicted
         for block in blocks:
             if block in asked or block in written:
                 self._lease(block, now)
                 continue
             written[block] = now
             new += 1
-            if not self._rules.disk_gets_evicted:
+            count += 1
+            if writes_through:
                 self._write(block)
-            if len(written) + len(asked) > self._memory:
+            if count > self._memory:
                 self._evict(now)
+                count = len(self)
         if new:
             self._flows.moved["L2", "L3"] += new
 
@@ -198,25 +201,15 @@ class StorePool:
         """Run one round of the master's eviction, of blocks whose leases have ended."""
         count, lease = len(self), self._rules.lease_seconds
         above = count / self._capacity - self._rules.watermark if self._capacity else 1.0
-        of_asked, of_written = iter(self._asked.values()), iter(self._written.values())
-        asked, written = next(of_asked, inf) + lease, next(of_written, inf)
-        order = []
         for _ in range(ceil(count * min(1.0, max(0.0, above) + self._rules.ratio))):
-            if asked <= written:
-                if asked > now:
-                    break
-                order.append(self._asked)
-                asked = next(of_asked, inf) + lease
-            else:
-                if written > now:
-                    break
-                order.append(self._written)
-                written = next(of_written, inf)
-        for blocks in order:
-            gone, _ = blocks.popitem(last=False)
+            asked = next(iter(self._asked.values()), inf) + lease
+            written = next(iter(self._written.values()), inf)
+            if min(asked, written) > now:
+                break
+            gone, _ = (self._asked if asked <= written else self._written).popitem(last=False)
             if self._rules.disk_gets_evicted:
                 self._write(gone)
-        self._flows.evicted["L3"] += len(order)
+        self._flows.evicted["L3"] += count - len(self)
 
     def _write(self, block: int) -> None:
         """Write a block to the disk, if there is one; a full disk drops the block written first."""
