@@ -92,22 +92,6 @@ def test_what_cannot_be_meant_is_a_usage_error_in_either_form(
     assert message in found["reason"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--clients", "3", "--rounds", "2"), "one of the three is missing"),
-        (("--clients", "-3", "--rounds", "2", "--request-length", "9"), "clients -3: must be 1"),
-        (("--workload", "echo"), "not the command line of bench_multiturn.py"),
-    ],
-)
-def test_a_workload_that_cannot_be_is_a_usage_error(
-    words: tuple[str, ...], message: str, ask: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
-    assert ask(*words, script=server) == 64
-    assert message in capsys.readouterr().err
-
-
 def test_a_command_line_is_a_launch_too(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     words = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64"
     assert ask("--gpu-memory", "80gb", "--request-length", "4096", "--", *words.split()) == 0

@@ -49,15 +49,6 @@ def test_a_tier_evicts_exactly_where_the_contexts_no_longer_fit(
             assert each.hits == (("L2", 1.0, 1.0),)
 
 
-@given(workloads, pages, st.integers(0, 30_000))
-def test_later_rounds_never_hold_less(work: MultiTurnWorkload, page: int, tokens: int) -> None:
-    found = rounds(work, page, [exact("L2", tokens)])
-    for before, after in pairwise(found):
-        assert after.held_tokens >= before.held_tokens
-        assert after.reusable_tokens == before.held_tokens
-        assert set(before.evicting) <= set(after.evicting)
-
-
 @st.composite
 def tiers(draw: st.DrawFn) -> list[TierModel]:
     """Tiers as deployments have them: a farther one holds what nearer ones do, and more."""

@@ -446,18 +446,3 @@ def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path
     assert "L2" in second.may_evict
     assert "L2" not in second.evicting
     assert any(note.startswith("write policy write_back") for note in back.notes)
-
-
-@each_row(
-    ("script", "said"),
-    [
-        ("mooncake_client --global_segment_size=30GB", "starts no SGLang server"),
-        (
-            f"mooncake_master --eviction_high_watermark_ratio=95 &\n{STORE}",
-            "not a part of the pool",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(script: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=said):
-        answer_to(tmp_path, script)

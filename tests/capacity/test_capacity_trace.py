@@ -17,7 +17,6 @@ from preflight.cli.main import run
 from tests.builders.capacity_launches import HICACHE, STORED
 from tests.builders.hosts import GIB, Host
 from tests.paths import ROOT
-from tests.traces.test_curve import CONVERSATION, published
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/capacity-v1.schema.json").read_text())
@@ -191,7 +190,10 @@ def test_the_master_s_flags_decide_what_the_pool_evicts(
     assert "pins none" in server["notes"][-1]
 
 
-@pytest.mark.parametrize("flag", ["eviction_ratio=2", "default_kv_lease_ttl=soon"])
+@pytest.mark.parametrize(
+    "flag",
+    ["eviction_ratio=2", "default_kv_lease_ttl=soon", "eviction_high_watermark_ratio=95"],
+)
 def test_a_master_that_does_not_start(
     ask: Ask, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
@@ -284,15 +286,3 @@ def test_a_kind_of_traffic_stands_in_for_a_trace(
 def test_the_curve_is_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["capacity", "--curve", "run.sh"]) == 64
     assert "--curve is about a trace: give --trace FILE" in capsys.readouterr().err
-
-
-@published
-@pytest.mark.slow
-def test_the_published_trace(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask("--gpu-memory", "80gb", "--curve", trace=str(CONVERSATION)) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    hits = {row[0]: row[3] for row in rows if len(row) == 5 and row[-1].endswith("%")}
-    assert hits["4,096,000"] == "17.8%"
-    assert hits["8,192,000"] == "26.3%"
-    assert hits["16,384,000"] == "33.2%"
-    assert hits["32,768,000"] == "35.9%"

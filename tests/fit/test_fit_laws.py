@@ -129,11 +129,6 @@ def test_totals_are_sums_of_rounded_allocations(launch: Launch) -> None:
             )
 
 
-def total_pages(launch: Launch) -> dict[int, int]:
-    needs = judge_fit(hugetlb_usages(launch), {}).needs
-    return {spot.page_size_bytes: count for spot, count in needs.items() if spot.node is None}
-
-
 def test_a_pool_that_starts_by_luck_is_no_pass_and_one_that_starts_for_certain_no_fail() -> None:
     """Two ranks map 10 pages each, or an arena of 50: 49 pages start both, 55 kill the second.
 

@@ -302,16 +302,6 @@ def test_an_arena_that_nothing_creates_is_taken_away(tmp_path: Path) -> None:
     assert found.values.arena_bytes == 0
 
 
-def test_a_pool_that_is_larger_than_the_launch_takes_is_never_lowered(tmp_path: Path) -> None:
-    """8192 pages are reserved: less is available to SGLang's gate, and the plan leaves them."""
-    found = fit(tmp_path, case(pools={2 * MIB: 8192, GIB: 0})).answer
-    assert found.fits is not None
-    less = fit(tmp_path, case()).answer
-    assert found.values.l2_bytes is not None
-    assert less.values.l2_bytes is not None
-    assert found.values.l2_bytes <= less.values.l2_bytes
-
-
 def hinted(folder: Path, of: Case) -> tuple[str, ...]:
     found = fit(folder, of)
     return hints(found.state, found.machine, found.answer)
@@ -363,14 +353,6 @@ def test_two_servers_get_the_same_and_all_their_ranks_count(tmp_path: Path) -> N
     assert both.values.l2_bytes < alone
     assert both.sizes.l2 is not None
     assert [place.old for place in both.sizes.l2.places] == ["2", "5"]
-
-
-def test_nothing_fits_and_the_least_sizes_say_why(tmp_path: Path) -> None:
-    found = fit(tmp_path, case(node_bytes=12 * GIB))
-    assert found.exit_code == 2
-    assert found.answer.fits is None
-    assert found.answer.blocking[0].status is Status.FAIL
-    assert found.edited is None
 
 
 def test_a_gate_that_cannot_be_read_is_named_and_the_others_answer(tmp_path: Path) -> None:

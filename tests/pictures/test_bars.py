@@ -31,24 +31,6 @@ def lines(text: str) -> list[str]:
 # Columns -------------------------------------------------------------------------------------
 
 
-@each_row(
-    ("sizes", "width", "columns"),
-    [
-        ([1, 1], 10, [5, 5]),
-        ([1, 1, 1], 10, [4, 3, 3]),
-        ([3, 1], 4, [3, 1]),
-        ([10**6, 1], 10, [9, 1]),  # however little, it is there
-        ([0, 5, 0], 7, [0, 7, 0]),
-        ([2, 9, 4], 2, [0, 1, 1]),  # too narrow for all: the largest
-        ([0, 0], 5, [0, 0]),
-        ([], 5, []),
-        ([1], 0, [0]),
-    ],
-)
-def test_columns(sizes: list[int], width: int, columns: list[int]) -> None:
-    assert columns_of(sizes, width) == columns
-
-
 @given(st.lists(st.integers(0, 1 << 50), max_size=12), st.integers(0, 200))
 def test_columns_fill_the_line_and_leave_nobody_out(sizes: list[int], width: int) -> None:
     columns = columns_of(sizes, width)

@@ -21,7 +21,6 @@ from preflight.sglang.admission_gate import (
     feasible_hugepages,
     free_bytes,
     gate,
-    ranks_per_host,
     within,
 )
 from preflight.sglang.host_pool_records import HostPool, PoolKind
@@ -42,13 +41,6 @@ def pool(size: int, kind: PoolKind = PoolKind.KV, requested: int | None = None) 
 def only(answers: tuple[GateAnswer, ...]) -> GateAnswer:
     (answer,) = answers
     return answer
-
-
-@pytest.mark.parametrize(
-    ("tp", "pp", "nodes", "ranks"), [(8, 1, 1, 8), (8, 2, 2, 8), (1, 1, 1, 1), (1, 1, 4, 1)]
-)
-def test_ranks_per_host(tp: int, pp: int, nodes: int, ranks: int) -> None:
-    assert ranks_per_host(tp, pp, nodes) == ranks
 
 
 def test_the_worked_budget() -> None:
@@ -103,12 +95,6 @@ def test_earlier_pools_are_in_place_already() -> None:
     assert [answer.admitted for answer in on_hugepages] == [True, True, True]
 
 
-def test_peers_that_were_faster() -> None:
-    memory = FreeMemory(2 * POOL_BYTES + RESERVE_BYTES)
-    late = gate([pool(POOL_BYTES)], memory, 2, NEWEST, earlier_regular_bytes=POOL_BYTES)
-    assert not only(late).admitted
-
-
 def test_a_pool_that_no_gate_looks_at() -> None:
     inside = HostPool(PoolKind.INDEXER, 64, 1, GIB, (GIB,), None)
     assert gate([inside], FreeMemory(0), 1, NEWEST) == ()
@@ -134,12 +120,6 @@ def feasible(
     )
 
 
-def test_feasible_interval() -> None:
-    needed = 2 * POOL_BYTES + RESERVE_BYTES
-    found = feasible(needed + 2 * 14_308 * 2 * MIB, 2 * 14_308)
-    assert (found.least, found.most, found.empty) == (28_616, 28_616, False)
-
-
 def test_no_count_is_feasible() -> None:
     # The pools fit the host, but not twice: once reserved, once more to please the gate.
     found = feasible(100 * 10**9, 28_616)
@@ -152,13 +132,6 @@ def test_a_tight_cgroup_admits_no_count() -> None:
     assert found.empty
     assert "memory cgroup leaves 30.00 GiB" in found.reason
     assert not feasible(10**12, 1, headroom=30 * GIB, release=sglang_release("0.5.20")).empty
-
-
-def test_pages_that_are_reserved_already_have_left_available_memory() -> None:
-    needed = 2 * POOL_BYTES + RESERVE_BYTES
-    before = feasible(needed + 1000 * 2 * MIB, 500)
-    after = feasible(needed, 500, current=1000)
-    assert before.most == after.most == 1000
 
 
 def test_nothing_to_check() -> None:

@@ -133,16 +133,6 @@ def test_k_and_v_are_registered_as_two_halves(tmp_path: Path, root: Root) -> Non
     assert older.processes[0].regions[0] == Region("L2 host pool", 30_005_002_240, 4096)
 
 
-def test_a_latent_row_is_registered_whole(tmp_path: Path, root: Root) -> None:
-    """DeepSeek-R1, 100 GB: 100 004 364 288 bytes on every rank, K and V in one row."""
-    text = f"{STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 --hicache-size 100\n"
-    needs = _needs(_script(tmp_path, text), root)
-    regions = needs.processes[0].regions
-    assert not isinstance(regions, Unknown)
-    assert regions[0].what == "L2 host pool"
-    assert regions[0] == Region("L2 host pool", 100_004_364_288, 4096)
-
-
 def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -> None:
     """DeepSeek-R1, 1 GB: Mooncake 0.3.13 registers the bytes, 0.3.14 all 2 MiB pages of the pool.
     Seen in 0.3.14's log: segment_size=65011712, logical_size=64000000."""

@@ -112,18 +112,6 @@ def test_a10_model_unset_is_named(deploy: Deploy) -> None:
     assert "MODEL_PATH is not set" in got.sizing.reason
 
 
-def test_h800_l2(deploy: Deploy) -> None:
-    """Qwen3-235B-A22B tp 8: 4 KV heads on 8 ranks is one on each, 2 x 128 x 94 x 2 = 48 128 bytes.
-
-    30 x 10^9 // 48 128 = 623 337 tokens, 9 739 whole pages of 64 and one more: 9 740 x 64 x 48 128
-    = 30 001 070 080 bytes for each of 8 ranks.
-    """
-    got = deploy("h800-l1-l2.sh", {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507"})
-    assert got.l2() == (30_001_070_080, 30_001_070_080)
-    assert [process.node for process in got.processes] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert "hicache-size-per-rank" in got.ids
-
-
 def test_h800_mooncake(deploy: Deploy) -> None:
     """816 043 786 240 bytes (760 GiB) of segment over 8 ranks: 102 005 473 280 each, 95 GiB."""
     environment = {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507", "DEVICE_LIST": ""}
@@ -200,12 +188,6 @@ def test_best_practice_decode_as_published_breaks_off(deploy: Deploy) -> None:
     assert {"continuation-broken", "decode-offload-misplaced"} <= got.ids
     assert got.sizing.status == "fails"
     assert misread(got) == [("continuation-broken", Status.WARN), ("not-a-program", Status.WARN)]
-
-
-def test_best_practice_mooncake(deploy: Deploy) -> None:
-    environment = {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507", "DEVICE_LIST": "mlx5_0"}
-    got = deploy("best-practices-mooncake.sh", environment, 80 * GIB)
-    assert {client_of(process).segment_bytes for process in got.processes} == {95 * GIB}
 
 
 def test_dynamic_backend(deploy: Deploy) -> None:

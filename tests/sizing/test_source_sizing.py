@@ -62,21 +62,6 @@ def host(tmp_path: Path) -> Path:
     return Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
 
 
-def test_qwen_14b_to_the_page(host: Path) -> None:
-    """30 005 002 240 bytes of L2 (81 920 a token, 5 723 pages of 64), 2 GiB of segment, 16 MiB."""
-    launch = (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE})
-    sizing = size(host, launch)
-    assert sizing.inputs.memory[0].most_pools_bytes == (30_005_002_240,)
-    assert pages(sizing) == 2 * (14308 + 1024 + 8)
-    assert (sizing.status, sizing.exit_code) == ("fits", 0)
-
-
-def test_without_hugepages_nothing_comes_from_a_pool(host: Path) -> None:
-    sizing = size(host, (f"{QWEN} {STORE} --hicache-size 30", MASTER))
-    assert pages(sizing) == 0
-    assert sizing.status == "fits"
-
-
 def test_a_store_beside_the_server_is_added(host: Path) -> None:
     """The server contributes nothing, a mooncake_client 10 GiB, a store service 3.125 GiB + 1."""
     server = (
@@ -89,52 +74,10 @@ def test_a_store_beside_the_server_is_added(host: Path) -> None:
     assert pages(sizing) == 2 * (14308 + 8) + 5120 + (1600 + 512)
 
 
-def test_a_ratio_is_exact_where_max_total_tokens_binds(host: Path) -> None:
-    """2 x 99 968 tokens (whole pages of 64), one page more: 29 491 200 000 bytes."""
-    launch = (
-        f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64 {STORE} "
-        "--enable-hierarchical-cache --hicache-ratio 2 --max-total-tokens 100000",
-        {**MASTER, **HUGE},
-    )
-    sizing = size(host, launch)
-    assert sizing.inputs.memory[0].most_pools_bytes == (29_491_200_000,)
-
-
 def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
     sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}))
     assert (sizing.status, sizing.exit_code) == ("unknown", 3)
     assert "--gpu-memory" in sizing.reason
-
-
-def test_a_ratio_with_a_gpu_lies_between_two_bounds(host: Path) -> None:
-    options = LaunchOptions(mooncake_version="0.3.13.post1", gpu_bytes=24 * GIB)
-    sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}), options=options)
-    memory = sizing.inputs.memory[0]
-    assert not isinstance(memory.most_pools_bytes, Unknown)
-    assert 0 < sum(memory.least_pools_bytes) < sum(memory.most_pools_bytes)
-
-
-def test_an_unknown_model_is_a_bound_and_says_so(host: Path) -> None:
-    launch = (f"{SERVER} --model-path $MODEL_PATH {STORE} --hicache-size 30", {**MASTER, **HUGE})
-    sizing = size(host, launch)
-    memory = sizing.inputs.memory[0]
-    assert "MODEL_PATH is not set" in memory.why
-    assert sizing.status in ("unknown", "fits")
-    assert sizing.status == "unknown" or not isinstance(memory.most_pools_bytes, Unknown)
-
-
-def test_an_unknown_number_of_ranks_is_unknown_by_its_name(host: Path) -> None:
-    launch = (f"{QWEN} --tp $TP {STORE} --hicache-size 30", {**MASTER, **HUGE})
-    sizing = size(host, launch)
-    assert (sizing.status, sizing.shown) == ("unknown", None)
-    assert "TP is not set" in sizing.reason
-    assert "launch.sh:1" in sizing.reason
-
-
-def test_a_refused_argument_fails_in_the_words_of_sglang(host: Path) -> None:
-    sizing = size(host, (f"{QWEN} {STORE} --hicache-size 30.5", {**MASTER, **HUGE}))
-    assert sizing.status == "fails"
-    assert "argument --hicache-size: invalid int value: '30.5'" in sizing.reason
 
 
 def test_the_segment_is_divided_as_the_version_divides_it(host: Path) -> None:
@@ -147,16 +90,6 @@ def test_the_segment_is_divided_as_the_version_divides_it(host: Path) -> None:
         if not isinstance(s.inputs.least, Unknown)
     ]
     assert shares == [{4 * GIB // 4}, {4 * GIB // 2}]
-
-
-def test_nodes_divide_the_ranks(host: Path) -> None:
-    launch = (
-        f"{QWEN} --tp 8 --nnodes 2 --node-rank 0 {STORE} --hicache-size 1",
-        {**MASTER, **HUGE},
-    )
-    sizing = size(host, launch)
-    assert not isinstance(sizing.inputs.least, Unknown)
-    assert sizing.inputs.least.ranks == 4
 
 
 # SGLang's own check --------------------------------------------------------------------------
