@@ -77,6 +77,10 @@ class TraceAnswer(NamedTuple):
     notes: tuple[str, ...]
     asked: TraceRequest
 
+    @property
+    def replayed(self) -> list[ServerReplay]:
+        return [server for server in self.servers if not isinstance(server, Unknown)]
+
 
 def page_of(found: CapacityAnswer) -> int:
     """Return the tokens of the pages by which tokens become blocks: the first server's."""
@@ -216,7 +220,8 @@ def plan_of(
         return Unknown("no request finds what an earlier one left: the radix cache is off")
     page = server.page_tokens or DEFAULT_PAGE_TOKENS
     notes = []
-    gpu, host = _own(tiers.gpu), _own(tiers.host)
+    gpu = _known(tiers.gpu.group_tokens)
+    host = _known(tiers.host and tiers.host.group_tokens)
     merged = gpu is None
     if gpu is None and host is None:
         return Unknown(f"neither L1 nor L2 is known: {_why(tiers.gpu)}")
@@ -231,7 +236,7 @@ def plan_of(
             )
     elif host is None and tiers.host is not None:
         notes.append(f"L2 is not known, and left out: {_why(tiers.host)}")
-    pool, disk = _total(tiers.pool), _total(tiers.disk)
+    pool, disk = (_known(tier and tier.tokens) for tier in (tiers.pool, tiers.disk))
     if tiers.pool is not None and pool is None:
         notes.append(f"L3 is not known, and left out: {_why(tiers.pool)}")
     if tiers.disk is not None and pool is not None and disk is None:
@@ -291,12 +296,8 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
     )
 
 
-def _own(tier: Tier | None) -> Bounds | None:
-    return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
-
-
-def _total(tier: Tier | None) -> Bounds | None:
-    return tier.tokens if tier and isinstance(tier.tokens, Bounds) else None
+def _known(tokens: Bounds | Unknown | None) -> Bounds | None:
+    return tokens if isinstance(tokens, Bounds) else None
 
 
 def _why(tier: Tier | None) -> str:

@@ -171,7 +171,7 @@ def fit(
                 else:
                     say(f"UNKNOWN: {answer.reason}", err=name != "text")
         return exit_codes.UNKNOWN
-    answer = answer._replace(hints=hints(answer.state, answer.machine, answer.answer))
+    answer = answer._replace(hints=tuple(hints(answer.state, answer.machine, answer.answer)))
     if measured is not None and any(process.server for process in answer.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
         from preflight.capacity.deployment import Cluster

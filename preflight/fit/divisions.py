@@ -22,7 +22,13 @@ from preflight.capacity.answer import (
 )
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster, Tier
 from preflight.capacity.report import first_maybe
-from preflight.capacity.rounds import cached_tokens, rounds, rounds_requests, tier_models
+from preflight.capacity.rounds import (
+    Tiers,
+    cached_tokens,
+    rounds,
+    rounds_requests,
+    tier_models,
+)
 from preflight.capacity.trace_answer import (
     ReplayPlan,
     TraceAnswer,
@@ -83,9 +89,9 @@ class Frontier(NamedTuple):
 
     def at(self, l2_bytes: int) -> SizeValues:
         """Return the division with so much L2: its segment lies between those of its neighbours."""
-        ends = self.points[:1], self.points[-1:]
-        below = [*ends[0], *(each for each in self.points if (each.l2_bytes or 0) <= l2_bytes)][-1]
-        above = [*(each for each in self.points if (each.l2_bytes or 0) >= l2_bytes), *ends[1]][0]
+        points = self.points
+        below = [points[0], *(each for each in points if (each.l2_bytes or 0) <= l2_bytes)][-1]
+        above = next((each for each in points if (each.l2_bytes or 0) >= l2_bytes), points[-1])
         first, last = below.l2_bytes or 0, above.l2_bytes or 0
         part = (l2_bytes - first) / (last - first) if last > first else 0.0
         most, least = below.segment_bytes or 0, above.segment_bytes or 0
@@ -215,14 +221,15 @@ class Chooser:
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
-        servers = []
-        for each in self._base.servers:
-            host, pool = _times(each.tiers.host, l2), _times(each.tiers.pool, segment)
-            servers.append(each._replace(tiers=each.tiers._replace(host=host, pool=pool)))
+
+        def grown(tiers: Tiers) -> Tiers:
+            return tiers._replace(host=_times(tiers.host, l2), pool=_times(tiers.pool, segment))
+
+        servers = (each._replace(tiers=grown(each.tiers)) for each in self._base.servers)
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
-        """Return the least that is kept of the workload, of all servers."""
+        """Return the least part of the workload that any server keeps."""
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
@@ -353,9 +360,11 @@ class Chooser:
             values._replace(l2_bytes=(values.l2_bytes or 0) + more),
             values._replace(segment_bytes=(values.segment_bytes or 0) + more),
         )
-        base, *others = map(_saved, self._replayed([self.capacity(v) for v in grown]))
-        each = ((tokens - base) // _MORE_GIB for tokens in others)
-        return tuple(zip(("l2", "segment"), each, strict=True))
+        answers = self._replayed([self.capacity(v) for v in grown])
+        base, l2, segment = (
+            sum(sum(each.least.saved.values()) for each in answer.replayed) for answer in answers
+        )
+        return ("l2", (l2 - base) // _MORE_GIB), ("segment", (segment - base) // _MORE_GIB)
 
     def _replayed(
         self, capacities: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
@@ -366,9 +375,8 @@ class Chooser:
 
     def _held_now(self) -> Iterator[tuple[str, int]]:
         """Yield the launch's own sizes in tokens."""
-        now = self._now
-        tiers = dict(self._held(self.capacity(now))[0])
-        for name, size in (("L2", now.l2_bytes), ("L3", now.segment_bytes)):
+        tiers = dict(self._held(self.capacity(self._now))[0])
+        for name, size in (("L2", self._now.l2_bytes), ("L3", self._now.segment_bytes)):
             if size and tiers.get(name):
                 yield f"now: {name}", tiers[name]
 
@@ -425,11 +433,8 @@ def _unique(capacity: CapacityAnswer) -> int:
     in_servers, in_store = 0, 0
     for server in capacity.servers:
         tiers = server.tiers
-        front = [
-            tier.tokens.least
-            for tier in (tiers.gpu, tiers.host)
-            if tier is not None and isinstance(tier.tokens, Bounds)
-        ]
+        both = (tier and tier.tokens for tier in (tiers.gpu, tiers.host))
+        front = [tokens.least for tokens in both if isinstance(tokens, Bounds)]
         copies = server.deployment.write_policy == DEFAULT_WRITE_POLICY
         in_servers += max(front, default=0) if copies else sum(front)
         if tiers.pool is not None and isinstance(tiers.pool.tokens, Bounds):
@@ -513,15 +518,9 @@ def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) 
 def _rates(answer: TraceAnswer) -> Rates:
     """Return the rates of the servers that are replayed; larger tiers may answer less.
 
-    Raises UsageError.
+    Raises UsageError if none is.
     """
-    replays = [each for each in answer.servers if not isinstance(each, Unknown)]
-    if not replays and isinstance(answer.servers[0], Unknown):
+    if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
-    both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in replays)
+    both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)
     return tuple((least, most) for least, most in both)
-
-
-def _saved(answer: TraceAnswer) -> int:
-    replays = (each for each in answer.servers if not isinstance(each, Unknown))
-    return sum(sum(each.least.saved.values()) for each in replays)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.archive import write_whole
 from checks.base.finding import Kind, Setting, Status
 from checks.base.pages import MemoryKind
-from checks.base.units import GIB, GIGABYTE, format_page_size
+from checks.base.units import GIB, GIGABYTE
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.gpu.facts import read_gpus
-from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.pools import Pool
 from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
 from preflight.base import exit_codes
@@ -35,21 +33,19 @@ from preflight.fit.judged_values import (
     Judgement,
     LaunchState,
     NextGib,
-    facts_with_pools,
     is_mended,
     judged_values,
-    released_root,
 )
-from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
+from preflight.fit.launch_edit import Edit, Edited, by_hand, command_line, edited, launch_texts
 from preflight.fit.launch_values import SizeValues, knobs, with_values
-from preflight.fit.solver import larger_fit, largest_sizes, solve
+from preflight.fit.solver import largest_l2, solve
 from preflight.inputs.host_source import Host, size_within
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.judging.pages import GATE
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.processes.processes import LaunchProcess
-from preflight.settings.commands import Context, commands, context_of
+from preflight.settings.commands import NR_HUGEPAGES, Context, commands, context_of
 from preflight.sglang.launch import server_ranks
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import AttentionKind
@@ -110,8 +106,12 @@ class FirstLaunch(NamedTuple):
     def script(self, name: str, l2_gb: int, segment_bytes: int) -> str:
         """Return the script. l2_gb: of each rank, in 10^9 bytes. segment_bytes: of all ranks."""
         nics = quote(",".join(self.nics)) if self.nics else ""
-        with open(data_file("first_launch.sh"), encoding="utf-8") as file:
-            return file.read().format(
+        ib_device = ' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else ""
+        buffers = " \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""
+        return (
+            Path(data_file("first_launch.sh"))
+            .read_text(encoding="utf-8")
+            .format(
                 model=quote(self.model),
                 ranks=self.ranks,
                 where=self.where,
@@ -120,9 +120,9 @@ class FirstLaunch(NamedTuple):
                 segment_bytes=segment_bytes,
                 protocol="rdma" if nics else "tcp",
                 devices=f"export {f'MOONCAKE_DEVICE={nics}' if nics else 'MC_FORCE_TCP=1'}\n\n",
-                ib_device=(' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else "")
-                + (" \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""),
+                ib_device=ib_device + buffers,
             )
+        )
 
     def words(self) -> tuple[str, ...]:
         """Return the launch as a command, with sizes to start from.
@@ -220,9 +220,9 @@ def fitted(
             now = SizeValues(*(each and each.now_bytes for each in (sizes.l2, sizes.segment)))
             asked = asked or Asked()
             if asked.hosts is None:
-                read_hosts = launch_hosts(sized.sizing, len(read_gpus(host.root, None).on_pci))
-                notes += (read_hosts.note,) if read_hosts.note else ()
-                asked = asked._replace(hosts=read_hosts.hosts if read_hosts.hosts > 1 else None)
+                hosts, note = launch_hosts(sized.sizing, len(read_gpus(host.root, None).on_pci))
+                notes += (note,) if note else ()
+                asked = asked._replace(hosts=hosts if hosts > 1 else None)
             chooser = Chooser(asked, now, options, host.root, progress.show)
             try:
                 answer = solve(state, machine, wanted, chooser)
@@ -244,9 +244,8 @@ def fitted(
         answer = answer._replace(shares=tuple(shares(answer.fits, answer.goal, models)))
     if host.described is not None:
         answer = _of_description(answer, machine, host.described.not_described)
-    changes, command = None, ""
-    if answer.fits is not None:
-        changes, command = _edited(launch_words, written, host, answer)
+    fits = answer.fits is not None
+    changes, command = _edited(launch_words, written, host, answer) if fits else (None, "")
     return Fitted(
         launch.name,
         host.name if host.described is None else DESCRIBED_NAME,
@@ -255,7 +254,7 @@ def fitted(
         changes,
         (),
         command,
-        (*_host_commands(answer, context_of(facts)), *_mending(answer, context_of(facts))),
+        tuple(_host_commands(answer, context_of(facts))),
         () if host.described is None else host.described.assumptions,
         state,
         machine,
@@ -271,10 +270,8 @@ def fitted(
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
     """Return the launch with no memory limit on its containers, which it sets itself."""
     commands = tuple(
-        command._replace(
-            container=command.container and command.container._replace(memory_bytes=None)
-        )
-        for command in launch.reading.commands
+        each._replace(container=each.container and each.container._replace(memory_bytes=None))
+        for each in launch.reading.commands
     )
     return launch._replace(reading=launch.reading._replace(commands=commands))
 
@@ -314,44 +311,35 @@ def _edited(
         texts = launch_texts(launch_words[0], launch.env_files, host.environment, host.root.live)
         if texts is not None:
             return edited(texts, answer.sizes, answer.values), ""
-    from preflight.fit.launch_edit import by_hand, command_line
-
     line = command_line(state.launch.reading, changed.reading) if len(launch_words) > 1 else ""
     if line:
         return None, line
     return by_hand(state.launch.reading, answer.sizes, answer.values), ""
 
 
-def _mending(answer: FitAnswer, context: Context) -> tuple[str, ...]:
-    """Return the commands for limits of the host and of containers, which no size needs."""
+def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
+    """Yield the commands for the pools that have to grow, and for limits of the host and of
+    containers, which no size needs.
+    """
     if answer.fits is None:
-        return ()
-    mended = [finding for finding in answer.beside if is_mended(finding)]
-    lines = commands([setting for finding in mended for setting in finding.settings], context)
-    by_hand = (
-        f"# the container at {finding.subject}: no memory limit, or one of {finding.need}, a tenth "
-        "more, and the 10 GiB that SGLang leaves free"
-        for finding in mended
-        if not finding.settings
-    )
-    return (*lines, *by_hand)
-
-
-def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
-    """Return the commands for the pools that have to grow."""
-    from preflight.settings.commands import NR_HUGEPAGES
-
-    if answer.fits is None:
-        return ()
+        return
     settings = []
     for target in answer.fits.pools:
         now = target.now_pages or 0
-        if target.pages <= now:
-            continue
-        whole = target.node is None and target.page_bytes == answer.fits.needs.default_page_bytes
-        setting_kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
-        settings.append(Setting(setting_kind, name, str(target.pages), str(now)))
-    return commands(settings, context)
+        if target.pages > now:
+            whole = target.node is None
+            whole = whole and target.page_bytes == answer.fits.needs.default_page_bytes
+            kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
+            settings.append(Setting(kind, name, str(target.pages), str(now)))
+    yield from commands(settings, context)
+    mended = [finding for finding in answer.beside if is_mended(finding)]
+    yield from commands([setting for each in mended for setting in each.settings], context)
+    for each in mended:
+        if not each.settings:
+            yield (
+                f"# the container at {each.subject}: no memory limit, or one of {each.need}, a "
+                "tenth more, and the 10 GiB that SGLang leaves free"
+            )
 
 
 # What the copy of an edited file is called, behind its name.
@@ -368,7 +356,7 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
     try:
         for edit in edits:
             path = edit.path
-            if _read_bytes(path).removeprefix(_MARK) != edit.before.encode():
+            if Path(path).read_bytes().removeprefix(_MARK) != edit.before.encode():
                 changed = "it has changed since it was read: run fit again"
                 raise UsageError(f"--write {path}: {changed}")
         why = ": it is as it was"
@@ -383,7 +371,7 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
 def _write(edit: Edit) -> None:
     """Write the edited file, and the old one beside it."""
     real = os.path.realpath(edit.path)
-    before, status = _read_bytes(real), os.stat(real)
+    before, status = Path(real).read_bytes(), os.stat(real)
     write_whole(f"{real}{COPY}", before, stat.S_IMODE(status.st_mode))
     # Who may not give it to the owner is the owner himself, or cannot help.
     with suppress(PermissionError):
@@ -392,69 +380,50 @@ def _write(edit: Edit) -> None:
     write_whole(real, mark + edit.after.encode())
 
 
-def _read_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-class LaunchHosts(NamedTuple):
-    """note: a sentence for the user; "" for a launch of one host."""
-
-    hosts: int
-    note: str = ""
-
-
-def launch_hosts(sizing: LaunchSizing, gpus: int) -> LaunchHosts:
-    """Return how many hosts run servers as this one does, with the store that they share.
+def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
+    """Return how many hosts run servers as this one does, with the store that they share; and a
+    sentence for the user, "" for a launch of one host.
 
     gpus: of this host; 0 if that is not known. Copies of a pod are on hosts of their own where
     no host has the GPUs for two; else how many share a host is not known, and one is counted.
     """
     taken = sizing.group
     if taken is not None and taken.group.in_turn:
-        return LaunchHosts(1)
-    caching = [process for process in sizing.whole if _caches(process)]
-    numbers = range(len(sizing.whole)) if taken is None else taken.group.numbers
-    kinds = {_kind(process) for process in caching if process.number in numbers}
-    caching = [process for process in caching if _kind(process) in kinds]
-    by_host = [caching]
-    if taken is not None:
-        by_host = [[each for each in caching if each.number in group.own] for group in taken.groups]
+        return 1, ""
+    # Servers that cache the same have one model, and are all prefill or all decode.
+    cached = {
+        process.number: (str(server.value("model_path")), server.mode)
+        for process in sizing.whole
+        if (server := process.server) is not None and server.hicache
+        if server.value("hicache_storage_backend") == "mooncake"
+    }
+    numbers = cached if taken is None else taken.group.numbers
+    wanted = {cached[number] for number in numbers if number in cached}
+    caching = [each for each in sizing.whole if cached.get(each.number) in wanted]
     hosts, shared = 0, 0
-    for servers in by_host:
-        copies = max((_copies(server) for server in servers), default=0)
-        alone = all(2 * _ranks(server) > gpus > 0 for server in servers)
+    for own in [cached] if taken is None else [group.own for group in taken.groups]:
+        servers = [each for each in caching if each.number in own]
+        copies = max(map(_copies, servers), default=0)
+        alone = all(2 * _ranks_here(each) > gpus > 0 for each in servers)
         hosts += copies if alone else min(1, copies)
         shared = max(shared, 0 if alone else copies)
     if shared > 1:
         note = f"of {shared} copies of a server it is not known how many share a host"
-        return LaunchHosts(max(1, hosts), f"{note}, and one is counted: --nodes says it")
+        return max(1, hosts), f"{note}, and one is counted: --nodes says it"
     spans = {process.server.number("nnodes") for process in caching if process.server is not None}
     if hosts < 2 or any(not isinstance(span, int) or hosts % span for span in spans):
-        return LaunchHosts(1)
+        return 1, ""
     what = f"the launch is for {hosts} hosts like this one that share the store"
-    return LaunchHosts(hosts, f"{what}: --nodes says another number")
-
-
-def _caches(process: LaunchProcess) -> bool:
-    server = process.server
-    backend = server.value("hicache_storage_backend") if server and server.hicache else None
-    return bool(backend == "mooncake")
-
-
-def _kind(process: LaunchProcess) -> tuple[str, str]:
-    """Return the model, and prefill or decode: servers that cache the same have both alike."""
-    server = process.server
-    return ("", "") if server is None else (str(server.value("model_path")), server.mode)
+    return hosts, f"{what}: --nodes says another number"
 
 
 def _copies(process: LaunchProcess) -> int:
     place = process.command.place
-    on_one_host = place is not None and place.kind == "service"
-    return 1 if on_one_host else process.command.copies
+    return 1 if place is not None and place.kind == "service" else process.command.copies
 
 
-def _ranks(process: LaunchProcess) -> int:
+def _ranks_here(process: LaunchProcess) -> int:
+    """Return how many ranks of a server are on one host; 0 if that is not known."""
     ranks = None if process.server is None else server_ranks(process.server)
     return 0 if ranks is None or isinstance(ranks, Unknown) else ranks.here
 
@@ -462,86 +431,30 @@ def _ranks(process: LaunchProcess) -> int:
 _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
-def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> tuple[str, ...]:
-    """Return sentences, each with what would fit then; nothing if nothing more would."""
-    if answer.reason or answer.goal is Goal.BEST:
-        return ()
-    return (*_released(state, host, answer), *_regular(state, host, answer))
-
-
-def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint where larger sizes would pass on regular pages.
+def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
+    """Yield a sentence where a larger L2 would pass on regular pages.
 
     SGLang's gate asks for the pool's size of available memory, whatever the pool lies on.
     """
-    gated = any(finding.check == GATE.id for bound in answer.bounds for finding in bound.findings)
-    gated = gated or any(finding.check == GATE.id for finding in answer.blocking)
+    stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
+    gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading
-    if answer.goal is not Goal.L2 or not gated:
-        return
-    if not any(_SWITCH in command.environment for command in reading.commands):
+    switched = any(_SWITCH in command.environment for command in reading.commands)
+    if answer.reason or not gated or not switched:
         return
     commands = tuple(
         command._replace(environment={n: w for n, w in command.environment.items() if n != _SWITCH})
         for command in reading.commands
     )
     launch = state.launch._replace(reading=reading._replace(commands=commands))
-    larger = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
-    if larger is not None and _more(larger, answer):
+    larger = largest_l2(state._replace(launch=launch), host, answer.gates)
+    l2_bytes = 0 if answer.fits is None else answer.values.l2_bytes or 0
+    if larger is not None and (larger.l2_bytes or 0) > l2_bytes:
         yield (
             f"without {_SWITCH}, {larger.text} would pass: SGLang's own check asks for as much "
             "available memory as the pools take, and the pages that they lie on are no longer part "
             "of it"
         )
-
-
-def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint about free pages that the launch does not take: a plan never lowers a pool."""
-    hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
-    if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
-        return
-    pools = [
-        huge_pool for huge_pool in hugetlb.hugetlb.pools.values() if isinstance(huge_pool, Pool)
-    ]
-    taken = _taken(answer)
-    spare = [
-        (size, huge_pool.free_pages - huge_pool.reserved_pages - taken.get(size, 0))
-        for huge_pool in pools
-        for size in [huge_pool.page_size_bytes]
-    ]
-    if sum(size * max(0, pages) for size, pages in spare) < GIB:
-        return
-    root = released_root(host.root, pools)
-    facts = facts_with_pools(root, answer.least.needs, host.facts)
-    freed = host._replace(root=root, facts=facts)
-    if answer.bounds and not any(larger_fit(state, freed, answer)):
-        return
-    larger = largest_sizes(state, freed, answer.goal, answer.gates)
-    if larger is not None and _more(larger, answer):
-        names = " and ".join(
-            f"{pages} pages of {format_page_size(size)}" for size, pages in spare if pages > 0
-        )
-        yield (
-            f"{names} are reserved, free, and not taken by this launch; were the pools only as "
-            f"large as they have to be, {larger.text} would pass (nothing here lowers a pool)"
-        )
-
-
-def _taken(answer: FitAnswer) -> Mapping[int, int]:
-    """Return pages of each size that the launch takes, with the sizes found or the least."""
-    usages, pages = (answer.fits or answer.least).needs.usages, Counter[int]()
-    for usage in () if isinstance(usages, Unknown) else usages:
-        for spot, number in usage.mapped.items():
-            pages[spot.page_size_bytes] += number
-    return pages
-
-
-def _more(larger: SizeValues, answer: FitAnswer) -> bool:
-    """Return whether either size is at least one step larger, and none is smaller."""
-    if answer.fits is None:
-        return True
-    more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
-    return min(more) >= 0 and max(more) > 0
 
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:

@@ -20,7 +20,7 @@ from checks.base.root import Root
 from checks.base.units import KIB, format_bytes, format_need
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.pools import POOLS, Pool
+from checks.hugetlb.pools import POOLS
 from checks.memory.facts import MemoryFacts
 from checks.memory.judge import regular_bytes
 from checks.numa.nodes import NODES, read_meminfo, read_node_meminfo
@@ -91,28 +91,6 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
             rows |= {"HugePages_Total": added, "HugePages_Free": added}
             _more(now, "/proc/sys/vm/nr_hugepages", added)
         rows["Hugetlb"] = added * size
-        _change_rows(now, MEMINFO, rows)
-    return now
-
-
-def released_root(root: Root, pools: Iterable[Pool]) -> Root:
-    """Return ``root`` with every page that nobody has given back to the memory of its node."""
-    now = PlannedRoot(root, {})
-    for huge_pool in pools:
-        size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
-        # Which node a reservation will be met on is not known: so many stay on each.
-        shares = {
-            numa_node: max(0, share.free_pages - huge_pool.reserved_pages)
-            for numa_node, share in huge_pool.nodes.items()
-        }
-        released = sum(shares.values())
-        if not released:
-            continue
-        _add(now, f"{POOLS}/{name}", -released)
-        for numa_node, pages in shares.items():
-            _add(now, f"{NODES}/node{numa_node}/hugepages/{name}", -pages)
-            _change_rows(now, f"{NODES}/node{numa_node}/meminfo", {"MemFree": pages * size})
-        rows = {"MemFree": released * size, "MemAvailable": released * size}
         _change_rows(now, MEMINFO, rows)
     return now
 
