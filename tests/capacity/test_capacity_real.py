@@ -45,31 +45,26 @@ store.close()
 # when each was done, and which keys each eviction left.
 DRIVER = """
 import json, os, sys, time, urllib.request
-from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from mooncake.store import MooncakeDistributedStore
 told = json.load(sys.stdin)
-stores = [MooncakeDistributedStore() for _ in range(told["segments"])]
-for number, store in enumerate(stores):
-    name, size = f"127.0.0.1:{told['port'] + number}", told["segment_bytes"]
-    assert store.setup(name, "P2PHANDSHAKE", size, 16 << 20, "tcp", "", told["master"]) == 0
+store, name = MooncakeDistributedStore(), f"127.0.0.1:{told['port']}"
+size = told["segment_bytes"]
+assert store.setup(name, "P2PHANDSHAKE", size, 16 << 20, "tcp", "", told["master"]) == 0
 
 def keys():
     with urllib.request.urlopen(f"http://{told['metrics']}/get_all_keys") as answer:
         return sorted(answer.read().decode().split())
 
-copies, object_bytes = told["replicas"], told["object_bytes"]
-most = told["watermark"] * told["segments"] * told["segment_bytes"] / object_bytes / copies
+object_bytes = told["object_bytes"]
+most = told["watermark"] * told["segment_bytes"] / object_bytes
 held, times, left = set(), [], []
 for name, what in told["orders"]:
-    if name in ("put", "pin"):
-        config = ReplicateConfig()
-        config.replica_num = copies
-        if name == "pin":
-            config.soft_pin_action = type(config.soft_pin_action).ENABLE
-        assert stores[0].put(what, bytes(object_bytes), config) == 0
+    if name == "put":
+        assert store.put(what, bytes(object_bytes)) == 0
         held.add(what)
     elif name == "read":
         # One by one: of those of one call the master leases those of one shard after the other.
-        assert [stores[0].is_exist(key) for key in what] == [1] * len(what)
+        assert [store.is_exist(key) for key in what] == [1] * len(what)
     else:
         time.sleep(what)
     times.append(time.time())
@@ -110,20 +105,17 @@ class Master(NamedTuple):
             filler.stdin.close()
         return int(json.loads(line)["taken"]), left
 
-    def drive(self, orders: Orders, **told: object) -> tuple[list[float], list[list[str]]]:
+    def drive(self, orders: Orders) -> tuple[list[float], list[list[str]]]:
         """When each order was done, and which keys each eviction left."""
         done = subprocess.run(
             [sys.executable, "-c", DRIVER],
             input=json.dumps(
                 {
                     **vars(OBJECTS),
-                    "segments": 1,
-                    "replicas": 1,
                     "master": self.address,
                     "metrics": self.metrics,
                     "port": free_port(),
                     "orders": orders,
-                    **told,
                 }
             ),
             env=self.wheel.environment({}),
@@ -230,8 +222,8 @@ def replayed(orders: Orders, times: list[float], lease_seconds: float) -> list[l
     return left
 
 
-def puts(first: int, last: int, name: str = "put") -> Orders:
-    return [(name, f"{number:04}") for number in range(first, last)]
+def puts(first: int, last: int) -> Orders:
+    return [("put", f"{number:04}") for number in range(first, last)]
 
 
 @pytest.fixture
@@ -276,22 +268,3 @@ def test_what_comes_to_a_full_store_of_leased_objects_goes(fresh: Callable[..., 
     orders = [*puts(0, HELD), ("read", [key for _, key in puts(0, HELD)]), *puts(200, 203)]
     times, left = fresh("--default_kv_lease_ttl=1m").drive(orders)
     assert left == replayed(orders, times, 60.0) == [[key for _, key in puts(0, HELD)]] * 3
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_pins_hold_while_others_are_there(fresh: Callable[..., Master], allowed: bool) -> None:
-    """SGLang pins nothing, so the model has no pins; this is why other writers' objects stay."""
-    orders = [*puts(0, 120, "pin"), *puts(120, 200)]
-    flags = f"--allow_evict_soft_pinned_objects={str(allowed).lower()}", "--eviction_ratio=0.1"
-    _, left = fresh(*flags).drive(orders)
-    pinned = {key for _, key in puts(0, 120)}
-    # Each round wants 14 of 129, of which 9 are not pinned: half of what it wants is enough.
-    assert all(pinned <= set(each) for each in left)
-    assert len(left) > 5
-
-
-def test_each_replica_takes_room(fresh: Callable[..., Master]) -> None:
-    """Two copies of each on two segments: half as many objects, evicted by the same rule."""
-    orders = puts(0, 200)
-    times, left = fresh().drive(orders, segments=2, replicas=2)
-    assert left == replayed(orders, times, 10.0)

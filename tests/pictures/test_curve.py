@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from preflight.capacity.deployment import Capacity, Round
 from preflight.capacity.report import (
     Hit,
@@ -14,7 +12,6 @@ from preflight.capacity.report import (
     evicting_text,
     hit_of,
     hit_text,
-    letter_of,
     percent,
 )
 from preflight.pictures.figures import MOST_MARKS, capacity_figure
@@ -132,11 +129,6 @@ def test_rounds_without_reuse_have_no_curve() -> None:
     said = "Nothing is reused in these rounds: there is no curve to draw"
     assert curve_text(ROUNDS[:1], uncoloured, 80, True) == said
     assert curve_text((), uncoloured, 80, True) == said
-
-
-@pytest.mark.parametrize(("tier", "letter"), [("L1", "1"), ("SSD", "S"), ("L", "L"), ("", "?")])
-def test_letters(tier: str, letter: str) -> None:
-    assert letter_of(tier) == letter
 
 
 def test_more_rounds_than_columns_are_thinned() -> None:

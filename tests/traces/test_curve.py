@@ -186,16 +186,6 @@ def test_the_published_trace() -> None:
     assert round(100 * curve.ceiling, 1) == 36.6
 
 
-@published
-@pytest.mark.slow
-@pytest.mark.parametrize("most_blocks", [64_000, 32_000, 16_000])
-def test_a_sample_of_the_published_trace_is_within_a_point(most_blocks: int) -> None:
-    blocks = [request.blocks for request in conversation()]
-    exact, sampled = counted(blocks).curve(), counted(blocks, most_blocks).curve()
-    apart: Curve = sampled
-    assert max(abs(apart.rate(at * 500) - exact.rate(at * 500)) for at in range(1, 400)) < 0.01
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "block", "requests"), [("rag", 64, 5000), ("chat", 64, 10_000), ("agent", 512, 20_000)]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from preflight.capacity.deployment import Bounds
-from preflight.capacity.rounds import TierModel, cached_tokens, rounds, rounds_requests
+from preflight.capacity.rounds import rounds_requests
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.cli.capacity import KINDS
 from preflight.cli.main import run
 from preflight.traces.describe import mooncake_lines
 from preflight.traces.formats import Request, Trace, open_trace
 from preflight.traces.generate import PROFILES, profile_trace
-from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -54,24 +51,6 @@ def test_a_conversation_goes_on_where_it_was(kind: str) -> None:
             assert each.input_tokens > last.input_tokens + last.output_tokens
         before[each.session] = each
     assert len(before) < 300
-
-
-WORKLOAD = MultiTurnWorkload(20, 8, 4096, 4096, 1, "test", barrier=True)
-
-
-@pytest.mark.parametrize("held", [20_000, 120_000, 250_000, 400_000, 10_000_000])
-def test_rounds_come_out_as_they_are_predicted(held: int) -> None:
-    """The benchmark's workload by the road of traces: each round is within what is said of it."""
-    replay = Replay(TierSizes(held), Rules(), PAGE, PAGE)
-    predicted = rounds(WORKLOAD, PAGE, [TierModel("L1", Bounds(held, held), Bounds(held, held))])
-    requests = rounds_requests(WORKLOAD, PAGE, 7)
-    for each in predicted:
-        found = sum(len(replay.take(one)) for one in islice(requests, WORKLOAD.clients))
-        reusable = WORKLOAD.clients * cached_tokens(WORKLOAD, each.number - 1, PAGE)
-        assert reusable == each.reusable_tokens
-        (_, least, most) = each.hits[0]
-        part = found * PAGE / reusable if reusable else 1.0
-        assert least - 1e-9 <= part <= most + 1e-9, each.number
 
 
 def written(out: str, path: Path) -> str:
