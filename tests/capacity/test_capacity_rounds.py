@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,8 @@ from checks.base.unknown import Unknown
 from preflight.capacity.deployment import Bounds, Round
 from preflight.capacity.rounds import TierModel, cached_tokens, rounds
 from preflight.capacity.workload import MultiTurnWorkload
+from preflight.traces.formats import Request
+from preflight.traces.tiers import Replay, Rules, TierSizes
 
 
 def workload(
@@ -83,57 +84,14 @@ def test_shares_are_parts_and_grow_from_tier_to_tier(
         assert set(each.evicting) <= set(each.may_evict)
 
 
-class Node(NamedTuple):
-    """One client's part of a round in the tree: its place in the conversation, and its tokens."""
-
-    client: int
-    depth: int
-    tokens: int
-
-
-class Tree:
-    """A radix tree of conversations: leaves go first, the least recently used before the others."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used: dict[Node, int] = {}
-        self.clock = 0
-
-    def turn(self, client: int, lengths: list[int]) -> int:
-        """Serve a prompt and keep its context; returns the tokens that were there."""
-        self.clock += 1
-        nodes = [Node(client, depth, tokens) for depth, tokens in enumerate(lengths)]
-        found = 0
-        for node in nodes[:-1]:
-            if node not in self.used:
-                break
-            found += node.tokens
-            self.used[node] = self.clock
-        for node in nodes:
-            self.used.setdefault(node, self.clock)
-            self.used[node] = self.clock
-            self._evict()
-        return found
-
-    def _evict(self) -> None:
-        while sum(node.tokens for node in self.used) > self.capacity:
-            leaves = [node for node in self.used if self._deepest(node.client) == node.depth]
-            del self.used[min(leaves, key=lambda node: (self.used[node], -node.depth))]
-
-    def _deepest(self, client: int) -> int:
-        return max(node.depth for node in self.used if node.client == client)
-
-
-def played(
-    work: MultiTurnWorkload, page: int, capacity: int, orders: list[list[int]]
-) -> list[float]:
-    """Of each round, the tokens that were served."""
-    tree = Tree(capacity)
-    served = []
+def played(work: MultiTurnWorkload, capacity: int, orders: list[list[int]]) -> list[float]:
+    """Of each round, the tokens that SGLang's tree of that size still has (preflight.traces)."""
+    replay, served = Replay(TierSizes(capacity), Rules(), 1, 1), []
     for number, order in enumerate(orders, start=1):
-        ends = [cached_tokens(work, index, page) for index in range(number + 1)]
-        lengths = [after - before for before, after in pairwise(ends)]
-        served.append(float(sum(tree.turn(client, lengths) for client in order)))
+        length = cached_tokens(work, number, 1)
+        prompts = [[client << 32 | at for at in range(length)] for client in order]
+        found = (len(replay.take(Request(each, length, 1, None))) for each in prompts)
+        served.append(float(sum(found)))
     return served
 
 
@@ -146,7 +104,7 @@ def test_what_is_played_lies_between_the_bounds(
     capacity = cached_tokens(work, rounds_, 1) + spare
     orders = [data.draw(st.permutations(range(clients))) for _ in range(rounds_)]
     found = rounds(work, 1, [exact("L2", capacity)])
-    for each, served in zip(found, played(work, 1, capacity, orders), strict=True):
+    for each, served in zip(found, played(work, capacity, orders), strict=True):
         _, least, most = each.hits[0]
         assert served <= most * each.reusable_tokens + 1e-6
         if each.reusable_tokens:
@@ -161,8 +119,8 @@ def test_the_same_order_and_its_reverse_reach_the_bounds() -> None:
     step = 101
     found = rounds(work, 1, [exact("L2", capacity)])
     forwards = list(range(20))
-    same = played(work, 1, capacity, [forwards] * 8)
-    turned = played(work, 1, capacity, [forwards[:: (-1) ** number] for number in range(8)])
+    same = played(work, capacity, [forwards] * 8)
+    turned = played(work, capacity, [forwards[:: (-1) ** number] for number in range(8)])
     for each, low, high in zip(found[5:], same[5:], turned[5:], strict=True):
         _, least, most = each.hits[0]
         assert 0 <= low - least * each.reusable_tokens <= 20 * step
@@ -179,7 +137,7 @@ def test_the_likely_part_is_the_mean_of_random_orders() -> None:
     plays = 200
     for _ in range(plays):
         orders = [draw.sample(range(12), 12) for _ in range(6)]
-        for index, served in enumerate(played(work, 1, capacity, orders)):
+        for index, served in enumerate(played(work, capacity, orders)):
             sums[index] += served / plays
     for each, mean in zip(rounds(work, 1, [exact("L2", capacity)]), sums, strict=True):
         if each.evicting:

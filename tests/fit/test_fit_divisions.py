@@ -167,11 +167,6 @@ def test_a_workload_that_is_given_is_the_one_it_is_chosen_by(
     assert kept[1] < 0.9
 
 
-def test_pool_on_a_described_host_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = told(capsys, "--goal", "pool")
-    assert (code, found["unknowns"]) == (0, [])
-
-
 def test_a_launch_without_nics_says_that_it_speaks_tcp(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "--model", "Qwen/Qwen3-8B", "--goal", "l2", *HOST[:4]]
     run(words)

@@ -46,16 +46,6 @@ def take(owner: str, gib: int, node: int | None = None, page: int | None = PAGE)
 # Cases, in GiB -------------------------------------------------------------------------------
 
 
-def test_without_a_launch_the_host_is_shown_as_it_is() -> None:
-    """System, others' pages, free pages, free memory and the reserve of 10 GiB."""
-    found = memory_map(memory_facts(TWO_NODES), None)
-    assert [place.name for place in found.places] == ["node 0", "node 1", "host"]
-    assert parts(bar(found, "node 0")) == {"used": 4, "held": 4, "pool": 16, "free": 40}
-    host = bar(found, "host")
-    assert parts(host) == {"used": 8, "held": 8, "pool": 32, "free": 70, "reserve": 10}
-    assert all(place.after is None for place in found.places)
-
-
 def test_a_launch_takes_its_pages_from_the_pool_and_the_rest_from_free_memory() -> None:
     """16 GiB of free pages: L2 of 12 leaves 4; 6 GiB on regular pages come from the 40 free."""
     takes = [take("l2", 12, 0), take("segment", 6, 0, None)]

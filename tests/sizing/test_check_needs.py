@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,12 @@ from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.launches.launch_files import read_source
-from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_needs import launch_needs
-from preflight.sizing.launch_sizing import size_launch
+from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from preflight.sizing.shown_needs import host_needs
 from tests.builders.hosts import Host, HostPool
 from tests.paths import ROOT
-from tests.tables import each_row
 
 LAUNCHES = ROOT / "tests/data/launches"
 PAGE = 2 * MIB
@@ -34,25 +33,29 @@ def root(tmp_path: Path) -> Root:
     return Root(str(host.write(tmp_path / "host")))
 
 
-def _needs(
-    path: Path,
-    root: Root,
-    environment: Mapping[str, str] | None = None,
-    sglang: str = "0.5.23",
-    mooncake: str = "0.3.13.post1",
-) -> LaunchNeeds:
-    reading = read_source(str(path), environment or {})
-    options = LaunchOptions(mooncake_version=mooncake, sglang_version=sglang)
-    folder = Root(str(path.parent))
-    return launch_needs(
-        size_launch(reading, path.name, options, root, lambda name: folder.text("/" + name))
-    )
+NeedsOf = Callable[..., LaunchNeeds]
+OPTIONS = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version="0.5.23")
 
 
-def test_the_releases_are_known_where_the_bytes_are_not(tmp_path: Path, root: Root) -> None:
+def sized(path: Path, root: Root, options: LaunchOptions = OPTIONS) -> LaunchSizing:
+    reading, folder = read_source(str(path), {}), Root(str(path.parent))
+    return size_launch(reading, path.name, options, root, lambda name: folder.text("/" + name))
+
+
+@pytest.fixture
+def needs_of(tmp_path: Path, root: Root) -> NeedsOf:
+    """``needs_of(text, **options)``: the needs of a script on the host of ``root``."""
+
+    def found(text: str, **options: Any) -> LaunchNeeds:
+        return launch_needs(sized(_script(tmp_path, text), root, OPTIONS._replace(**options)))
+
+    return found
+
+
+def test_the_releases_are_known_where_the_bytes_are_not(needs_of: NeedsOf) -> None:
     """software.version-skew has them to compare with what is installed."""
     text = "python3 -m sglang.launch_server --model-path /none --tp $N --hicache-size 1 "
-    needs = _needs(_script(tmp_path, f"{text}--enable-hierarchical-cache\n"), root)
+    needs = needs_of(f"{text}--enable-hierarchical-cache\n")
     assert isinstance(needs.usages, Unknown)
     assert (needs.mooncake_version, needs.sglang_version) == ("0.3.13.post1", "0.5.23")
 
@@ -73,7 +76,7 @@ def _by_program(needs: LaunchNeeds) -> dict[str, list[ProcessNeeds]]:
 def test_the_ssd_deployment(root: Root) -> None:
     """The DGX benchmark with SSD offload: an 80 GiB client with a 20 GiB buffer, and a server."""
     path = LAUNCHES / "dgx-l1-l2-mooncake-ssd.sh"
-    needs = _needs(path, root)
+    needs = launch_needs(sized(path, root))
     programs = _by_program(needs)
     assert {name: len(found) for name, found in programs.items()} == {
         "mooncake_master": 1,
@@ -114,11 +117,11 @@ SERVER = "python3 -m sglang.launch_server --page-size 64 --enable-hierarchical-c
 STORE = f"MOONCAKE_MASTER=10.0.0.9:50051 {SERVER} --hicache-storage-backend mooncake"
 
 
-def test_k_and_v_are_registered_as_two_halves(tmp_path: Path, root: Root) -> None:
+def test_k_and_v_are_registered_as_two_halves(needs_of: NeedsOf) -> None:
     """Qwen3-14B tp 2, 30 GB: 30 005 002 240 bytes, registered as 2 x 15 002 501 120 since 0.5.21.
     One rank's segment is 4 GiB / 2."""
     text = f"{STORE} --model-path Qwen/Qwen3-14B --tp 2 --hicache-size 30\n"
-    needs = _needs(_script(tmp_path, text), root)
+    needs = needs_of(text)
     assert len(needs.processes) == 2
     for rank, process in enumerate(needs.processes):
         assert process.gpu == rank
@@ -128,12 +131,12 @@ def test_k_and_v_are_registered_as_two_halves(tmp_path: Path, root: Root) -> Non
             Region("local buffer", 16 * MIB, 4096, 4032),  # aligned to 64 bytes, wherever it is
             Region("global segment", 2 * GIB, 4096),
         )
-    older = _needs(_script(tmp_path, text), root, sglang="0.5.20")
+    older = needs_of(text, sglang_version="0.5.20")
     assert not isinstance(older.processes[0].regions, Unknown)
     assert older.processes[0].regions[0] == Region("L2 host pool", 30_005_002_240, 4096)
 
 
-def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -> None:
+def test_what_is_registered_of_pools_on_huge_pages(needs_of: NeedsOf) -> None:
     """DeepSeek-R1, 1 GB: Mooncake 0.3.13 registers the bytes, 0.3.14 all 2 MiB pages of the pool.
     Seen in 0.3.14's log: segment_size=65011712, logical_size=64000000."""
     text = (
@@ -142,7 +145,7 @@ def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -
     )
     sizes = {}
     for version in ("0.3.13.post1", "0.3.14"):
-        needs = _needs(_script(tmp_path, text), root, mooncake=version)
+        needs = needs_of(text, mooncake_version=version)
         regions = needs.processes[0].regions
         assert not isinstance(regions, Unknown)
         assert regions[0].page_bytes == PAGE
@@ -151,7 +154,7 @@ def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -
     assert sizes["0.3.14"] == sizes["0.3.13.post1"] + -sizes["0.3.13.post1"] % PAGE
 
 
-def test_a_rank_without_a_segment_hands_whole_huge_pages_over(tmp_path: Path, root: Root) -> None:
+def test_a_rank_without_a_segment_hands_whole_huge_pages_over(needs_of: NeedsOf) -> None:
     """Measured: of 20 000 000 and 50 000 000 bytes the client pins 20 and 48 MiB with each NIC."""
     text = (
         "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
@@ -161,7 +164,7 @@ def test_a_rank_without_a_segment_hands_whole_huge_pages_over(tmp_path: Path, ro
     )
 
     def regions(changed: str) -> tuple[Region, ...]:
-        needs = _by_program(_needs(_script(tmp_path, changed), root))
+        needs = _by_program(needs_of(changed))
         # The ranks have neither NICs nor locked memory of their own.
         assert {(rank.regions, rank.rdma) for rank in needs["sglang"]} == {((), None)}
         found = needs["mooncake_client"][0].regions
@@ -200,9 +203,7 @@ def test_sizing_and_check_say_alike_who_registers_a_ranks_memory(
         '--hicache-storage-backend-extra-config \'{"standalone_storage": false, '
         '"master_server_address": "a:1"}\'\n'
     )
-    reading = read_source(str(_script(tmp_path, text)), {})
-    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version="0.5.23")
-    sizing = size_launch(reading, "launch.sh", options, root, lambda name: root.text("/" + name))
+    sizing = sized(_script(tmp_path, text), root)
     assert sizing.shown is not None
     summed = {
         need.owner: need.value
@@ -220,13 +221,13 @@ def test_sizing_and_check_say_alike_who_registers_a_ranks_memory(
     assert len(summed) == (protocol == "rdma") * (2 if started else 1)
 
 
-def test_a_client_registers_what_is_not_known_of_its_ranks(tmp_path: Path, root: Root) -> None:
+def test_a_client_registers_what_is_not_known_of_its_ranks(needs_of: NeedsOf) -> None:
     text = (
         "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
         "mooncake_client --global_segment_size=1GB --protocol=rdma &\n"
         f"{STORE} --model-path team/unknown --hicache-ratio 2\n"
     )
-    needs = _by_program(_needs(_script(tmp_path, text), root))
+    needs = _by_program(needs_of(text))
     assert isinstance(needs["mooncake_client"][0].regions, Unknown)
     assert needs["sglang"][0].regions == ()
 
@@ -235,19 +236,19 @@ def test_a_client_registers_what_is_not_known_of_its_ranks(tmp_path: Path, root:
     ("shared", "offset"), [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)]
 )
 def test_a_hot_cache_of_malloc_begins_inside_a_page(
-    tmp_path: Path, root: Root, shared: str, offset: int
+    needs_of: NeedsOf, shared: str, offset: int
 ) -> None:
     text = (
         f"{shared}MC_STORE_LOCAL_HOT_CACHE_SIZE=67108864 {STORE} --model-path Qwen/Qwen3-14B "
         "--hicache-size 1\n"
     )
-    regions = _needs(_script(tmp_path, text), root).processes[0].regions
+    regions = needs_of(text).processes[0].regions
     assert not isinstance(regions, Unknown)
     cache = next(region for region in regions if region.what == "hot cache")
     assert cache == Region("hot cache", 64 * MIB, 4096, offset)
 
 
-def test_io_uring_pins_the_offload_buffer_besides(tmp_path: Path, root: Root) -> None:
+def test_io_uring_pins_the_offload_buffer_besides(needs_of: NeedsOf) -> None:
     """With the switch alone, whatever the protocol."""
     for protocol, switch, ring in (("rdma", "1", GIB), ("tcp", "1", GIB), ("rdma", "0", 0)):
         text = (
@@ -256,10 +257,10 @@ def test_io_uring_pins_the_offload_buffer_besides(tmp_path: Path, root: Root) ->
             f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
             "--hicache-size 1\n"
         )
-        assert _needs(_script(tmp_path, text), root).processes[0].ring_bytes == ring
+        assert needs_of(text).processes[0].ring_bytes == ring
 
 
-def test_io_uring_by_a_variable_that_nothing_sets_is_not_known(tmp_path: Path, root: Root) -> None:
+def test_io_uring_by_a_variable_that_nothing_sets_is_not_known(needs_of: NeedsOf) -> None:
     """Empty, it is as if it were not there, and the older name decides."""
     for switch, uring in (
         ("$U", "U is not set"),
@@ -271,29 +272,29 @@ def test_io_uring_by_a_variable_that_nothing_sets_is_not_known(tmp_path: Path, r
             f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
             "--hicache-size 1\n"
         )
-        found = _needs(_script(tmp_path, text), root).processes[0].uses_uring
+        found = needs_of(text).processes[0].uses_uring
         told = found.reason[:12] if isinstance(found, Unknown) else found
         assert told == uring
 
 
-def test_a_map_gives_each_rank_its_devices(tmp_path: Path, root: Root) -> None:
+def test_a_map_gives_each_rank_its_devices(needs_of: NeedsOf) -> None:
     text = (
         """export MOONCAKE_DEVICE='{"0": "mlx5_0,mlx5_1", "1": "mlx5_2"}'\n"""
         f"{STORE} --model-path Qwen/Qwen3-14B --tp 4 --hicache-size 1\n"
     )
-    needs = _needs(_script(tmp_path, text), root)
+    needs = needs_of(text)
     devices = [process.rdma.devices for process in needs.processes if process.rdma]
     # A rank that the map does not name uses auto-discovery.
     assert devices == [("mlx5_0", "mlx5_1"), ("mlx5_2",), (), ()]
 
 
-def test_several_hosts(tmp_path: Path, root: Root) -> None:
+def test_several_hosts(needs_of: NeedsOf) -> None:
     """Two of four ranks are here; rank 0's rendezvous is this host's own."""
     text = (
         f"{STORE} --model-path Qwen/Qwen3-14B --tp 4 --nnodes 2 --node-rank 0 "
         "--dist-init-addr 10.0.0.1:5000 --hicache-size 1\n"
     )
-    needs = _needs(_script(tmp_path, text), root)
+    needs = needs_of(text)
     assert (needs.hosts, len(needs.processes)) == (2, 2)
     rendezvous = next(service for service in needs.services if service.kind == "dist-init")
     assert (rendezvous.host, rendezvous.port, rendezvous.own) == ("10.0.0.1", 5000, True)
@@ -307,55 +308,42 @@ def test_several_hosts(tmp_path: Path, root: Root) -> None:
         ("meta:2379", "metadata-etcd", "meta", 2379, ""),
         ("etcd://meta:2379", "metadata-etcd", "meta", 2379, ""),
         ("redis://meta:6379", "metadata-redis", "meta", 6379, ""),
+        ("http://[::1]:80/a/b", "metadata-http", "::1", 80, "/a/b"),
+        ("::1", "metadata-etcd", "::1", None, ""),
+        ("meta:port", "metadata-etcd", "meta:port", None, ""),
     ],
 )
 def test_metadata_strings(
-    tmp_path: Path, root: Root, written: str, kind: str, host: str, port: int, path: str
+    needs_of: NeedsOf, written: str, kind: str, host: str, port: int | None, path: str
 ) -> None:
     text = (
         f"MOONCAKE_TE_META_DATA_SERVER={written} {STORE} --model-path Qwen/Qwen3-14B "
         "--hicache-size 1\n"
     )
-    needs = _needs(_script(tmp_path, text), root)
+    needs = needs_of(text)
     found = next(service for service in needs.services if service.kind == kind)
     assert (found.host, found.port, found.path) == (host, port, path)
 
 
-@each_row(
-    ("text", "expected"),
-    [
-        ("host:80", ("host", 80, "")),
-        ("host", ("host", None, "")),
-        ("[::1]:80/x", ("::1", 80, "/x")),
-        ("::1", ("::1", None, "")),
-        ("host:80/a/b", ("host", 80, "/a/b")),
-        ("host:port", ("host:port", None, "")),
-        ("host:123456", ("host:123456", None, "")),
-    ],
-)
-def test_addresses_are_taken_apart(text: str, expected: tuple[str, int | None, str]) -> None:
-    assert tuple(split_address(text)) == expected
-
-
-def test_configurations_that_are_opened_as_files(tmp_path: Path, root: Root) -> None:
+def test_configurations_that_are_opened_as_files(needs_of: NeedsOf) -> None:
     extra = "--hicache-storage-backend-extra-config @/etc/extra.yaml"
     text = (
         "mooncake_master --config_path=/etc/master.yaml &\n"
         f"{STORE} --model-path Qwen/Qwen3-14B --hicache-size 1 {extra}\n"
     )
-    needs = _needs(_script(tmp_path, text), root)
+    needs = needs_of(text)
     paths = {item.path for item in needs.storage if item.kind == "config"}
     assert paths == {"/etc/master.yaml", "/etc/extra.yaml"}
 
 
-def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(tmp_path: Path, root: Root) -> None:
+def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(needs_of: NeedsOf) -> None:
     text = (
         "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
         "export MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=1000\n"
         f"{STORE} --model-path Qwen/Qwen3-14B --tp 2 --hicache-size 1\n"
     )
     for version, shared in (("0.5.23", False), ("0.5.20", True)):
-        needs = _needs(_script(tmp_path, text), root, sglang=version)
+        needs = needs_of(text, sglang_version=version)
         item = next(item for item in needs.storage if item.kind == "offload")
         assert (item.path, item.need_bytes, item.users, item.shared, item.created) == (
             "/ssd",
@@ -378,8 +366,7 @@ def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(tmp_path: Path, 
 )
 @pytest.mark.parametrize("huge", ["", "MC_STORE_USE_HUGEPAGE=1 "])
 def test_a_segment_in_shares_says_where_they_are_bound(
-    tmp_path: Path,
-    root: Root,
+    needs_of: NeedsOf,
     stated: tuple[int, ...],
     mooncake: str,
     segment_nodes: tuple[int, ...],
@@ -387,9 +374,7 @@ def test_a_segment_in_shares_says_where_they_are_bound(
 ) -> None:
     """It is one region to the NICs, and still a share to each node to mbind."""
     text = f"{huge}mooncake_client --global_segment_size=80MB --protocol=rdma\n"
-    reading = read_source(str(_script(tmp_path, text)), {})
-    options = LaunchOptions(nic_nodes=stated, mooncake_version=mooncake)
-    needs = launch_needs(size_launch(reading, "launch.sh", options, root, root.text))
+    needs = needs_of(text, nic_nodes=stated, mooncake_version=mooncake)
     (client,) = needs.processes
     assert client.segment_nodes == segment_nodes
     assert needs.nic_nodes == stated
@@ -402,7 +387,7 @@ def test_nobody_knows_where_a_segment_lies_whose_nics_cannot_be_read(tmp_path: P
     node.parent.mkdir(parents=True)
     node.write_text("no number\n")
     text = "mooncake_client --global_segment_size=80MB --protocol=rdma\n"
-    needs = _needs(_script(tmp_path, text), Root(str(host)))
+    needs = launch_needs(sized(_script(tmp_path, text), Root(str(host))))
     (client,) = needs.processes
     assert isinstance(client.segment_nodes, Unknown)
 
@@ -419,16 +404,16 @@ def test_nobody_knows_where_a_segment_lies_whose_nics_cannot_be_read(tmp_path: P
     ],
 )
 def test_a_tensor_parallel_server_writes_a_page_of_shared_memory(
-    tmp_path: Path, root: Root, words: str, least_bytes: int
+    needs_of: NeedsOf, words: str, least_bytes: int
 ) -> None:
     """Its first rank alone, and not where the message queue is switched off."""
     server = f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B {words}\n"
-    needs = _needs(_script(tmp_path, server), root)
+    needs = needs_of(server)
     assert sum(one.shm_bytes for one in needs.processes) == least_bytes
     assert needs.processes[0].shm_bytes == least_bytes
     for value in ("0", "false", "False", ""):
         off = f"SGLANG_USE_MESSAGE_QUEUE_BROADCASTER={value} {server}"
-        without = _needs(_script(tmp_path, off), root)
+        without = needs_of(off)
         assert sum(one.shm_bytes for one in without.processes) == 0
 
 
@@ -444,11 +429,11 @@ def test_a_tensor_parallel_server_writes_a_page_of_shared_memory(
     ],
 )
 def test_what_a_transport_without_verbs_pins_is_not_known(
-    settings: str, words: str, known: bool, tmp_path: Path, root: Root
+    settings: str, words: str, known: bool, needs_of: NeedsOf
 ) -> None:
     """Its driver says that, and the NICs of the host are not its devices."""
     line = f"{settings} {STORE} --model-path Qwen/Qwen3-8B --tp 1 --hicache-size 1 {words}\n"
-    rank = _needs(_script(tmp_path, line), root).processes[0]
+    rank = needs_of(line).processes[0]
     assert isinstance(rank.regions, Unknown) is not known
     assert (rank.rdma is not None) == (settings[-4:] == "rdma")
     assert isinstance(rank.regular_bytes, int)
@@ -463,19 +448,18 @@ def test_what_a_transport_without_verbs_pins_is_not_known(
     ],
 )
 def test_what_is_no_gpu_takes_none(
-    line: str, gpus: list[int | None], accelerator: str, tmp_path: Path, root: Root
+    line: str, gpus: list[int | None], accelerator: str, needs_of: NeedsOf
 ) -> None:
-    ranks = _needs(_script(tmp_path, f"{line}\n"), root).processes
+    ranks = needs_of(f"{line}\n").processes
     assert [one.gpu for one in ranks] == gpus
     assert {one.accelerator for one in ranks} == {accelerator}
 
 
 @pytest.mark.parametrize("name", ["ASCEND_RT_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
-def test_a_vllm_on_other_devices_shares_no_gpu(name: str, tmp_path: Path, root: Root) -> None:
+def test_a_vllm_on_other_devices_shares_no_gpu(name: str, needs_of: NeedsOf) -> None:
     line = "vllm serve m --tensor-parallel-size 2\n"
     shared, other = (
-        [one.gpu_share for one in _needs(_script(tmp_path, text), root).processes]
-        for text in (line, f"{name}=0 {line}")
+        [one.gpu_share for one in needs_of(text).processes] for text in (line, f"{name}=0 {line}")
     )
     assert None not in shared
     assert set(other) == {None}
@@ -494,33 +478,33 @@ def test_a_vllm_on_other_devices_shares_no_gpu(name: str, tmp_path: Path, root: 
     [("ascend", "ascend"), ("ub", "ub"), ("efa", "efa"), ("tcp", ""), ("rdma", "")],
 )
 def test_a_store_client_names_a_transport_without_verbs(
-    line: str, protocol: str, transport: str, tmp_path: Path, root: Root
+    line: str, protocol: str, transport: str, needs_of: NeedsOf
 ) -> None:
-    (client,) = _needs(_script(tmp_path, line.format(protocol)), root).processes
+    (client,) = needs_of(line.format(protocol)).processes
     assert client.transport == transport
     assert (client.rdma is not None) == (protocol == "rdma")
 
 
 def test_a_rank_in_standalone_storage_moves_nothing_by_its_stores_transport(
-    tmp_path: Path, root: Root
+    needs_of: NeedsOf,
 ) -> None:
     """The mooncake_client that has the segment does."""
     line = f"MOONCAKE_PROTOCOL=ascend {{}} {STORE} --model-path Qwen/Qwen3-8B --hicache-size 1\n"
     for given, transport in (("", "ascend"), ("MOONCAKE_STANDALONE_STORAGE=1", "")):
-        rank = _needs(_script(tmp_path, line.format(given)), root).processes[0]
+        rank = needs_of(line.format(given)).processes[0]
         assert rank.transport == transport
 
 
 @pytest.mark.parametrize(("release", "transport"), [("0.5.12", ""), ("0.5.13", "efa")])
 def test_an_engine_over_efa_takes_no_rdma_devices(
-    release: str, transport: str, tmp_path: Path, root: Root
+    release: str, transport: str, needs_of: NeedsOf
 ) -> None:
     """SGLang's engine goes by MOONCAKE_PROTOCOL from 0.5.13 on; before, by RDMA all the same."""
     line = (
         "MOONCAKE_PROTOCOL=efa python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B "
         "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake\n"
     )
-    rank = _needs(_script(tmp_path, line), root, sglang=release).processes[0]
+    rank = needs_of(line, sglang_version=release).processes[0]
     assert rank.transport == transport
     assert (rank.rdma is None) == (transport == "efa")
 
@@ -533,11 +517,10 @@ PREFILL = (
 
 @pytest.mark.parametrize("protocol", ["", "MOONCAKE_PROTOCOL=efa ", "MOONCAKE_PROTOCOL=$P "])
 def test_an_engine_that_is_forced_to_tcp_uses_none_of_the_devices_that_it_is_given(
-    protocol: str, tmp_path: Path, root: Root
+    protocol: str, needs_of: NeedsOf
 ) -> None:
     """SGLang looks them up all the same, and ends where one is missing."""
-    script = _script(tmp_path, f"MC_FORCE_TCP=1 {protocol}{PREFILL}")
-    rank = _needs(script, root).processes[0]
+    rank = needs_of(f"MC_FORCE_TCP=1 {protocol}{PREFILL}").processes[0]
     assert (rank.rdma, rank.transport) == (None, "")
     assert rank.looked_up is not None
     assert rank.looked_up.devices == ("mlx5_0",)
@@ -547,10 +530,8 @@ def test_an_engine_that_is_forced_to_tcp_uses_none_of_the_devices_that_it_is_giv
 def test_what_an_engine_of_a_release_that_nobody_names_goes_by_is_unknown_for_efa_alone(
     line: str, tmp_path: Path, root: Root
 ) -> None:
-    reading = read_source(str(_script(tmp_path, line)), {})
     options = LaunchOptions(installed=Installed((), None))
-    sizing = size_launch(reading, "launch.sh", options, root, lambda name: root.text("/" + name))
-    rank = launch_needs(sizing).processes[0]
+    rank = launch_needs(sized(_script(tmp_path, line), root, options)).processes[0]
     assert rank.transport == ""
     assert rank.rdma is not None
     if "efa" in line:
@@ -561,12 +542,10 @@ def test_what_an_engine_of_a_release_that_nobody_names_goes_by_is_unknown_for_ef
 
 
 @pytest.mark.parametrize("forced", ["", "MC_FORCE_TCP=1 "])
-def test_vllms_engine_is_forced_to_tcp_as_sglangs_is(
-    forced: str, tmp_path: Path, root: Root
-) -> None:
+def test_vllms_engine_is_forced_to_tcp_as_sglangs_is(forced: str, needs_of: NeedsOf) -> None:
     config = '{"kv_connector": "MooncakeConnector", "kv_role": "kv_producer", '
     config += '"kv_connector_extra_config": {"device_name": "mlx5_0"}}'
     line = f"{forced}vllm serve Qwen/Qwen3-8B --kv-transfer-config '{config}'\n"
-    worker = _needs(_script(tmp_path, line), root).processes[0]
+    worker = needs_of(line).processes[0]
     assert (worker.rdma is None) is bool(forced)
     assert worker.rdma is None or worker.rdma.by_engine

@@ -125,27 +125,6 @@ def test_h800_mooncake(deploy: Deploy) -> None:
     assert misread(got) == [("assignment-after-wrapper", Status.FAIL)]
 
 
-def test_dgx_client(deploy: Deploy) -> None:
-    """80GB is 80 GiB to mooncake_client, which has no local buffer by default."""
-    got = deploy("dgx-l1-l2-mooncake.sh", {"MODEL_PATH": "Qwen/Qwen3-8B"}, 40 * GIB)
-    assert got.kinds == [ProcessKind.MASTER, ProcessKind.CLIENT, ProcessKind.SGLANG]
-    client, server = got.processes
-    assert client_of(client) == StoreClient(80 * GIB, 0, Protocol.RDMA)
-    assert client_of(server) == StoreClient(0, 16 * MIB, Protocol.RDMA)
-    assert "segment-nowhere" not in got.ids
-    assert "layout-rewritten" in got.ids  # page_first_direct with the kernel backend
-
-
-def test_dgx_ssd(deploy: Deploy) -> None:
-    """The offload buffer of 20 GiB (21 474 836 480) is regular memory of the client."""
-    got = deploy("dgx-l1-l2-mooncake-ssd.sh", {"MODEL_PATH": "Qwen/Qwen3-8B"}, 40 * GIB)
-    client = client_of(got.processes[0])
-    size, folder = 21_474_836_480, client.offload_folder
-    assert client == StoreClient(80 * GIB, 0, Protocol.RDMA, size, offload_folder=folder)
-    assert folder == "/mnt/data/file_storage"
-    assert "offload-one-sided" not in got.ids  # the master offers it
-
-
 def test_quick_start(deploy: Deploy) -> None:
     """Hugepages, an arena of 56 GiB, and the whole 8 GiB of segment on its one rank."""
     got = deploy("quick-start.sh")

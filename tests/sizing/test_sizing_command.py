@@ -142,8 +142,6 @@ def test_quick_start_on_nics_of_two_nodes(host: Path) -> None:
         (HostPool(total=100, free=49), "", "fails"),  # held by others
         (HostPool(total=100, free=60, reserved=10), "", "fits"),
         (HostPool(total=100, free=60, reserved=11), "", "fails"),  # promised to others
-        (HostPool(total=20, overcommit=30), "", "fits"),
-        (HostPool(total=20, overcommit=29), "", "fails"),
         (HostPool(total=40, surplus=20, overcommit=30), "", "fits"),
         (HostPool(total=39, surplus=20, overcommit=30), "", "fails"),
         (HostPool(total=200), "--arena-pool-size 100mb", "fits"),
@@ -155,7 +153,6 @@ def test_quick_start_on_nics_of_two_nodes(host: Path) -> None:
         (HostPool(total=50), "--mooncake-version 0.3.10 --arena-pool-size 90mb", "falls_back"),
         (HostPool(total=0), "--available-hugetlb 100mb", "fits"),
         (HostPool(total=900), "--available-hugetlb 99mb", "fails"),
-        (HostPool(total=900), "--available-hugetlb 0", "fails"),
     ],
 )
 def test_verdict(pool: HostPool, arguments: str, status: str, tmp_path: Path) -> None:
@@ -486,11 +483,8 @@ def test_the_environment_block(arguments: str, environment: list[str], host: Pat
         ("", {}, False),  # not a terminal
         ("", {"CLICOLOR_FORCE": "1"}, True),
         ("", {"FORCE_COLOR": "1"}, True),
-        ("", {"FORCE_COLOR": "0"}, False),
         ("", {"FORCE_COLOR": ""}, False),
         ("", {"FORCE_COLOR": "3", "NO_COLOR": "1"}, False),
-        ("--color never", {"FORCE_COLOR": "1"}, False),
-        ("", {"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, False),
         ("--color always", {"NO_COLOR": "1"}, True),
         ("--color never", {"CLICOLOR_FORCE": "1"}, False),
     ],

@@ -189,10 +189,8 @@ def test_turns_of_a_conversation_are_kept_together(write: Write) -> None:
         ("[" * 100_000, "not JSON"),
         ("[1]", "must be an object"),
         ('{"input_length": -3, "hash_ids": [1]}', '"input_length": -3: must be a whole number'),
-        ('{"input_length": "many", "hash_ids": [1]}', "\"input_length\": 'many': must be"),
         ('{"input_length": 512, "hash_ids": 4}', '"hash_ids": 4: must be a list'),
         ('{"input_length": 512, "hash_ids": [1.5]}', '"hash_ids": 1.5: must be whole numbers'),
-        ('{"input_length": 512, "hash_ids": [null]}', '"hash_ids": None: must be whole numbers'),
         (
             '{"input_length": 5000, "hash_ids": [1]}',
             '"hash_ids" are 1: "input_length" 5000 is 10 blocks of 512 tokens',
@@ -236,7 +234,6 @@ def test_a_bad_line_is_named_with_its_value_and_the_rule(
         (b'[{"input_length": 1,\n', "t.json", "line 1: '{\"input_length\": 1,': not JSON"),
         (b"[1]\n", "t.json", "line 1: '1]': must be an object"),
         (b"INFO: ready\n", "t.log", "holds no request"),
-        (b"input_ids=[1 2] input_ids=[ ,]\n", "t.log", "holds no request"),
         (None, "nothing.jsonl", "nothing.jsonl: No such file or directory"),
         (b"packed", "t.jsonl.zst", "give --trace - and zstd -dc "),
     ],
@@ -267,7 +264,6 @@ def test_a_pipe_to_which_nobody_writes(tmp_path: Path) -> None:
     [
         ({"token_ids": []}, '"token_ids": []: must be the whole numbers of one prompt'),
         ({"token_ids": [[1]]}, '"token_ids": [1]: must be the whole numbers'),
-        ({"token_ids": [True]}, '"token_ids": True: must be the whole numbers'),
         ({**RECEIVED, "obj": {}}, "log with --log-requests-level 3"),
         ({**RECEIVED, "obj": 3}, '"obj": 3: must be an object'),
         ({**RECEIVED, "timestamp": 7}, '"timestamp": 7: must be a time'),
