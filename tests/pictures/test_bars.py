@@ -1,4 +1,4 @@
-"""Bars for a terminal: to scale, the same every time, and readable without colours or blocks."""
+"""Bars and curves for a terminal: to scale, the same every time, readable without colours."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
+from preflight.capacity.deployment import Capacity, Round
+from preflight.capacity.report import (
+    Hit,
+    curve_text,
+    drawn_tiers,
+    evicting_text,
+    hit_of,
+    hit_text,
+    percent,
+)
 from preflight.pictures.bars import bars_text, columns_of, draws_blocks
+from preflight.pictures.figures import MOST_MARKS, capacity_figure
 from preflight.pictures.memory_map import KINDS, MemoryMap, MemoryPlace, Take, memory_map
-from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
+from tests.pictures.test_memory_map import ONE_NODE, PAGE, TWO_NODES, memory_facts
 from tests.tables import each_row
 
 
@@ -130,3 +141,123 @@ def test_blocks_are_drawn_where_the_stream_can_carry_them(
     encoding: str | None, blocks: bool
 ) -> None:
     assert draws_blocks(encoding) is blocks
+
+
+def hits(number: int, **parts: float) -> Round:
+    """A round of 100 tokens a client; parts by tier, exact."""
+    return Round(
+        number,
+        100 * number,
+        100 * (number - 1),
+        tuple((name, part, part) for name, part in parts.items()),
+        tuple(name for name, part in parts.items() if part < 1),
+    )
+
+
+# Ten clients' worth: L2 holds three rounds, L3 all.
+ROUNDS = (
+    hits(1, L2=1, L3=1),
+    hits(2, L2=1, L3=1),
+    hits(3, L2=1, L3=1),
+    hits(4, L2=0.5, L3=1),
+    hits(5, L2=0.25, L3=1),
+)
+CURVE = """\
+Reuse that is left, by round, with all tiers up to each, at least
+100 % |2.......2.......3.......3
+      |          ..
+ 80 % |            .
+      |             ..
+ 60 % |               .
+      |                2...
+ 40 % |                    ...
+      |                       ..
+ 20 % |                        2
+      |
+  0 % |
+      +-------------------------
+round  2       3       4       5
+       2 L2, 3 up to L3"""
+
+
+def test_a_curve_in_ascii() -> None:
+    """Both tiers hold all in rounds two and three; then L2 has half, and a quarter."""
+    assert curve_text(ROUNDS, uncoloured, 100, plain=True) == CURVE
+
+
+def test_a_curve_in_braille_has_the_same_marks() -> None:
+    text = curve_text(ROUNDS, uncoloured, 100, plain=False)
+    assert re.search("[\u2801-\u28ff]", text)
+    for ascii_line, line in zip(CURVE.splitlines(), text.splitlines(), strict=True):
+        marks = [(at, char) for at, char in enumerate(ascii_line) if char.isdigit()]
+        assert [(at, line[at]) for at, _ in marks] == marks
+
+
+def test_a_line_is_what_is_to_be_expected() -> None:
+    """Where the clients' order decides, neither the worst nor the best of them is drawn."""
+    each = Round(4, 400, 300, (("L2", 0.0, 1.0),), ("L2",), (), (("L2", 0.6),))
+    assert hit_of(each, "L2") == Hit(0.0, 0.6, 1.0)
+    assert "where clients take turns at random" in curve_text([each], uncoloured, 100, True)
+    assert hit_of(each, "L9") == Hit(0.0, 0.0, 0.0)
+
+
+@each_row(
+    ("hit", "text"),
+    [
+        (Hit(1, 1, 1), "100 %"),
+        (Hit(0.999, 0.999, 0.999), "99 %"),
+        (Hit(0.58, 0.58, 0.58), "58 %"),  # 57.999... as a binary fraction
+        (Hit(0.0555, 0.0555, 0.8361), "6 to 84 %"),
+        (Hit(0.0001, 0.0001, 0.5), "1 to 50 %"),
+        (Hit(0.5, 0.5, 1), "50 to 100 %"),
+        (Hit(0, 0.8, 1), "80 % (0 to 100 %)"),
+        (Hit(0, 0, 0), "0 %"),
+    ],
+)
+def test_parts_are_rounded_away_from_all_and_nothing(hit: Hit, text: str) -> None:
+    assert hit_text(hit) == text
+
+
+@each_row("part", [0, 0.0001, 0.0555, 0.5, 0.8361, 0.9999, 1])
+def test_the_page_and_the_terminal_show_the_same_number(part: float) -> None:
+    """One rounded down and the other to the next: 5 to 83 % here, 6 to 84% there."""
+    assert hit_text(Hit(part, part, part)).replace(" ", "") == percent(part)
+
+
+def test_a_farther_tier_is_expected_to_add_to_the_nearer_one() -> None:
+    """L3 is not told: tiers up to it still serve what L1 and L2 are expected to."""
+    told = (("L2", 0.6),)
+    each = Round(4, 400, 300, (("L1", 0, 0.2), ("L2", 0.1, 0.7), ("L3", 0.3, 1)), (), (), told)
+    assert [hit_of(each, name).expected for name in ("L1", "L2", "L3")] == [0.0, 0.6, 0.6]
+    assert drawn_tiers([each]) == ("L2", "L3")
+
+
+def test_what_may_evict_is_told_from_what_does() -> None:
+    each = Round(3, 3, 2, (), ("L1",), ("L1", "L2"))
+    assert evicting_text(each) == "L1, perhaps L2"
+
+
+def test_of_a_tier_that_nothing_is_known_of_there_is_no_line() -> None:
+    rounds = [Round(n, n, n - 1, (("L1", 0.0, 1.0), ("L2", 1.0, 1.0)), ()) for n in (1, 2, 3)]
+    assert drawn_tiers(rounds) == ("L2",)
+    assert "1 L1" not in curve_text(rounds, uncoloured, 80, True)
+    only = [Round(n, n, n - 1, (("L1", 0.0, 1.0),), ()) for n in (1, 2, 3)]
+    said = "What the tiers hold is not known: there is no curve to draw"
+    assert curve_text(only, uncoloured, 80, True) == said
+
+
+def test_rounds_without_reuse_have_no_curve() -> None:
+    said = "Nothing is reused in these rounds: there is no curve to draw"
+    assert curve_text(ROUNDS[:1], uncoloured, 80, True) == said
+    assert curve_text((), uncoloured, 80, True) == said
+
+
+def test_more_rounds_than_columns_are_thinned() -> None:
+    """Of a thousand rounds the first and the last are shown, and the picture fits."""
+    rounds = [hits(number, L2=1 / number) for number in range(1, 1001)]
+    text = curve_text(rounds, uncoloured, 60, True)
+    assert max(len(line) for line in text.splitlines()) <= 60
+    numbers = text.splitlines()[-2].split()
+    assert (numbers[0], numbers[1], numbers[-1]) == ("round", "2", "1000")
+    figure = capacity_figure(Capacity((), 1, tuple(rounds)))
+    assert figure.count("<circle") == MOST_MARKS + 1  # one in the key

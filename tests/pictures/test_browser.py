@@ -21,7 +21,7 @@ from tests.checks.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
 from tests.fleet.merge_fleets import document
 from tests.fleet.test_merge_command import odd_fleet
 from tests.paths import ROOT
-from tests.pictures.browser import Browser
+from tests.pictures.conftest import Browser
 from tests.pictures.test_check_html import HOSTILE, checked
 
 pytestmark = pytest.mark.browser

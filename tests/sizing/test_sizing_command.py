@@ -515,3 +515,77 @@ def test_rank_0_of_two_servers_are_both_named(
     said = " ".join(capsys.readouterr().out.split())
     assert "l.sh:2 rank 0: each" in said
     assert "rank 0 to 0" not in said
+
+
+# The documented rule: the helper's status and exit code, from its own arithmetic ---------------
+
+PLANNING = ("planning_only", 0)
+CLEAN = ("clean_arena_budget_available", 0)
+FALLS_BACK = ("baseline_fits_arena_may_fallback", 1)
+SHORT = ("insufficient_for_baseline", 2)
+
+# tp, hicache, segment, arena, available (None: no pool was found) -> status and exit code
+ROWS = [
+    (4, "64gb", "8gb", "56gb", "512gb", CLEAN),  # the quick start
+    (4, "64gb", "8gb", "56gb", "536870912000b", FALLS_BACK),
+    (4, "64gb", "8gb", "56gb", "288gb", FALLS_BACK),
+    (4, "64gb", "8gb", "56gb", "287gb", SHORT),
+    (4, "64gb", "8gb", "56gb", "264gb", SHORT),  # enough for the real library without an arena
+    (4, "64gb", "8gb", "0", "288gb", CLEAN),
+    (4, "64gb", "8gb", "0", "309237645311b", SHORT),  # a byte less
+    (1, "64gb", "8gb", "56gb", "0", SHORT),
+    (1, "1b", "0", "0", "1b", CLEAN),
+    (1, "1b", "1b", "0", "1b", SHORT),
+    (1, "1b", "1b", "1b", "2b", FALLS_BACK),
+    (2, "1.5gb", "512mb", "256mb", "4.5gb", CLEAN),
+    (2, "1.5gb", "512mb", "256mb", "4gb", FALLS_BACK),
+    (2, "1.5gb", "512mb", "256mb", "3.99gb", SHORT),
+    (1, "1tb", "1tb", "1tb", None, PLANNING),
+    (8, "30gb", "816043786240b", "0", None, PLANNING),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_status_and_exit_code_of_the_helper(
+    row: tuple[int, str, str, str, str | None, tuple[str, int]], tmp_path: Path
+) -> None:
+    tp, hicache, segment, arena, available, (status, exit_code) = row
+    (tmp_path / "proc").mkdir()  # without any pool
+    words = f"--tp-size {tp} --hicache-size {hicache} --global-segment-size {segment}"
+    words += f" --arena-pool-size {arena} --rule documented --protocol tcp"
+    got = answer(words + (f" --available-hugetlb {available}" if available else ""), root=tmp_path)
+    assert (got["rule"], got["status"], got["exit_code"]) == ("documented", status, exit_code)
+    assert got["documented"]["status"] == status
+
+
+@pytest.mark.parametrize("others", [0, 128])
+def test_the_helper_reads_the_size_of_the_pool_whoever_holds_it(
+    others: int, tmp_path: Path
+) -> None:
+    Host({2 * MIB: HostPool(total=128, free=128 - others)}).write(tmp_path)
+    words = "--tp-size 1 --hicache-size 200mb --global-segment-size 32mb --protocol tcp"
+    got = answer(f"{words} --rule documented", root=tmp_path)
+    assert got["documented"]["available_bytes"] == 256 * MIB
+    assert got["status"] == "clean_arena_budget_available"
+    # What the exact rule says of the same launch: held pages are not available.
+    assert got["exact"]["status"] == ("fails" if others else "fits")
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ("--hicache-size 0 --available-hugetlb 4gb", "clean_arena_budget_available"),
+        ("--hicache-size 1gb --hugepage-size 512mb", "planning_only"),
+        ("--hicache-size 200mb --available-hugetlb=", "clean_arena_budget_available"),
+        ("--hicache-size 209715200", "clean_arena_budget_available"),
+        ("--hicache-size 200mb --available-hugetlb 7", "insufficient_for_baseline"),
+    ],
+)
+def test_what_the_helper_answers_is_answered(more: str, status: str, tmp_path: Path) -> None:
+    """And by the exact rule it stays a mistake: 0 is not set, no 0.3.13 maps 512 MiB, and a number
+    without a unit is bytes to the helper alone."""
+    Host({2 * MIB: HostPool(total=128)}).write(tmp_path)
+    words = f"--tp-size 1 --global-segment-size 32mb {more} --protocol tcp"
+    words += " --mooncake-version 0.3.13.post1"
+    assert answer(f"{words} --rule documented", root=tmp_path)["status"] == status
+    assert run(words, root=tmp_path).code == 64
