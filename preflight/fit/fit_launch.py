@@ -329,8 +329,9 @@ def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
         if target.pages > now:
             whole = target.node is None
             whole = whole and target.page_bytes == answer.fits.needs.default_page_bytes
-            kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
-            settings.append(Setting(kind, name, str(target.pages), str(now)))
+            setting_kind = Kind.SYSCTL if whole else Kind.SYSFS
+            name = NR_HUGEPAGES if whole else target.file
+            settings.append(Setting(setting_kind, name, str(target.pages), str(now)))
     yield from commands(settings, context)
     mended = [finding for finding in answer.beside if is_mended(finding)]
     yield from commands([setting for each in mended for setting in each.settings], context)
@@ -401,8 +402,8 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
     wanted = {cached[number] for number in numbers if number in cached}
     caching = [each for each in sizing.whole if cached.get(each.number) in wanted]
     hosts, shared = 0, 0
-    for own in [cached] if taken is None else [group.own for group in taken.groups]:
-        servers = [each for each in caching if each.number in own]
+    for members in [cached] if taken is None else [group.own for group in taken.groups]:
+        servers = [each for each in caching if each.number in members]
         copies = max(map(_copies, servers), default=0)
         alone = all(2 * _ranks_here(each) > gpus > 0 for each in servers)
         hosts += copies if alone else min(1, copies)
