@@ -344,7 +344,12 @@ def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -
         label = f"{100 - 10 * row:3d} %" if row % 2 == 0 else "     "
         text = "".join(paint(char, COLOURS[at % 4]) if at >= 0 else char for char, at in cells)
         lines.append(f"{label} |{text}".rstrip())
-    return "\n".join([*lines, *_axis(shown, len(plotted[0])), *_legend(shown, tiers, width)])
+    lines += _axis(shown, len(plotted[0]))
+    first, margin = tiers_of(shown)[0], " " * _AXIS
+    named = [f"{letter_of(t)} {'' if t == first else 'up to '}{clean(t)}" for t in tiers]
+    legend = ", ".join(named)
+    lines += textwrap.wrap(legend, width, initial_indent=margin, subsequent_indent=margin)
+    return "\n".join(lines)
 
 
 def caption(rounds: Sequence[Round]) -> str:
@@ -389,14 +394,6 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
     step = max(1, min(8, (width - 1) // (len(rounds) - 1)))
     last = min(width - 1, step * (len(rounds) - 1))
     return [at * last // (len(rounds) - 1) for at in range(len(rounds))]
-
-
-def _legend(rounds: Sequence[Round], tiers: Sequence[str], width: int) -> list[str]:
-    """Explain the digits of the plot's lines: ``1 L1, 2 up to L2``."""
-    first = tiers_of(rounds)[0]
-    named = [f"{letter_of(t)} {'' if t == first else 'up to '}{clean(t)}" for t in tiers]
-    margin = " " * _AXIS
-    return textwrap.wrap(", ".join(named), width, initial_indent=margin, subsequent_indent=margin)
 
 
 def _axis(rounds: Sequence[Round], size: int) -> list[str]:

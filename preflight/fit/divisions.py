@@ -256,7 +256,12 @@ class Chooser:
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
         """Return the divisions that were replayed on rounds of a workload, the best first."""
         grid = list(frontier.grid(GRID))
-        self.workload = self.workload or _published([self.capacity(values) for values in grid])
+        if self.workload is None:  # the published one, with more clients than a division holds
+            capacities = [self.capacity(values) for values in grid]
+            page = capacities[0].servers[0].page_tokens or 1
+            each = cached_tokens(PUBLISHED, PUBLISHED.rounds, page)
+            most = max(map(_unique, capacities)) * _PRESSURE_PERCENT // 100
+            self.workload = PUBLISHED._replace(clients=max(1, most // each))
         tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
         tried.sort(key=self._rank, reverse=True)
         sizes = sorted((division.l2_bytes or 0) // GIGABYTE for division in grid)
@@ -308,7 +313,10 @@ class Chooser:
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
-        answers = self._replayed(capacities, tuple(self._held_now()))
+        now = dict(self._held(self.capacity(self._now))[0])
+        sizes = ("L2", self._now.l2_bytes), ("L3", self._now.segment_bytes)
+        also = tuple((f"now: {name}", now[name]) for name, size in sizes if size and now.get(name))
+        answers = self._replayed(capacities, also)
         tried = [
             Division(about, values, _rates(answer), *self._held(each))
             for (about, values), each, answer in zip(every, capacities, answers, strict=True)
@@ -373,13 +381,6 @@ class Chooser:
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
         return trace_answers(capacities, trace, TraceRequest(routing, also=also), self._tell)
 
-    def _held_now(self) -> Iterator[tuple[str, int]]:
-        """Yield the launch's own sizes in tokens."""
-        tiers = dict(self._held(self.capacity(self._now))[0])
-        for name, size in (("L2", self._now.l2_bytes), ("L3", self._now.segment_bytes)):
-            if size and tiers.get(name):
-                yield f"now: {name}", tiers[name]
-
     def _held(
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
@@ -440,13 +441,6 @@ def _unique(capacity: CapacityAnswer) -> int:
         if tiers.pool is not None and isinstance(tiers.pool.tokens, Bounds):
             in_store = max(in_store, tiers.pool.tokens.least)
     return max(in_servers, in_store)
-
-
-def _published(capacities: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
-    """Return the published workload with clients of which no division holds everything."""
-    each = cached_tokens(PUBLISHED, PUBLISHED.rounds, capacities[0].servers[0].page_tokens or 1)
-    most = max(map(_unique, capacities)) * _PRESSURE_PERCENT // 100
-    return PUBLISHED._replace(clients=max(1, most // each))
 
 
 def of_rounds(

@@ -108,7 +108,9 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
     """Return the sizes in the commands of ``processes``, which are those of ``reading``."""
     l2 = _l2(processes)
     segment, why = _segment(processes, reading)
-    arenas = _same_word(reading, ARENA)
+    variables = [command.environment.get(ARENA) for command in reading.commands]
+    having = (index for index, word in enumerate(variables) if word is not None and word.text)
+    arenas = tuple(dict.fromkeys(_variable(reading, index, ARENA) for index in having))
     arena = Knob(ARENA, arenas, None, 2 * MIB, arena_text) if arenas else None
     why_l2 = "" if l2 else "no server of the launch has --enable-hierarchical-cache"
     return Knobs(l2, segment, arena, why_l2, why)
@@ -240,13 +242,6 @@ def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
         at for at, command in enumerate(reading.commands) if command.environment.get(name) == word
     )
     return ValuePlace("variable", name, places, -1, word.text, word.origin)
-
-
-def _same_word(reading: Reading, name: str) -> tuple[ValuePlace, ...]:
-    """Return the places of a variable, one for each word that sets it."""
-    words = [command.environment.get(name) for command in reading.commands]
-    having = (index for index, word in enumerate(words) if word is not None and word.text)
-    return tuple(dict.fromkeys(_variable(reading, index, name) for index in having))
 
 
 def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:

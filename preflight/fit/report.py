@@ -15,7 +15,7 @@ from checks.capture.secrets import clean_text, public
 from preflight.base.envelope import actions, finding_object
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import KEEP, ROOM, FitAnswer, Goal, NextGib, SizeBound, is_mended
+from preflight.fit.judged_values import KEEP, ROOM, FitAnswer, Goal, NextGib, is_mended
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
 from preflight.judging.refusal import REFUSED
@@ -79,7 +79,11 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
         if (answered := answered_fit.answered) is not None:
             lines += ["", *_divisions(answered, answered_fit.first, paint, width, plain)]
         for bound in answer.bounds:
-            lines += ["", *_bound(bound, width)]
+            size = f"a segment of {bound.value_bytes} bytes (1 MiB more)"
+            if bound.size == "l2":
+                size = f"--hicache-size {bound.value_bytes // GIGABYTE}"
+            limit = _finding(bound.findings[0], width)
+            lines += ["", f"what limits it, at {size}", *limit]
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
     for line in answered_fit.unread:
@@ -189,14 +193,6 @@ def _row(
         return [(knob.name, was, "as it is", note)]
     size = f"{format_bytes(value)} {note}".rstrip()
     return [(knob.name, was, f"{knob.spell(value)}{unit}", size)]
-
-
-def _bound(bound: SizeBound, width: int) -> list[str]:
-    """Return the paragraph of what stops a size."""
-    size = f"a segment of {bound.value_bytes} bytes (1 MiB more)"
-    if bound.size == "l2":
-        size = f"--hicache-size {bound.value_bytes // GIGABYTE}"
-    return [f"what limits it, at {size}", *_finding(bound.findings[0], width)]
 
 
 def _finding(finding: Finding, width: int) -> list[str]:

@@ -346,15 +346,6 @@ def _refuse(state: LaunchState, goal: Goal) -> None:
         raise UsageError(f"--goal {goal.value}: {sizes.why_no_segment}{hint}")
 
 
-def _most_bytes(host: HostState) -> int:
-    """Return more bytes than any size that this host takes; 1 PiB where its memory is unknown."""
-    memory: MemoryFacts | Unknown = host.facts.topic("memory")
-    try:
-        return sum(known(known(memory).value(row)) for row in ("MemTotal", "MemAvailable"))
-    except UnknownFactError:
-        return 1 << 50
-
-
 class _Search:
     """The search for one goal: one size or both, in their own steps."""
 
@@ -362,7 +353,13 @@ class _Search:
         """Learn from one sizing how the sizes take memory of this host."""
         self.solver = Solver(state, host)
         self._state, self._host, self._goal = state, host, goal
-        self._top_bytes = _most_bytes(host)
+        # More than any size that this host takes; 1 PiB where its memory is unknown.
+        memory: MemoryFacts | Unknown = host.facts.topic("memory")
+        try:
+            rows = [known(known(memory).value(row)) for row in ("MemTotal", "MemAvailable")]
+        except UnknownFactError:
+            rows = [1 << 50]
+        self._top_bytes = sum(rows)
         # Whether the size that is more than any host takes passes: then nothing that could be
         # judged depends on it, and it is no answer.
         self.endless = False
