@@ -44,7 +44,7 @@ from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessK
 from preflight.programs.mooncake_flags import is_on
 from preflight.rules.tier_use import BUCKET_BYTES, lossy_bucket, part_that_reaches_ssd
 from preflight.sizing.chosen_releases import choose_mooncake
-from preflight.sizing.launch_inputs import LaunchInputs, worst
+from preflight.sizing.launch_sizing import LaunchInputs, worst
 
 
 class SsdStream(NamedTuple):

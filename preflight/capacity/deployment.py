@@ -23,7 +23,7 @@ from preflight.sglang.launch import server_ranks
 from preflight.sglang.model import Models
 from preflight.sglang.pool_request import SizedServer, pool_request
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.launch_inputs import LaunchInputs
+from preflight.sizing.launch_sizing import LaunchInputs
 from preflight.sizing.process_shares import gpu_memory, server_hardware
 from preflight.traces.tiers import Routing
 

@@ -60,7 +60,7 @@ from preflight.sglang.host_pools import host_pools
 from preflight.sglang.launch import server_client, server_ranks
 from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 from preflight.sglang.pool_request import ratio_tokens
-from preflight.sizing.launch_inputs import LaunchInputs
+from preflight.sizing.launch_sizing import LaunchInputs
 
 _DCP = Unknown("decode context parallelism: how tokens spread over ranks is not computed")
 

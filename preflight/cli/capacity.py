@@ -24,7 +24,7 @@ from preflight.cli.options import (
     with_workload,
 )
 
-# As preflight.traces.generate.PROFILES, which is imported where it is used.
+# As preflight.traces.describe.profiles, which is imported where it is used.
 KINDS = ("chat", "agent", "documents", "rag")
 # Of a kind of traffic: enough for its rates to settle, and replayed in seconds.
 KIND_REQUESTS = 3_000
@@ -169,8 +169,8 @@ def capacity(
     replayed = None
     if trace is not None or kind is not None:
         from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answers
+        from preflight.traces.describe import profile_trace
         from preflight.traces.formats import open_trace
-        from preflight.traces.generate import profile_trace
 
         trace_request = TraceRequest(routing, prefill_tokens_per_second, curve, hit_rate)
         progress = Progress()
@@ -219,7 +219,7 @@ def _text(
 ) -> str:
     """Return the answer for a terminal, with the replayed trace if there is one."""
     from preflight.capacity.report import capacity_text
-    from preflight.pictures.bars import draws_blocks
+    from preflight.pictures.memory_map import draws_blocks
 
     plain = plain or not draws_blocks(sys.stdout.encoding)
     text = capacity_text(answer, columns(), painter(color), plain)

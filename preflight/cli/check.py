@@ -149,8 +149,7 @@ def _in_format(
 
     text = report_text(answer.report, painter(color), columns(), verbosity)
     if memory_map:
-        from preflight.pictures.bars import bars_text, draws_blocks
-        from preflight.pictures.memory_map import memory_of
+        from preflight.pictures.memory_map import bars_text, draws_blocks, memory_of
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         text += f"\n\n{bars_text(memory_of(answer.seen), painter(color), columns(), plain)}"

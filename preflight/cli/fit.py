@@ -218,7 +218,7 @@ def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
         say_json(envelope("fit", code, found, **named, launch=of, host=answered.host))
     elif format_ == "text":
         from preflight.fit.report import fit_text
-        from preflight.pictures.bars import draws_blocks
+        from preflight.pictures.memory_map import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         say(fit_text(answered, painter(color), columns(), plain))

@@ -41,7 +41,7 @@ from preflight.capacity.workload import MultiTurnWorkload, workload_of
 from preflight.fit.judged_values import Asked
 from preflight.fit.launch_values import SizeValues
 from preflight.processes.processes import LaunchOptions
-from preflight.sizing.launch_inputs import LaunchInputs
+from preflight.sizing.launch_sizing import LaunchInputs
 from preflight.traces.formats import Request, open_trace
 from preflight.traces.tiers import BUFFERED_PART, TierSizes
 

@@ -24,7 +24,7 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.render.text import fitted, wrapped
 from preflight.sglang.admission_gate import RESERVE_BYTES
-from preflight.sizing.launch_inputs import worst
+from preflight.sizing.launch_sizing import worst
 
 GPUS_A_HOST, HOSTS = 8, (1, 2, 4)
 # What a launch is sized with, large enough that whole pages and bins are no matter.

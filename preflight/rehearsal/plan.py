@@ -25,8 +25,7 @@ from preflight.rehearsal.members import (
     until_refused,
 )
 from preflight.rehearsal.records import Library, Member, RehearsalPlan, RehearsalStep
-from preflight.sizing.launch_inputs import worst
-from preflight.sizing.launch_sizing import Admission, LaunchSizing
+from preflight.sizing.launch_sizing import Admission, LaunchSizing, worst
 
 
 def make_plan(

@@ -23,8 +23,7 @@ from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.model import well_known_model
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.launch_inputs import LaunchInputs
-from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.sizing.launch_sizing import LaunchInputs, LaunchSizing
 from preflight.sizing.process_shares import named_nodes
 from preflight.sizing.sizing_inputs import MOST_RANKS
 

@@ -1,16 +1,23 @@
-"""What a trace is like, and writing one without its text."""
+"""What a trace is like, and writing one without its text; and traces that are made: four kinds of
+traffic, which stand in where nothing was recorded yet, and say so.
+"""
 
 import json
+import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import blake2b
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import count, islice, pairwise
+from math import log
 from typing import Any, NamedTuple
 
+from preflight.base.program import data_file
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted
 from preflight.traces.curve import Curve, CurveCounter
-from preflight.traces.formats import Trace
+from preflight.traces.formats import Request, Trace, chained
 
 # Parts of the trace that are looked at by themselves.
 WINDOWS = 10
@@ -188,3 +195,109 @@ def described_object(found: Described) -> dict[str, Any]:
         "windows": plain(found.windows),
         "notes": list(found.trace.notes),
     }
+
+
+class Lengths(NamedTuple):
+    """Tokens of a log-normal distribution: half are below ``median``. spread: of its logarithm."""
+
+    median: int
+    spread: float = 0.0
+
+    def draw(self, rng: random.Random) -> int:
+        if not self.spread:
+            return self.median
+        return max(1, int(rng.lognormvariate(log(self.median), self.spread)))
+
+
+class Profile(NamedTuple):
+    """One kind of traffic.
+
+    shared: tokens that all prompts begin with. documents: how many there are for a conversation to
+    begin with, the n-th asked for 1/n as often as the first (0: it has one of its own), document:
+    tokens of each, chosen: how many a question takes, anew each time. turns: mean questions of a
+    conversation. pause_seconds: mean from an answer to the next question. per_second: conversations
+    that begin.
+    """
+
+    about: str
+    shared: int
+    turns: float
+    question: Lengths
+    answer: Lengths
+    pause_seconds: float
+    per_second: float
+    document: Lengths = Lengths(0)
+    documents: int = 0
+    chosen: int = 0
+
+
+@cache
+def profiles() -> dict[str, Profile]:
+    """Return the kinds of traffic by name. Of a row a list is the median and spread of lengths."""
+    with open(data_file("workloads.json"), encoding="utf-8") as file:
+        rows = json.load(file)
+    return {
+        name: Profile(**{k: Lengths(*v) if isinstance(v, list) else v for k, v in row.items()})
+        for name, row in rows.items()
+    }
+
+
+class _Talk:
+    """A prompt that grows, as names of its pages."""
+
+    def __init__(self, page: int) -> None:
+        self._page, self.tokens, self._parts = page, 0, [0]
+        self.blocks: list[int] = []
+
+    def add(self, part: int, tokens: int) -> None:
+        """Add ``tokens`` to the text: the same part in the same place is the same text."""
+        self.tokens += tokens
+        self._parts.append(hash((part, self._parts[-1], tokens)))
+        while len(self.blocks) < self.tokens // self._page:
+            at = self.blocks[-1] if self.blocks else 0
+            self.blocks += chained([hash((at, self._parts[-1], len(self.blocks)))], "")
+
+    def request(self, output: int, seconds: float, session: int) -> Request:
+        return Request(self.blocks[:], max(1, self.tokens), output, seconds, session)
+
+
+def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
+    """Return a trace of one of ``profiles()``, in the order of time: made, and not recorded.
+
+    The kinds of traffic are rounded from what their users describe, and copied from no trace. The
+    same seed makes the same trace.
+    """
+    profile = profiles()[name]
+    note = f"made, not recorded: {profile.about} (seed {seed})"
+    every = islice(_profile_requests(profile, page_tokens, seed), requests)
+    return Trace(name, "generated", page_tokens, every, (note,))
+
+
+def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Request]:
+    """Yield the profile's requests in the order of time, without end. page: tokens of a page."""
+    rng = random.Random(seed)
+    # (when, number of the conversation, its prompt so far, questions to come)
+    waiting: list[tuple[float, int, _Talk, int]] = []
+    begun, numbers = 0.0, count(1)
+    sizes = [profile.document.draw(rng) for _ in range(profile.documents)]
+    while True:
+        while not waiting or begun <= waiting[0][0]:
+            talk = _Talk(page)
+            talk.add(0, profile.shared)
+            left = 1 + (int(rng.expovariate(1 / (profile.turns - 0.5))) if profile.turns > 1 else 0)
+            number = next(numbers)
+            for _ in range(profile.chosen):
+                # The n-th document with a chance of about 1/n.
+                document = min(len(sizes), int(len(sizes) ** rng.random())) - 1
+                talk.add(2 * document + 2, sizes[document])
+            heappush(waiting, (begun, number, talk, left))
+            begun += rng.expovariate(profile.per_second)
+        now, number, talk, left = heappop(waiting)
+        own = 2 * number + 1  # even numbers are parts that all share
+        talk.add(own, profile.question.draw(rng))
+        answer = profile.answer.draw(rng)
+        yield talk.request(answer, now, number)
+        if left > 1:
+            talk.add(own, answer)
+            later = now + rng.expovariate(1 / profile.pause_seconds)
+            heappush(waiting, (later, number, talk, left - 1))

@@ -21,8 +21,7 @@ from preflight.cli.main import command as program
 from preflight.cli.sizing import command as sizing
 from preflight.cli.sizing import run as run_sizing
 from preflight.logs.patterns import read_patterns
-from preflight.traces.describe import mooncake_lines
-from preflight.traces.generate import profile_trace
+from preflight.traces.describe import mooncake_lines, profile_trace
 from tests.builders.check_fakes import installed
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.capacity.test_capacity_published import H800_L2

@@ -20,9 +20,17 @@ from preflight.capacity.report import (
     hit_text,
     percent,
 )
-from preflight.pictures.bars import bars_text, columns_of, draws_blocks
 from preflight.pictures.figures import MOST_MARKS, capacity_figure
-from preflight.pictures.memory_map import KINDS, MemoryMap, MemoryPlace, Take, memory_map
+from preflight.pictures.memory_map import (
+    KINDS,
+    MemoryMap,
+    MemoryPlace,
+    Take,
+    bars_text,
+    columns_of,
+    draws_blocks,
+    memory_map,
+)
 from tests.pictures.test_memory_map import ONE_NODE, PAGE, TWO_NODES, memory_facts
 from tests.tables import each_row
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.traces import growing
 from preflight.traces.curve import Curve, CurveCounter, optimum
+from preflight.traces.describe import profile_trace
 from preflight.traces.formats import Request, chained, open_trace
-from preflight.traces.generate import profile_trace
 from tests.tables import each_row
 
 # Where the published traces lie.

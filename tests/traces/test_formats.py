@@ -18,9 +18,8 @@ from preflight.capacity.rounds import rounds_requests
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.cli.capacity import KINDS
 from preflight.cli.main import run
-from preflight.traces.describe import mooncake_lines
+from preflight.traces.describe import mooncake_lines, profile_trace, profiles
 from preflight.traces.formats import Request, Trace, chained, open_trace
-from preflight.traces.generate import PROFILES, profile_trace
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -296,7 +295,7 @@ def made(kind: str, count: int = 300, seed: int = 0) -> list[Request]:
 
 
 def test_the_command_has_every_kind() -> None:
-    assert set(KINDS) == set(PROFILES)
+    assert set(KINDS) == set(profiles())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -308,7 +307,7 @@ def test_a_kind_is_made_alike_from_one_seed(kind: str) -> None:
     for each in first:
         assert len(each.blocks) == each.input_tokens // PAGE
     # All begin with one system prompt.
-    shared = PROFILES[kind].shared // PAGE
+    shared = profiles()[kind].shared // PAGE
     assert len({tuple(each.blocks[:shared]) for each in first}) == 1
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from checks.releases.sglang import sglang_release
+from preflight.traces.describe import profile_trace
 from preflight.traces.formats import Request
-from preflight.traces.generate import profile_trace
 from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
 from tests.traces.real_sglang import answers_of
