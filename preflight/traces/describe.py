@@ -235,11 +235,10 @@ class Profile(NamedTuple):
 def profiles() -> dict[str, Profile]:
     """Return the kinds of traffic by name. Of a row a list is the median and spread of lengths."""
     with open(data_file("workloads.json"), encoding="utf-8") as file:
-        rows = json.load(file)
-    return {
-        name: Profile(**{k: Lengths(*v) if isinstance(v, list) else v for k, v in row.items()})
-        for name, row in rows.items()
-    }
+        rows: dict[str, dict[str, Any]] = json.load(file)
+    for row in rows.values():
+        row |= {key: Lengths(*each) for key, each in row.items() if isinstance(each, list)}
+    return {name: Profile(**row) for name, row in rows.items()}
 
 
 class _Talk:
