@@ -194,6 +194,13 @@ class Solver:
     def passes(self, values: SizeValues) -> bool:
         return not self.stopping(self.judge(values))
 
+    def fits(self, values: SizeValues) -> bool:
+        """Return whether ``values`` pass without an arena, or with one that is used up."""
+        if self.passes(self.without_arena(values)):
+            return True
+        with_arena = self.with_exact_arena(values)
+        return with_arena is not None and self.passes(with_arena)
+
     def largest(
         self,
         make: Callable[[int], SizeValues],
@@ -202,83 +209,48 @@ class Solver:
         step_bytes: float = 0.0,
         near: int = 0,
     ) -> int | None:
-        """Return the largest number whose values pass, without an arena or with an exact one.
+        """Return the largest number whose values fit.
 
         step_bytes: memory that a step takes: what is left tells where to look, or ``near`` does.
         """
-        without, exact = self._variants(make)
 
-        def either(number: int) -> bool:
-            return without(number) or exact(number)
+        def fits(number: int) -> bool:
+            return self.fits(make(number))
 
         low = least
         if least < near < most:
-            if either(near):
+            if fits(near):
                 low = near
-            elif either(least):
-                return self._between(make, either, least, near)
-        if step_bytes and either(low):
-            while (room := self._room(make(low))) >= step_bytes and low < most:
+            elif fits(least):
+                return self._between(make, least, near)
+        if step_bytes and fits(low):
+            while (room := self.best(make(low)).room_bytes) >= step_bytes and low < most:
                 high = min(most, low + int(room / step_bytes))
-                if not either(high):
-                    return self._between(make, either, low, high)
+                if not fits(high):
+                    return self._between(make, low, high)
                 low = high
-            return largest_from(either, low, most)
+            return largest_from(fits, low, most)
 
         def too_small(number: int) -> bool:
             return self._stops(make(number)) <= self._stops(make(least))
 
-        without_arena = largest(without, least, most, too_small)
-        if self._state.sizes.arena is None:
-            return without_arena
-        if without_arena is None:
-            return largest(exact, least, most, too_small)
-        if without_arena < most and exact(without_arena + 1):
-            return largest_from(exact, without_arena + 1, most)
-        return without_arena
+        return largest(fits, least, most, too_small)
 
-    def _room(self, values: SizeValues) -> int:
-        return self.best(values).room_bytes
-
-    def _between(
-        self, make: Callable[[int], SizeValues], holds: Callable[[int], bool], low: int, high: int
-    ) -> int:
-        """Return the last number that holds, from ``low`` on; what room each leaves tells where."""
+    def _between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
+        """Return the last number that fits, from ``low`` on; what room each leaves tells where."""
         poor = 0
         while high - low > 1:
             width, middle = high - low, (low + high) // 2
-            first, last = self._room(make(low)), self._room(make(high))
+            first, last = (self.best(make(number)).room_bytes for number in (low, high))
             if last < 0 <= first and poor < 2:
                 middle = min(high - 1, max(low + 1, low + width * first // (first - last)))
-            low, high = (middle, high) if holds(middle) else (low, middle)
+            low, high = (middle, high) if self.fits(make(middle)) else (low, middle)
             poor = poor + 1 if poor < 2 and (high - low) * 2 > width else 0
         return low
-
-    def grown(self, make: Callable[[int], SizeValues], low: int, most: int) -> int:
-        """Return the largest from ``low`` on, which passes, where the answer is hardly above it."""
-        without, exact = self._variants(make)
-        grown = largest_from(without, low, most) if without(low) else low
-        if self._state.sizes.arena is not None and grown < most and exact(grown + 1):
-            return largest_from(exact, grown + 1, most)
-        return grown
 
     def _stops(self, values: SizeValues) -> set[tuple[str, Status, str]]:
         stopping = self.stopping(self.judge(self.without_arena(values)))
         return {(finding.check, finding.status, finding.subject) for finding in stopping}
-
-    def _variants(
-        self, make: Callable[[int], SizeValues]
-    ) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
-        """Return the tests of a number: without an arena, and with an exact one."""
-
-        def without(number: int) -> bool:
-            return self.passes(self.without_arena(make(number)))
-
-        def exact(number: int) -> bool:
-            values = self.with_exact_arena(make(number))
-            return values is not None and self.passes(values)
-
-        return without, exact
 
 
 # Without these no size says anything: what the launch takes, and what the host has.
@@ -441,7 +413,7 @@ class _Search:
         frontier = Frontier(tuple(points[size] for size in sorted(points)), self._ranks, share)
         for values in chooser.order(frontier):
             start = with_l2((values.l2_bytes or 0) // GIGABYTE)
-            if self.solver.passes(self.solver.best(start).values):
+            if self.solver.fits(start):
                 return self._filled(start, MIB, values)
         return high
 
@@ -492,7 +464,7 @@ class _Search:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
 
         low = getattr(values, f"{size}_bytes") // step_bytes
-        return make(self.solver.grown(make, low, most))
+        return make(largest_from(lambda steps: self.solver.fits(make(steps)), low, most))
 
     def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
         """Yield for each size what stops it from being one step larger."""
