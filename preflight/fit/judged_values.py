@@ -38,6 +38,7 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
 MEMINFO = "/proc/meminfo"
+_COUNTS = ("nr_hugepages", "free_hugepages")
 # Rows of a node's meminfo that give way to pages once its free memory is used up, in that order.
 _CACHE = ("Inactive(file)", "Active(file)", "SReclaimable")
 
@@ -78,9 +79,10 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
                 if not isinstance(there, Unknown) or not there.absent:
                     room[numa_node] = (free[numa_node] + cache[numa_node]) // size
             shares = _spread(added, room)
-        _add(now, f"{POOLS}/{name}", added)
+        _add(now, added, *(f"{POOLS}/{name}/{count}" for count in _COUNTS))
         for numa_node, pages in shares.items():
-            _add(now, f"{NODES}/node{numa_node}/hugepages/{name}", pages)
+            folder = f"{NODES}/node{numa_node}/hugepages/{name}"
+            _add(now, pages, *(f"{folder}/{count}" for count in _COUNTS))
             taken = min(free.get(numa_node, 0), pages * size)
             if numa_node in free:
                 free[numa_node] -= taken
@@ -89,7 +91,7 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
         rows = {"MemFree": -added * size, "MemAvailable": -added * size}
         if size == default_page_bytes:
             rows |= {"HugePages_Total": added, "HugePages_Free": added}
-            _more(now, "/proc/sys/vm/nr_hugepages", added)
+            _add(now, added, "/proc/sys/vm/nr_hugepages")
         rows["Hugetlb"] = added * size
         _change_rows(now, MEMINFO, rows)
     return now
@@ -128,15 +130,12 @@ def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-def _add(now: PlannedRoot, folder: str, pages: int) -> None:
-    for name in ("nr_hugepages", "free_hugepages"):
-        _more(now, f"{folder}/{name}", pages)
-
-
-def _more(now: PlannedRoot, name: str, pages: int) -> None:
-    count = now.integer(name)
-    if not isinstance(count, Unknown):
-        now.texts[name] = f"{count + pages}\n"
+def _add(now: PlannedRoot, pages: int, *names: str) -> None:
+    """Count so many pages more in each of these files that is read."""
+    for name in names:
+        count = now.integer(name)
+        if not isinstance(count, Unknown):
+            now.texts[name] = f"{count + pages}\n"
 
 
 def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:

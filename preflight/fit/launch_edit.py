@@ -253,11 +253,8 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
                 advice.append(Advice(place.name, text, str(place.origin), _why(place)))
             else:
                 texts, reading = edit_made
-    edits = tuple(
-        Edit(path, before, texts[path])
-        for path, before in source.texts.items()
-        if texts[path] != before
-    )
+    pairs = source.texts.items()
+    edits = (Edit(path, old, texts[path]) for path, old in pairs if texts[path] != old)
     return Edited((*edits, *more), tuple(advice), reading)
 
 
@@ -342,12 +339,8 @@ class Meaning(NamedTuple):
 
 def meaning(command: Command) -> Meaning:
     """Return the meaning of a command, to compare two readings of it."""
-    return Meaning(
-        tuple((word.text, word.unresolved) for word in command.words),
-        {name: (word.text, word.unresolved) for name, word in command.environment.items()},
-        command.wrappers,
-        _without_lines(command.container),
-    )
+    parts = command.words, command.environment, command.wrappers, command.container
+    return Meaning(*map(_without_lines, parts))
 
 
 def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
@@ -361,13 +354,12 @@ def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None)
     if after.wrappers == wanted.wrappers:
         return True
     assignment = f"{place.name}={place.old}"
-    if text is not None:
-        swapped = tuple(
-            tuple(f"{place.name}={text}" if word == assignment else word for word in wrapper)
-            for wrapper in wanted.wrappers
-        )
-        return after.wrappers == swapped
-    return after.wrappers == tuple(_without(wrapper, assignment) for wrapper in wanted.wrappers)
+    if text is None:
+        return after.wrappers == tuple(_without(wrapper, assignment) for wrapper in wanted.wrappers)
+    return after.wrappers == tuple(
+        tuple(f"{place.name}={text}" if word == assignment else word for word in wrapper)
+        for wrapper in wanted.wrappers
+    )
 
 
 def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
