@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.archive import write_whole
 from checks.base.finding import Kind, Setting, Status
 from checks.base.pages import MemoryKind
-from checks.base.units import GIB, GIGABYTE
+from checks.base.units import GIB, GIGABYTE, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.gpu.facts import read_gpus
+from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.pools import Pool
 from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
 from preflight.base import exit_codes
@@ -33,12 +36,14 @@ from preflight.fit.judged_values import (
     Judgement,
     LaunchState,
     NextGib,
+    facts_with_pools,
     is_mended,
     judged_values,
+    released_root,
 )
 from preflight.fit.launch_edit import Edit, Edited, by_hand, command_line, edited, launch_texts
 from preflight.fit.launch_values import SizeValues, knobs, with_values
-from preflight.fit.solver import largest_l2, solve
+from preflight.fit.solver import larger_fit, largest_sizes, solve
 from preflight.inputs.host_source import Host, size_within
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from preflight.inputs.written_launch import WrittenLaunch
@@ -433,29 +438,73 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a sentence where a larger L2 would pass on regular pages.
+    """Yield sentences, each with what would fit then; nothing if nothing more would."""
+    if not answer.reason and answer.goal is not Goal.BEST:
+        yield from _released(state, host, answer)
+        yield from _regular(state, host, answer)
+
+
+def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
+    """Yield a hint where a larger L2 would pass on regular pages.
 
     SGLang's gate asks for the pool's size of available memory, whatever the pool lies on.
     """
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
     gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading
-    switched = any(_SWITCH in command.environment for command in reading.commands)
-    if answer.reason or not gated or not switched:
+    if not gated or not any(_SWITCH in command.environment for command in reading.commands):
         return
     commands = tuple(
         command._replace(environment={n: w for n, w in command.environment.items() if n != _SWITCH})
         for command in reading.commands
     )
     launch = state.launch._replace(reading=reading._replace(commands=commands))
-    larger = largest_l2(state._replace(launch=launch), host, answer.gates)
-    l2_bytes = 0 if answer.fits is None else answer.values.l2_bytes or 0
-    if larger is not None and (larger.l2_bytes or 0) > l2_bytes:
+    larger = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
+    if larger is not None and _more(larger, answer):
         yield (
             f"without {_SWITCH}, {larger.text} would pass: SGLang's own check asks for as much "
             "available memory as the pools take, and the pages that they lie on are no longer part "
             "of it"
         )
+
+
+def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
+    """Yield a hint about free pages that the launch does not take: a plan never lowers a pool."""
+    hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
+    if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
+        return
+    pools = [each for each in hugetlb.hugetlb.pools.values() if isinstance(each, Pool)]
+    # Pages of each size that the launch takes, with the sizes found or the least.
+    usages, taken = (answer.fits or answer.least).needs.usages, Counter[int]()
+    for usage in () if isinstance(usages, Unknown) else usages:
+        for spot, number in usage.mapped.items():
+            taken[spot.page_size_bytes] += number
+    spare = {
+        each.page_size_bytes: each.free_pages - each.reserved_pages - taken[each.page_size_bytes]
+        for each in pools
+    }
+    if sum(size * max(0, pages) for size, pages in spare.items()) < GIB:
+        return
+    root = released_root(host.root, pools)
+    freed = host._replace(root=root, facts=facts_with_pools(root, answer.least.needs, host.facts))
+    if answer.bounds and not any(larger_fit(state, freed, answer)):
+        return
+    larger = largest_sizes(state, freed, answer.goal, answer.gates)
+    if larger is not None and _more(larger, answer):
+        sizes = ((pages, format_page_size(size)) for size, pages in spare.items() if pages > 0)
+        names = " and ".join(f"{pages} pages of {size}" for pages, size in sizes)
+        yield (
+            f"{names} are reserved, free, and not taken by this launch; were the pools only as "
+            f"large as they have to be, {larger.text} would pass (nothing here lowers a pool)"
+        )
+
+
+def _more(larger: SizeValues, answer: FitAnswer) -> bool:
+    """Return whether either size is at least one step larger, and none is smaller."""
+    if answer.fits is None:
+        return True
+    more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
+    return min(more) >= 0 and max(more) > 0
 
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:

@@ -20,7 +20,7 @@ from checks.base.root import Root
 from checks.base.units import KIB, format_bytes, format_need
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.pools import POOLS
+from checks.hugetlb.pools import POOLS, Pool
 from checks.memory.facts import MemoryFacts
 from checks.memory.judge import regular_bytes
 from checks.numa.nodes import NODES, read_meminfo, read_node_meminfo
@@ -93,6 +93,29 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
             rows |= {"HugePages_Total": added, "HugePages_Free": added}
             _add(now, added, "/proc/sys/vm/nr_hugepages")
         rows["Hugetlb"] = added * size
+        _change_rows(now, MEMINFO, rows)
+    return now
+
+
+def released_root(root: Root, pools: Iterable[Pool]) -> Root:
+    """Return ``root`` with every page that nobody has given back to the memory of its node."""
+    now = PlannedRoot(root, {})
+    for huge_pool in pools:
+        size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
+        # Which node a reservation will be met on is not known: so many stay on each.
+        shares = {
+            numa_node: max(0, share.free_pages - huge_pool.reserved_pages)
+            for numa_node, share in huge_pool.nodes.items()
+        }
+        released = sum(shares.values())
+        if not released:
+            continue
+        _add(now, -released, *(f"{POOLS}/{name}/{count}" for count in _COUNTS))
+        for numa_node, pages in shares.items():
+            folder = f"{NODES}/node{numa_node}/hugepages/{name}"
+            _add(now, -pages, *(f"{folder}/{count}" for count in _COUNTS))
+            _change_rows(now, f"{NODES}/node{numa_node}/meminfo", {"MemFree": pages * size})
+        rows = {"MemFree": released * size, "MemAvailable": released * size}
         _change_rows(now, MEMINFO, rows)
     return now
 

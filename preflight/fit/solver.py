@@ -7,7 +7,7 @@ never pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from checks.base.finding import Finding, Status
@@ -121,7 +121,7 @@ class Solver:
         return low
 
     def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
-        """Take gates that are known from another launch."""
+        """Take gates that are known from another host or launch."""
         self._ids = ids
         self._allow(self.judge(least), ids)
 
@@ -300,11 +300,22 @@ def solve(
     )
 
 
-def largest_l2(state: LaunchState, host: HostState, gates: frozenset[str]) -> SizeValues | None:
-    """Return the largest L2 that passes ``gates``, which are known; None if none does."""
-    search = _Search(state, host, Goal.L2)
+def largest_sizes(
+    state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
+) -> SizeValues | None:
+    """Return the largest sizes that pass ``gates``, which are known; None if none do."""
+    search = _Search(state, host, goal)
     search.solver.take_gates(search.least, gates)
     return search.largest()
+
+
+def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
+    """Yield for each size of an answer whether one more step of it fits on another host."""
+    search = _Search(state, host, answer.goal)
+    search.solver.take_gates(search.least, answer.gates)
+    for bound in answer.bounds:
+        more = answer.values._replace(**{f"{bound.size}_bytes": bound.value_bytes})
+        yield search.solver.fits(more)
 
 
 def _refuse(state: LaunchState, goal: Goal) -> None:

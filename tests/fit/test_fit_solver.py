@@ -307,6 +307,15 @@ def hinted(folder: Path, of: Case) -> tuple[str, ...]:
     return tuple(hints(found.state, found.machine, found.answer))
 
 
+def test_what_a_smaller_pool_would_bring_is_said_and_true(tmp_path: Path) -> None:
+    """40 of 64 GiB are reserved and hardly taken: the hint's size is what an empty pool allows."""
+    crowded = case(pools={2 * MIB: 20480, GIB: 0})
+    empty = fit(tmp_path, case()).answer
+    (said,) = (hint for hint in hinted(tmp_path, crowded) if "nothing here lowers" in hint)
+    assert empty.values.l2_bytes is not None
+    assert f"--hicache-size {empty.values.l2_bytes // GB} would pass" in said
+
+
 def test_what_regular_pages_would_bring_is_said_and_true(tmp_path: Path) -> None:
     """SGLang's gate asks for a pool's size of available memory, whatever the pool lies on."""
     (said,) = hinted(tmp_path, case())
