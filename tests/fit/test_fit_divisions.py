@@ -44,36 +44,24 @@ def best_of(
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "described", "release", "asked"),
-    # Half of them: the default workload, and one that is given. All in the random profile.
-    some(
-        [
-            ("Qwen/Qwen3-32B", Description("1tb", "8xH100", "8xmlx5", "2"), "0.5.23", Asked()),
-            (
-                "deepseek-ai/DeepSeek-V3",
-                Description("2tb", "8xH200", "8xmlx5", "2"),
-                "0.5.20",
-                Asked(),
-            ),
-            (
-                "Qwen/Qwen3-8B",
-                Description("256gb", "2xA40"),
-                "0.5.23",
-                Asked(WorkloadOptions(60, 5, 4096)),
-            ),
-            (
-                "Qwen/Qwen3-32B",
-                Description("1500gb", "8xH20"),
-                "0.5.22",
-                Asked(WorkloadOptions(300, 8, 3000), hosts=2),
-            ),
-        ],
-        2,
-    ),
-)
+H100 = ("1tb", "8xH100", "8xmlx5", "2")
+FEW, MANY = Asked(WorkloadOptions(60, 5, 4096)), Asked(WorkloadOptions(300, 8, 3000), hosts=2)
+# Half of them: the default workload, and one that is given. All in the random profile.
+SETUPS = [
+    ("Qwen/Qwen3-32B", H100, "0.5.23", Asked()),
+    ("deepseek-ai/DeepSeek-V3", ("2tb", "8xH200", "8xmlx5", "2"), "0.5.20", Asked()),
+    ("Qwen/Qwen3-8B", ("256gb", "2xA40"), "0.5.23", FEW),
+    ("Qwen/Qwen3-32B", ("1500gb", "8xH20"), "0.5.22", MANY),
+]
+
+
+@pytest.mark.parametrize(("model", "described", "release", "asked"), some(SETUPS, 2))
 def test_no_other_division_of_a_grid_of_20_keeps_more(
-    model: str, described: Description, release: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    model: str,
+    described: tuple[str, ...],
+    release: str,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replayed with one order more; the divisions lie between those that the checks filled."""
     seen: list[tuple[Chooser, Frontier]] = []
@@ -84,7 +72,7 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
         return order(self, frontier)
 
     monkeypatch.setattr(Chooser, "order", noted)
-    found = best_of(model, described, release, asked)
+    found = best_of(model, Description(*described), release, asked)
     ((chooser, frontier),) = seen
 
     def kept(values: SizeValues) -> float:
@@ -98,7 +86,7 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
 
 def test_the_example_of_one_tebibyte() -> None:
     """L1 holds 1.8M tokens: an L2 far below it would hand the store a part of them alone."""
-    found = best_of("Qwen/Qwen3-32B", Description("1tb", "8xH100", "8xmlx5", "2"))
+    found = best_of("Qwen/Qwen3-32B", Description(*H100))
     assert found.answered is not None
     rows = {one.about: one for one in found.answered.tried}
     best, balanced, pool = (rows[name] for name in ("best", "balanced", "pool"))
@@ -121,7 +109,7 @@ def test_the_example_of_one_tebibyte() -> None:
 def test_write_back_holds_what_is_in_l1_nowhere_else() -> None:
     """So the same memory keeps twice as much of what is asked again."""
     words = ("--hicache-write-policy write_through", "--hicache-write-policy write_back")
-    found = best_of("Qwen/Qwen3-32B", Description("1tb", "8xH100", "8xmlx5", "2"), replaced=words)
+    found = best_of("Qwen/Qwen3-32B", Description(*H100), replaced=words)
     assert found.answered is not None
     rows = {one.about: one for one in found.answered.tried}
     assert rows["best"].kept > 0.86

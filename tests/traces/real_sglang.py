@@ -7,9 +7,17 @@ import os
 import subprocess
 from typing import Any
 
+import pytest
 from sglang_wheels import environment, unpacked
 
 from tests.paths import ROOT
+
+
+def on_sglang(test: Any) -> Any:
+    """Mark a test that runs SGLang's own classes; it is skipped where nobody asks for that."""
+    why = "installs torch and SGLang's wheels: set MOONCAKE_PREFLIGHT_SGLANG=1"
+    wanted = os.environ.get("MOONCAKE_PREFLIGHT_SGLANG")
+    return pytest.mark.sglang(pytest.mark.skipif(not wanted, reason=why)(test))
 
 
 def answers_of(runner: str, version: str, order: Any) -> list[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from checks.releases.sglang import sglang_release
 from preflight.judging.store_keys import Meeting
 from tests.consumers.test_store_keys import EAGLE, SGLANG, match_of
 from tests.paths import ROOT
-from tests.traces.real_sglang import answers_of
+from tests.traces.real_sglang import answers_of, on_sglang
 
 RECORD = ROOT / "tests" / "data" / "decode_keys.json"
 VERSIONS = "0.5.4 0.5.10.post1 0.5.14 0.5.15 0.5.20 0.5.23".split()
@@ -120,11 +119,7 @@ def test_prefill_asks_for_decodes_keys_where_keys_says_so(tmp_path: Path, draft:
 
 
 @pytest.mark.slow
-@pytest.mark.sglang
-@pytest.mark.skipif(
-    not os.environ.get("MOONCAKE_PREFLIGHT_SGLANG"),
-    reason="installs torch and SGLang's wheels: set MOONCAKE_PREFLIGHT_SGLANG=1",
-)
+@on_sglang
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_recorded_is_what_sglangs_own_write(version: str) -> None:
     assert [summary(keys) for keys in run_real(version)] == recorded(version)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -21,7 +20,7 @@ from preflight.traces.describe import profile_trace
 from preflight.traces.formats import Request
 from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
-from tests.traces.real_sglang import answers_of
+from tests.traces.real_sglang import answers_of, on_sglang
 from tests.traces.test_curve import CONVERSATION, conversation
 
 RECORD = ROOT / "tests" / "data" / "radix_hits.json"
@@ -98,11 +97,7 @@ def test_each_request_finds_what_it_finds_in_sglangs_own(
         assert kept["requests"] == len(ours) or (version, policy) == ("0.5.10", "write_back")
 
 
-@pytest.mark.sglang
-@pytest.mark.skipif(
-    not os.environ.get("MOONCAKE_PREFLIGHT_SGLANG"),
-    reason="installs torch and SGLang's wheels: set MOONCAKE_PREFLIGHT_SGLANG=1",
-)
+@on_sglang
 @pytest.mark.parametrize(("version", "policy"), RUNS)
 def test_what_is_recorded_is_what_sglangs_own_come_to(
     trace: str, version: str, policy: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 from functools import cache
 from typing import Any
@@ -20,7 +19,7 @@ from preflight.capacity.trace_answer import rules_of
 from preflight.traces.formats import Request
 from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
-from tests.traces.real_sglang import answers_of
+from tests.traces.real_sglang import answers_of, on_sglang
 
 RECORD = ROOT / "tests" / "data" / "store_counts.json"
 VERSIONS = "0.5.4 0.5.10.post1 0.5.14 0.5.15 0.5.20 0.5.23".split()
@@ -177,11 +176,7 @@ def test_write_back_fills_l3_from_0_5_9_on() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sglang
-@pytest.mark.skipif(
-    not os.environ.get("MOONCAKE_PREFLIGHT_SGLANG"),
-    reason="installs torch and SGLang's wheels: set MOONCAKE_PREFLIGHT_SGLANG=1",
-)
+@on_sglang
 @pytest.mark.parametrize("kind", ["sequence", "burst"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_recorded_is_what_sglangs_own_come_to(version: str, kind: str) -> None:
