@@ -15,7 +15,7 @@ from preflight.cli.main import run
 from preflight.fit.judged_values import Asked
 from preflight.fit.machines import BUFFERED, _Host
 from preflight.inputs.launch_words import LaunchWords
-from tests.capacity.test_capacity_published import A10
+from tests.capacity.test_capacity_published import A10, DGX_SSD, H800_POOL
 from tests.fit.test_fit_divisions import best_of
 from tests.paths import ROOT
 from tests.pictures.markup import Markup
@@ -102,6 +102,35 @@ def test_l2_stays_below_what_the_last_rank_is_let_have() -> None:
 def test_what_belongs_together(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", *words.split()]) == 64
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launch", "host", "theirs", "full"),
+    [
+        (DGX_SSD, ("--memory", "1tb", "--gpus", "8xA100-80G"), "l2", {"L1": 5, "L3": 7}),
+        (H800_POOL, ("--memory", "2tb", "--gpus", "8xH800"), "best", {"L1": 1, "L3": None}),
+    ],
+    ids=["DGX with SSD", "H800"],
+)
+def test_published_setups_overflow_as_published_and_fit_keeps_all(
+    launch: str,
+    host: tuple[str, ...],
+    theirs: str,
+    full: dict[str, int | None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The segment of 80 GiB of the DGX is full in round 7, as tests/capacity has it of the run;
+    with fit's own division it never is. Of the H800 L2 alone overflows in round 4."""
+    (tmp_path / "run.sh").write_text(launch)
+    _, found = told(capsys, "fit", *host, "--nics", "8xmlx5", "--numa", "2", f"{tmp_path}/run.sh")
+    rows = {one["about"]: one for one in found["hits"]["tried"]}
+    tiers = {one["name"]: one["full_in_round"] for one in rows[theirs]["tiers"]}
+    assert {name: tiers[name] for name in full} == full
+    own = {one["name"]: one["full_in_round"] for one in rows["best"]["tiers"]}
+    assert own["L3"] is None
+    assert rows["best"]["servers"][0]["least"] == 1
 
 
 @pytest.mark.slow
