@@ -23,8 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from preflight.probes.measure import OpenDevice, Order, measure, search
-from preflight.probes.memory import memory_available_bytes
+from preflight.probes.measure import OpenDevice, Order, measure, memory_available_bytes, search
 from tests.lab.guest import run_in_guest
 from tests.lab.probe_runner import prepare
 

@@ -65,7 +65,7 @@ def measure(
     from preflight.fleet.remote.check import nodes_of
     from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.recorded_launch import recorded_launch
-    from preflight.measuring.plan import LEAST_BUDGET_SECONDS
+    from preflight.measuring.records import LEAST_BUDGET_SECONDS
 
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise click.UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s")

@@ -168,7 +168,7 @@ def measure(
     from preflight.base.envelope import envelope
     from preflight.base.within import save as saved
     from preflight.measuring import measure as run
-    from preflight.measuring.report import answer_object, answer_text
+    from preflight.measuring.measure import answer_object, answer_text
     from preflight.probes.registration import Sizes
 
     if serving and (peer is not None or parts or save is not None):

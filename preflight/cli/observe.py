@@ -80,8 +80,7 @@ def observe(
 
     from preflight.base.envelope import envelope
     from preflight.base.output import say, say_json
-    from preflight.observing.metrics_file import metrics_text
-    from preflight.observing.report import observation_object, observation_text
+    from preflight.observing.report import metrics_text, observation_object, observation_text
 
     if len(launch.words) == 1 and launch.words[0].isdigit() and not os.path.exists(launch.words[0]):
         pids, launch = (*pids, int(launch.words[0])), launch._replace(words=())
@@ -123,8 +122,7 @@ def observed(
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs
-    from preflight.observing.comparison import findings
-    from preflight.observing.devices import gpu_findings, traffic_findings
+    from preflight.observing.comparison import findings, gpu_findings, traffic_findings
     from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers

@@ -10,8 +10,7 @@ from typing import TypeVar
 from checks.base.finding import Finding, Status
 from checks.base.units import GIGABYTE, Quantity, format_bytes
 from checks.base.unknown import Unknown
-from preflight.measuring.plan import pages_text
-from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used, read_measured
+from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used, pages_text, read_measured
 from preflight.measuring.wanted import LaunchWish, ProcessStart
 from preflight.probes.limits import ProbeNeed
 from preflight.rehearsal.programs import LATE

@@ -18,10 +18,15 @@ from checks.gpu.facts import read_gpus
 from checks.gpu.state_checks import IDLE_BYTES
 from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.numa.nodes import memory_nodes
-from preflight.measuring.plan import (
+from preflight.measuring.records import (
+    ALL_NICS,
     LOCAL_BUFFER_BYTES,
     MOST_CALLS,
     USUAL_OBJECT_BYTES,
+    MeasuredPart,
+    MeasuredRun,
+    Rate,
+    Used,
     deadlines,
     pages_text,
     populating,
@@ -29,13 +34,6 @@ from preflight.measuring.plan import (
     store_plan,
     transfer_buffer_bytes,
     transfer_sizes,
-)
-from preflight.measuring.records import (
-    ALL_NICS,
-    MeasuredPart,
-    MeasuredRun,
-    Rate,
-    Used,
     used_of,
 )
 from preflight.measuring.wanted import LaunchWish

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from checks.base.finding import Finding, Status, Subject, command
 from checks.base.needs import ProcessNeeds
 from checks.base.pages import Spot
+from checks.base.root import Root
 from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, pages_by_size
+from checks.running.traffic import Traffic, read_traffic
 from preflight.observing.running_launch import OF_ANYBODY, RunningServer
-from preflight.observing.served_metrics import Metrics, is_local
-from preflight.observing.tiers import tier_findings
+from preflight.observing.served_metrics import Metrics, is_local, tier_findings
 from preflight.processes.processes import ProcessKind
 
 PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
@@ -310,3 +311,88 @@ def _pages(size: int, count: int) -> Quantity:
 
 def _files(count: int) -> Quantity:
     return Quantity(f"{count} files", count, "files")
+
+
+GPU, TRAFFIC = "observe.gpu-memory", "observe.traffic"
+GPUS = "/proc/driver/nvidia/gpus"
+
+
+def gpu_findings(
+    servers: Sequence[RunningServer], root: Root
+) -> Iterator[tuple[RunningServer, Finding]]:
+    """Yield what each server holds of each GPU, beside its static share of it.
+
+    The share is taken once weights and KV cache are there; what CUDA needs comes on top. Less is
+    judged only if other processes of the GPU explain it.
+    """
+    driver = root.names(GPUS)
+    if isinstance(driver, Unknown) and driver.absent:
+        return
+    shares = [(server, share) for server in servers if (share := _share(server)) is not None]
+    gpus = root.call("gpus.held") if shares else ()
+    for server, share in shares:
+        finding = Finding(GPU, Status.PASS, Subject(server.name, "process"))
+        if isinstance(gpus, Unknown):
+            yield server, finding.unknown(gpus)
+            continue
+        pids = {str(holding.pid) for holding in server.holdings}
+        for index, gpu in enumerate(gpus):
+            sizes = [size for pid, size in gpu["processes"].items() if pid in pids]
+            if not sizes:
+                continue
+            if None in gpu["processes"].values():
+                yield server, finding.unknown(f"the driver does not tell who holds GPU {index}")
+                continue
+            size, need = sum(sizes), int(share * gpu["total_bytes"])
+            others = sum(gpu["processes"].values()) - size
+            have = format_bytes(size, f"{{}} of GPU {index}")
+            row = finding._replace(have=have, need=format_bytes(need, f"{{}} ({share:g} of it)"))
+            if size < need <= size + others:
+                text = f"others hold {format_bytes(others)} of GPU {index}"
+                row = row.warned(text, "nvidia-smi names them; its KV cache is smaller.")
+            elif size < need:
+                row = row.skipped("it has not taken all of its share, or not yet")
+            yield server, row
+
+
+def _share(server: RunningServer) -> float | None:
+    """Return the part of each GPU that a server is told to take; None if it takes none."""
+    if isinstance(server.needs, Unknown):
+        return None
+    shares = (process.gpu_share for process in server.needs.processes)
+    return next((share.fraction for share in shares if share and share.fraction), None)
+
+
+def traffic_findings(
+    servers: Sequence[RunningServer], root: Root, seconds: float, wait: Callable[[float], None]
+) -> Iterator[tuple[RunningServer, Finding]]:
+    """Yield what goes through the ports that each program uses, in ``seconds``.
+
+    Counters are of the port: of all programs that use it. An interface on which nothing moves is
+    left out, a port of an RDMA device is not.
+    """
+    earlier = [_traffic(server, root) for server in servers]
+    wait(seconds)
+    for server, before in zip(servers, earlier, strict=True):
+        after = _traffic(server, root)
+        finding = Finding(TRAFFIC, Status.PASS, Subject(server.name, "process"))
+        if isinstance(before, Unknown) or isinstance(after, Unknown):
+            why = before if isinstance(before, Unknown) else after
+            yield server, finding.unknown(why if isinstance(why, Unknown) else "")
+            continue
+        for port, counted in after.items():
+            first = before.get(port)
+            if isinstance(counted, Unknown):
+                yield server, finding.skipped(f"{port}: {counted.reason}")
+            elif isinstance(first, Traffic) and (counted != first or port.startswith("rdma")):
+                pairs = zip(first, counted, strict=True)
+                inward, outward = (int(max(0, now - then) / seconds) for then, now in pairs)
+                text = f"{port}: {format_bytes(inward)}/s in, {format_bytes(outward)}/s out"
+                have = Quantity(text, inward + outward, "bytes/s")
+                yield server, finding._replace(have=have)
+
+
+def _traffic(server: RunningServer, root: Root) -> dict[str, Traffic | Unknown] | Unknown:
+    opened = [h.files for h in server.holdings if not isinstance(h.files, Unknown)]
+    devices = sorted({device for files in opened for device in files.verbs_devices})
+    return read_traffic(root, server.pid, devices)

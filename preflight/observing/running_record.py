@@ -16,7 +16,7 @@ from checks.capture.anonymise import without_secrets
 from checks.capture.secrets import clean_words
 from checks.running.processes import OpenFiles, is_of_package, read_environment, read_link
 from preflight.inputs.launch_record import environment_record
-from preflight.observing.devices import GPUS, gpu_findings
+from preflight.observing.comparison import GPUS, gpu_findings
 from preflight.observing.running_launch import KNOWN, RunningServer, running_servers
 
 

@@ -1,23 +1,28 @@
-"""What a program that runs here says of itself: the metrics that its own command line serves."""
+"""What programs that run here say of themselves, and whether the tiers of a cache are of use.
+
+SGLang, vLLM and the master serve metrics at the address that their own command line names. Counters
+begin at the start of a program. A tier is judged once the one above has given up as much as it
+holds: before that nothing asks for it.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from checks.base.finding import Finding, Status, Subject
 from checks.base.regex import regex
+from checks.base.units import Quantity, format_bytes
 from checks.base.unknown import Unknown
 from checks.network.calls import addresses, http
 from preflight.base.within import LateError, within
-from preflight.processes.processes import LaunchProcess, ProcessKind
-from preflight.programs.mooncake_flags import value_of
-
-if TYPE_CHECKING:
-    from preflight.observing.running_launch import RunningServer
+from preflight.observing.running_launch import RunningServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
+from preflight.programs.mooncake_flags import is_on, value_of
 
 ANSWER_SECONDS = 2.0
 MOST_BYTES = 4 << 20  # of its metrics: some hundred bytes for each segment
@@ -142,3 +147,178 @@ def is_local(host: str) -> bool:
     if host in ("localhost", ""):
         return True
     return host.strip("[]") in {entry["address"] for entry in addresses()}
+
+
+L2, L3 = "observe.l2-hits", "observe.l3-hits"
+STORE, SSD = "observe.store-use", "observe.ssd-reads"
+# From which share on it is no exception: writes that a full pool refuses, and what L3 has and does
+# not give.
+OFTEN = 0.1
+HALF = 0.5
+# What ends a prefetch of tokens that L3 has, and what mends it; the other reasons are as meant.
+# Source: sglang/srt/observability/metrics_collector.py, 0.5.20 to 0.5.23.
+_UNFULFILLED = {
+    "deadline": "Give it longer: --hicache-storage-prefetch-policy, or its timeouts in "
+    "--hicache-storage-backend-extra-config.",
+    "host_capacity": "L2 has no room for it: raise --hicache-size or --hicache-ratio.",
+    "device_capacity": "L1 has no room for it: raise --mem-fraction-static.",
+    "storage_transfer": "Reads of the store fail: explain --log says which, of the server's log.",
+}
+
+
+def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator[Finding]:
+    """Yield whether each tier that a program serves metrics of is filled and hit."""
+    subject = Subject(server.name, "process")
+    process = process_of(server)
+    if process is None:
+        return
+    if isinstance(metrics, Unknown):
+        if server.kind is not ProcessKind.MASTER:  # of which observe.store-pool says it
+            check = L3 if process.server is None else L2
+            yield Finding(check, Status.PASS, subject).unknown(metrics)
+    elif process.server is not None:
+        evicted = _evicted(process.server, metrics)
+        early = _too_early(metrics, evicted)
+        yield _l2(Finding(L2, Status.PASS, subject), metrics, early, evicted)
+        if process.server.value("hicache_storage_backend") is not None:
+            yield _l3(Finding(L3, Status.PASS, subject), metrics, early)
+    elif server.kind is ProcessKind.VLLM:
+        yield _external(Finding(L3, Status.PASS, subject), metrics)
+    else:
+        yield _store(Finding(STORE, Status.PASS, subject), metrics)
+        if is_on(process.arguments, "mooncake_master", "enable_offload"):
+            yield _ssd(Finding(SSD, Status.PASS, subject), metrics)
+
+
+def _evicted(server: SglangServer, metrics: Metrics) -> int:
+    """Return the tokens that L1 gave up; releases that name no rank count them once a rank."""
+    name = "sglang:evicted_tokens_total"
+    named = any("tp_rank" in labels for labels, _ in metrics.samples.get(name, ()))
+    sizes = (1,) if named else (server.number("tp_size"), server.number("pp_size"))
+    ranks = math.prod(size for size in sizes if not isinstance(size, Unknown))
+    return metrics.amount(name) // max(ranks, 1)
+
+
+def _too_early(metrics: Metrics, evicted: int) -> str:
+    """Return why the tiers below L1 cannot be judged yet; "" if they can."""
+    holds = metrics.amount("sglang:max_total_num_tokens")
+    if not metrics.amount("sglang:hicache_host_total_tokens"):
+        return "no amounts of L2 yet: a prompt brings them, from SGLang 0.5.10 on"
+    if evicted < holds or not holds:
+        return f"L1 has given up {evicted} tokens and holds {holds}: too early"
+    return ""
+
+
+def _hits(metrics: Metrics) -> dict[str, int]:
+    """Return the prompt tokens that each tier gave: device, host, storage."""
+    return metrics.by_label("sglang:cached_tokens_total", "cache_source")
+
+
+def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
+    """Judge whether prompts find in L2 what L1 gave up."""
+    hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
+    given = hits.get("host", 0) + hits.get("storage", 0)
+    finding = finding._replace(have=_tokens(given, f"{{}} of {prompts} tokens of prompts"))
+    if "total" in hits and not early:
+        early = "its metrics do not say which tier gave the tokens"
+    if early:
+        return finding.skipped(early)
+    if given:
+        return finding
+    return finding.warned(
+        f"L2 is never hit: L1 has given up {evicted} tokens, and no prompt came back for one",
+        "Prompts that share no beginning have no use for it; capacity says so of a trace.",
+    )
+
+
+def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
+    """Judge whether L3 is written, read, and gives what it has."""
+    hits, l2 = _hits(metrics), metrics.amount("sglang:hicache_host_total_tokens")
+    written, read, offered = (
+        metrics.amount(f"sglang:{name}_tokens_total")
+        for name in ("backuped", "prefetched", "storage_prefetch_hit")
+    )
+    finding = finding._replace(have=_tokens(read, f"{{}} read, {written} written tokens"))
+    if early:
+        return finding.skipped(early)
+    if not written and hits.get("device", 0) + hits.get("host", 0):
+        return finding.warned(
+            "L3 is never written, although prompts share beginnings",
+            "Read the server's log: explain --log. --hicache-write-policy says what is written.",
+        )
+    lost = metrics.by_label("sglang:storage_prefetch_unfulfilled_tokens_total", "reason")
+    lost = {reason: lost[reason] for reason in _UNFULFILLED if lost.get(reason)}
+    if sum(lost.values()) > HALF * offered and offered:
+        reason = max(lost, key=lost.__getitem__)
+        text = f"of {offered} tokens that L3 had, {sum(lost.values())} were not given"
+        return finding.warned(f"{text}: most by {reason}", _UNFULFILLED[reason])
+    if written < l2 or read:
+        return finding
+    return finding.warned(
+        f"L3 is written and never read: {written} tokens, of which L2 holds {l2}",
+        "Nobody asks for what L2 gave up, or its names differ: check says so of store.keys.",
+    )
+
+
+def _external(finding: Finding, metrics: Metrics) -> Finding:
+    """Judge whether vLLM's connector finds anything. Source: vllm/v1/metrics/loggers.py."""
+    asked = metrics.amount("vllm:external_prefix_cache_queries_total")
+    hits = metrics.amount("vllm:external_prefix_cache_hits_total")
+    own = metrics.amount("vllm:prefix_cache_hits_total")
+    finding = finding._replace(have=_tokens(hits, f"{{}} of {asked} tokens asked for"))
+    if not asked:
+        return finding.skipped("its connector was asked for nothing yet")
+    if hits or not own:
+        return finding
+    return finding.warned(
+        f"its connector never finds anything, although vLLM's own cache gave {own} tokens",
+        "Compare the store's keys with those of who writes them: check, store.keys.",
+    )
+
+
+def _store(finding: Finding, metrics: Metrics) -> Finding:
+    """Judge whether the pool takes what is written to it."""
+    held, capacity, keys = (
+        metrics.amount(f"master_{name}")
+        for name in ("allocated_bytes", "total_capacity_bytes", "key_count")
+    )
+    refused = metrics.amount("master_put_start_alloc_failures_total")
+    asked = metrics.amount("master_put_start_requests_total")
+    asked += metrics.amount("master_batch_put_start_items_total")
+    share = f" ({held / capacity:.0%} of it)" if capacity else ""
+    finding = finding._replace(
+        have=format_bytes(held, f"{{}} in {keys} keys{share}"), need=format_bytes(capacity)
+    )
+    if refused <= OFTEN * asked:
+        return finding
+    evicted = metrics.amount("master_evicted_key_count")
+    return finding.warned(
+        f"{refused} of {asked} writes were refused for want of room, {evicted} keys were evicted",
+        "What is refused is in no store: larger segments, or a lower "
+        "--eviction_high_watermark_ratio of the master, which then evicts before it is full.",
+    )
+
+
+def _ssd(finding: Finding, metrics: Metrics) -> Finding:
+    """Judge whether what lies on SSD alone is read again."""
+    held = metrics.amount("master_allocated_file_size_bytes")
+    capacity = metrics.amount("master_total_file_capacity_bytes")
+    read = metrics.amount("file_cache_hit_nums_")
+    alone = metrics.amount("master_key_count") - metrics.amount("mem_cache_nums_")
+    finding = finding._replace(
+        have=format_bytes(held, f"{{}} written, {read} reads"), need=format_bytes(capacity)
+    )
+    if not capacity:
+        return finding.skipped("no client offers an SSD, although the master would use one")
+    if read:
+        return finding
+    if alone <= 0:
+        return finding.skipped("each key on SSD is in memory too: nothing reads it from there yet")
+    return finding.warned(
+        f"SSD is written and never read: {alone} keys lie there alone",
+        "Nobody asks for what memory gave up, or those who ask do not wait for it.",
+    )
+
+
+def _tokens(number: int, text: str) -> Quantity:
+    return Quantity(text.format(number), number, "tokens")

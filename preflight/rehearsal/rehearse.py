@@ -1,10 +1,16 @@
 """A launch's allocations, made for real, held against what was predicted, and taken back."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
+from checks.base.pages import Spot
 from checks.base.root import Root
+from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts, read_facts
@@ -13,11 +19,18 @@ from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.rehearsal.answer import RehearsalAnswer, failed_step, judge
-from preflight.rehearsal.members import scaled_launch
-from preflight.rehearsal.plan import make_plan
-from preflight.rehearsal.programs import RehearsalError
-from preflight.rehearsal.records import Library, RehearsalPlan, RehearsalRun, find_library
+from preflight.mooncake.allocations import Allocation, OnShortage, Outcome
+from preflight.mooncake.replay import pages_by_spot
+from preflight.rehearsal.plan import make_plan, scaled_launch
+from preflight.rehearsal.programs import RehearsalError, is_error
+from preflight.rehearsal.records import (
+    Library,
+    RehearsalPlan,
+    RehearsalRun,
+    RehearsalStep,
+    StepResult,
+    find_library,
+)
 from preflight.rehearsal.run import others, run
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -140,3 +153,207 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
         for one in found
         if one.status is Status.FAIL and one.check not in told
     )
+
+
+EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
+
+
+class RehearsalAnswer(NamedTuple):
+    """status: as in EXIT_CODES. as_predicted: None where there is nothing to compare.
+
+    differences: each a sentence. warnings: what else there is to say, the least sure last.
+    """
+
+    status: str
+    reason: str
+    as_predicted: bool | None = None
+    plan: RehearsalPlan | None = None
+    run: RehearsalRun | None = None
+    differences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        if self.status == "differs" and self.run is not None and not failed_step(self.run):
+            return 1  # it starts, and is not as it should be
+        return EXIT_CODES[self.status]
+
+
+def judge(
+    plan: RehearsalPlan,
+    run: RehearsalRun,
+    warnings: Iterable[str] = (),
+    checked: Iterable[str] = (),
+) -> RehearsalAnswer:
+    """Return the answer of a rehearsal that has run.
+
+    checked: what the checks find that keeps memory from being registered, which no replay tells.
+    """
+    warned = [*warnings, *_warnings(plan, run)]
+    failed = failed_step(run)
+    findings = tuple(checked) if failed and failed.step.kind != "pool" else ()
+    if failed is not None and failed.step.kind == "register" and plan.refused:
+        findings += (plan.refused,)
+    differences = tuple(_differences(plan, run, failed, bool(findings)))
+    base = RehearsalAnswer("", "", None, plan, run, differences, tuple(warned))
+    if run.stopped:
+        return base._replace(status="stopped", reason=run.stopped)
+    if plan.replayed is None:
+        unread = "nothing is predicted here, because a pool of huge pages cannot be read"
+        if failed is not None:
+            return base._replace(status="fails", reason=f"{describe_failure(failed)} ({unread})")
+        return base._replace(status="warns", reason=f"every allocation was made; {unread}")
+    if differences:
+        return base._replace(status="differs", reason=differences[0], as_predicted=False)
+    base = base._replace(as_predicted=True)
+    if failed is not None:
+        foretold = _predicted_failure(plan)
+        reasons = [failed.step.refused] if failed.step == foretold else []
+        reasons += findings[:1] if foretold is None or foretold.refused else []
+        why = "; ".join(filter(None, reasons))
+        reason = f"{describe_failure(failed)}, as predicted" + (f": {why}" if why else "")
+        return base._replace(status="fails", reason=reason)
+    if plan.refused:
+        reason = f"its memory is there, and the launch does not start: {plan.refused}"
+        return base._replace(status="fails", reason=reason)
+    if warned:
+        return base._replace(status="warns", reason=warned[0])
+    reason = "every allocation was made and registered as predicted"
+    return base._replace(status="starts", reason=reason)
+
+
+def failed_step(run: RehearsalRun) -> StepResult | None:
+    last = run.done[-1:]
+    return last[0] if last and last[0].error else None
+
+
+def describe_failure(done: StepResult) -> str:
+    """Say which step failed, and with which error."""
+    name = done.step.member.name
+    lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
+    return f"{name}, {done.step.what}: {done.error}{lines}"
+
+
+def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
+    """Yield warnings: pages left, fallbacks, a failed put or get, a start that luck decided."""
+    if run.left:
+        listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
+        yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
+    for done in run.done:
+        if list(_pages_differ(done)) and _own_pages_agree(done):
+            where = f"{done.step.member.name}, {done.step.what}"
+            yield f"{where}: others took or gave back huge pages; its own are as predicted"
+    for step in plan.steps:
+        for one in step.taken or ():
+            if one.outcome is Outcome.FELL_BACK:
+                yield f"{step.member.name}, {one.what}: {one.error}"
+    if not failed_step(run) and plan.may_fail and not _predicted_failure(plan):
+        yield f"it started this time, in this order of its processes: {plan.may_fail}"
+    if run.transfer.error:
+        yield f"{run.transfer.put} to {run.transfer.got}: {run.transfer.error}"
+
+
+def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
+    return next((step for step in plan.steps if step.failure), None)
+
+
+def _differences(
+    plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
+) -> Iterator[str]:
+    """Yield each difference between the prediction and the run; none if nothing was predicted.
+
+    by_checks: the checks explain the failure, so the failure itself is no difference.
+    """
+    if plan.replayed is None:
+        return
+    foretold = _predicted_failure(plan)
+    # What the checks find may come before what was foretold.
+    expected = by_checks or (foretold is None and bool(plan.may_fail))
+    if failed is not None and not expected:
+        if foretold is None:
+            yield f"{describe_failure(failed)}: it was predicted to succeed"
+        elif failed.step != foretold:
+            predicted = f"{_named(foretold)}: {_error(foretold)}"
+            yield f"{describe_failure(failed)}: predicted was {predicted}"
+        elif foretold.failure and not same_error(foretold.failure, failed):
+            yield f"{describe_failure(failed)}: predicted was {_error(foretold)}"
+    if failed is None and foretold is not None and not run.stopped:
+        yield f"it starts: predicted was {_named(foretold)}: {_error(foretold)}"
+    for done in run.done:
+        # What a step gives back when it fails in a way of which no replay tells, none tells.
+        told_of = done is not failed or not expected
+        if done.ended is None and told_of and not _own_pages_agree(done):
+            yield from _pages_differ(done)
+    if failed is None and not run.stopped:
+        yield from _pins_differ(plan, run)
+
+
+def _named(step: RehearsalStep) -> str:
+    what = step.failure.what if step.failure else step.what
+    return f"{step.member.name}, {what}"
+
+
+def _error(step: RehearsalStep) -> str:
+    return step.failure.error if step.failure else ""
+
+
+def same_error(foretold: Allocation, failed: StepResult) -> bool:
+    """Return whether the step failed as predicted: by a bus error, or with the same words.
+
+    A ``mooncake_client`` words its error in its own way, so its words are not compared.
+    """
+    dies = foretold.on_shortage is OnShortage.BUS_ERROR
+    if failed.ended == -signal.SIGBUS:
+        return dies or foretold.may_die
+    if failed.step.kind == "program":
+        return not dies
+    return foretold.error.startswith(failed.error) or failed.error.startswith(foretold.error)
+
+
+def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
+    """Return the pages by size over all nodes, and for each node those that are bound to it."""
+    pages: Counter[Spot] = Counter()
+    for spot, count in pages_by_spot(allocations).items():
+        if count:
+            pages.update(dict.fromkeys({spot, Spot(spot.page_size_bytes, None)}, count))
+    return pages
+
+
+def _own_pages_agree(done: StepResult) -> bool:
+    """Return whether the pages that the processes have themselves are those predicted."""
+    pages = predicted_pages(done.step.taken or ()).items()
+    return done.huge_bytes == sum(at.page_size_bytes * n for at, n in pages if at.node is None)
+
+
+def _pages_differ(done: StepResult) -> Iterator[str]:
+    """Yield each count of pages that is not as predicted; nothing if no pages are predicted."""
+    if done.step.taken is None:
+        return
+    expected = predicted_pages(done.step.taken)
+    where = f"{done.step.member.name}, {done.step.what}"
+    for spot in sorted({*expected, *done.pages}, key=lambda at: (at.page_size_bytes, at.node or 0)):
+        have, need = done.pages.get(spot, 0), expected.get(spot, 0)
+        # Pages that are bound to no node may lie on any.
+        if have < need or (spot.node is None and have != need):
+            at = "" if spot.node is None else f" on node {spot.node}"
+            size = format_page_size(spot.page_size_bytes)
+            yield f"{where}: {have} pages of {size} were taken{at}, {need} were predicted"
+
+
+def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
+    """Yield each process whose pinned bytes are not those predicted.
+
+    A rank's without a segment are pinned by the process that has it: then only all together count.
+    """
+    rows = [
+        (held.member.name, held.member.pinned_bytes, held.member.more_bytes, held.pinned_bytes)
+        for held in run.held
+    ]
+    if any(client.dummy for member in plan.members for client in member.process.clients):
+        needs = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
+        more = sum(more for _, _, more, _ in rows)
+        together = ("all processes", sum(needs), more, sum(have or 0 for *_, have in rows))
+        rows = [together] if len(needs) == len(rows) else []
+    for name, need, more, have in rows:
+        if not (isinstance(need, Unknown) or have is None or need <= have <= need + more):
+            yield f"{name}: {have} bytes are pinned, {need} were predicted"

@@ -10,8 +10,8 @@ from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from preflight.base.output import columns, painter
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.rehearsal.answer import RehearsalAnswer, predicted_pages
 from preflight.rehearsal.records import RehearsalPlan, RehearsalRun, RehearsalStep, StepResult
+from preflight.rehearsal.rehearse import RehearsalAnswer, predicted_pages
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import fitted
 

@@ -15,7 +15,7 @@ from preflight.capacity.deployment import Cluster
 from preflight.capacity.tiers import segments
 from preflight.inputs.host_source import Host, Sized, open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.rehearsal.members import members_of
+from preflight.rehearsal.plan import members_of
 from preflight.rehearsal.rehearse import prepare
 
 MASTER = "mooncake_master --enable_http_metadata_server=true"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from preflight.observing.metrics_file import HELP, PREFIX, metrics_text
+from preflight.observing.report import HELP, PREFIX, metrics_text
 from tests.observing.test_metrics import observation
 from tests.observing.test_observing import client, huge, process
 from tests.paths import ROOT

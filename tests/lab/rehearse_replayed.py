@@ -19,7 +19,6 @@ from checks.base.unknown import Unknown
 from preflight.cli.main import run
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.rehearsal.answer import judge
 from preflight.rehearsal.records import (
     Library,
     ProcessMemory,
@@ -28,7 +27,7 @@ from preflight.rehearsal.records import (
     StepResult,
     Transfer,
 )
-from preflight.rehearsal.rehearse import answer_of, prepare
+from preflight.rehearsal.rehearse import answer_of, judge, prepare
 from tests.lab.rehearse_staged import staged_plan, whole_answer
 from tests.rows import flat
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from checks.base.root import Root
-    from preflight.rehearsal.answer import RehearsalAnswer
     from preflight.rehearsal.records import Library, RehearsalPlan
+    from preflight.rehearsal.rehearse import RehearsalAnswer
 
 MIB = 1 << 20
 # Of one step. A segment of 4 GiB takes some 20 seconds, more where other guests run beside.
@@ -45,8 +45,8 @@ def rehearse_staged(
     the library, are what this process finds.
     """
     from checks.base.root import Root
-    from preflight.rehearsal.answer import judge
     from preflight.rehearsal.records import Library, find_library
+    from preflight.rehearsal.rehearse import judge
     from preflight.rehearsal.run import run
 
     library = find_library(None)
@@ -86,8 +86,7 @@ def staged_plan(
     from preflight.mooncake.replay import asked_for
     from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
     from preflight.programs.store_environment import read_store_settings
-    from preflight.rehearsal.members import member_of
-    from preflight.rehearsal.plan import plan_members
+    from preflight.rehearsal.plan import member_of, plan_members
 
     mooncake = mooncake_release(library.version)
     given = [Staged(**process) for process in processes]

@@ -19,27 +19,30 @@ from preflight.cli.measure import seconds_of
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring.findings import consequences, findings, hits, ready_seconds
-from preflight.measuring.measure import own_address, prepare
-from preflight.measuring.plan import (
+from preflight.measuring.measure import (
+    MeasureAnswer,
+    answer_object,
+    answer_text,
+    own_address,
+    prepare,
+)
+from preflight.measuring.records import (
     MOST_CALLS,
     PARTS,
+    MeasuredPart,
+    MeasuredRun,
     Populating,
+    Rate,
+    Used,
     deadlines,
     populating,
+    read_measured,
     slice_seconds,
     store_plan,
     transfer_buffer_bytes,
     transfer_sizes,
-)
-from preflight.measuring.records import (
-    MeasuredPart,
-    MeasuredRun,
-    Rate,
-    Used,
-    read_measured,
     used_of,
 )
-from preflight.measuring.report import MeasureAnswer, answer_object, answer_text
 from preflight.measuring.run import transport_environment
 from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
 from preflight.probes.registration import CeilingAnswer

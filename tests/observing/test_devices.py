@@ -12,7 +12,7 @@ import pytest
 from checks.base.finding import Finding, Status
 from checks.base.root import Root
 from checks.gpu import calls
-from preflight.observing.devices import GPUS, gpu_findings, traffic_findings
+from preflight.observing.comparison import GPUS, gpu_findings, traffic_findings
 from preflight.observing.running_launch import running_servers
 from preflight.observing.running_record import record_running
 from tests.observing.test_observing import client, process

@@ -10,8 +10,7 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.observing.comparison import findings
-from preflight.observing.metrics_file import metrics_text
-from preflight.observing.report import Observation, ObservedRow
+from preflight.observing.report import Observation, ObservedRow, metrics_text
 from preflight.observing.running_launch import running_servers
 from preflight.observing.served_metrics import Metrics, parse_metrics
 from tests.observing.test_observing import client, huge, process

@@ -14,8 +14,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.running.processes import read_limit, read_processes
 from preflight.base.usage_error import UsageError
-from preflight.observing.comparison import findings, node_findings
-from preflight.observing.devices import traffic_findings
+from preflight.observing.comparison import findings, node_findings, traffic_findings
 from preflight.observing.running_launch import running_servers
 
 CLIENT = (

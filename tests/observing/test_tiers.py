@@ -15,8 +15,7 @@ from checks.base.finding import Status
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.observing.running_launch import RunningServer, running_servers
-from preflight.observing.served_metrics import parse_metrics
-from preflight.observing.tiers import tier_findings
+from preflight.observing.served_metrics import parse_metrics, tier_findings
 from tests.observing.test_observing import process
 from tests.paths import ROOT
 

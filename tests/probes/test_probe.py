@@ -29,8 +29,8 @@ from preflight.base.output import json_text
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_program
 from preflight.measuring.findings import findings
+from preflight.measuring.measure import MeasureAnswer
 from preflight.measuring.records import MeasuredPart, MeasuredRun
-from preflight.measuring.report import MeasureAnswer
 from preflight.measuring.wanted import LaunchWish
 from preflight.probes import registration as probe_state
 from preflight.probes.limits import (
@@ -49,8 +49,17 @@ from preflight.probes.limits import (
     need_of,
     users_of,
 )
-from preflight.probes.measure import KernelLog, Measurement, Order, ProbeError, measure, search
-from preflight.probes.memory import Layout, map_range, plan_layout
+from preflight.probes.measure import (
+    KernelLog,
+    Layout,
+    Measurement,
+    Order,
+    ProbeError,
+    map_range,
+    measure,
+    plan_layout,
+    search,
+)
 from preflight.probes.registration import (
     CeilingAnswer,
     Sizes,

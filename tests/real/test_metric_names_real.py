@@ -15,7 +15,7 @@ from tests.real.conftest import Store, Wheel, install
 pytestmark = pytest.mark.real
 
 FILES = (
-    *("preflight/observing/tiers.py", "preflight/observing/served_metrics.py"),
+    "preflight/observing/served_metrics.py",
     *("docs/observe-alerts.yml", "docs/observe-dashboard.json"),
 )
 TEXT = "\n".join((ROOT / name).read_text() for name in FILES)

@@ -28,9 +28,9 @@ from preflight.programs.memory_records import (
 )
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal import run as rehearsal_run
-from preflight.rehearsal.answer import judge
 from preflight.rehearsal.plan import plan_members
 from preflight.rehearsal.records import Library, Member
+from preflight.rehearsal.rehearse import judge
 from preflight.rehearsal.run import MemoryWatch, Room, run, status_bytes
 from tests.real.cases import GIB, MIB, MORE, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel

@@ -25,10 +25,14 @@ from preflight.mooncake.allocations import OnShortage
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.programs.store_environment import read_store_settings
-from preflight.rehearsal.answer import judge, predicted_pages, same_error
 from preflight.rehearsal.child import cpus_of
-from preflight.rehearsal.members import changed_by_scale, scaled, scaled_environment, scaled_launch
-from preflight.rehearsal.plan import plan_members
+from preflight.rehearsal.plan import (
+    changed_by_scale,
+    plan_members,
+    scaled,
+    scaled_environment,
+    scaled_launch,
+)
 from preflight.rehearsal.programs import CHILD, Running, StoppedError, worst_lines
 from preflight.rehearsal.records import (
     Library,
@@ -40,6 +44,7 @@ from preflight.rehearsal.records import (
     Transfer,
     find_library,
 )
+from preflight.rehearsal.rehearse import judge, predicted_pages, same_error
 from preflight.rehearsal.report import answer_object, answer_text
 from preflight.rehearsal.run import MemoryWatch, others, pages_in_use
 from tests.builders.hosts import GIB, MIB, Host, HostPool

@@ -14,7 +14,6 @@ from preflight.mooncake.allocations import EndlessPools, all_regions_of
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
-from preflight.rehearsal.answer import judge, predicted_pages
 from preflight.rehearsal.plan import plan_members
 from preflight.rehearsal.records import (
     Library,
@@ -25,6 +24,7 @@ from preflight.rehearsal.records import (
     StepResult,
     Transfer,
 )
+from preflight.rehearsal.rehearse import judge, predicted_pages
 from tests.builders.hosts import GIB, MIB
 from tests.tables import each_row
 
