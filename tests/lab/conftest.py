@@ -19,14 +19,13 @@ from tests.lab.engines import Engine, engines_in, engines_script
 from tests.lab.experiments import Experiment
 from tests.lab.fault_guest import Seen, run_faults
 from tests.lab.faults import Fault
-from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
 from tests.lab.measures import run_measures
 from tests.lab.observes import run_observes
 from tests.lab.probes import run_live_probes
 from tests.lab.recorded import RecordedFaults, RecordedRehearsals, recorded_experiments
-from tests.lab.rehearsals import Rehearsal
+from tests.lab.rehearsals import Fitting, Rehearsal
 from tests.lab.rehearse_guest import (
     FIRST_RELEASE,
     SECONDS_EACH,

@@ -36,11 +36,9 @@ from tests.lab.fault_guest import (
     with_arguments,
 )
 from tests.lab.faults import FAULTS, Fault
-from tests.lab.fittings import ALL as FITTINGS
-from tests.lab.fittings import Fitting
 from tests.lab.measure import Measured, measure
 from tests.lab.rehearsals import ALL as REHEARSALS
-from tests.lab.rehearsals import Rehearsal
+from tests.lab.rehearsals import FITTINGS, Fitting, Rehearsal
 from tests.lab.rehearse_guest import FIRST_RELEASE, rehearsals_script, rehearsed_in
 from tests.lab.results import DATA, Row, plain, record, record_captures
 from tests.real.conftest import CACHE, install_release

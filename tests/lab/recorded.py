@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from preflight.check.report import EXIT_CODES
+from preflight.cli.main import run
 from tests.lab.fault_guest import Answer, Seen
 from tests.lab.measure import Measured
 from tests.lab.rehearse_replayed import answer_again, fitted_again
-from tests.lab.replayed import replayed
 from tests.lab.results import capture, recorded
+from tests.rows import in_texts
+
+
+def replayed(capture: Path, *words: str) -> tuple[dict[str, Any], ...]:
+    """The rows that are no skips, for the capture's own launch or the one in ``words``."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = run(["check", "--json", "--root", str(capture), *words])
+    assert code in EXIT_CODES.values(), output.getvalue()
+    findings = json.loads(output.getvalue())["findings"]
+    return tuple(in_texts(row) for row in findings if row["status"] != "skip")
 
 
 @cache

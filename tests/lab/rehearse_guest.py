@@ -10,9 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.lab.fittings import Fitting
 from tests.lab.measure import preload
-from tests.lab.rehearsals import Rehearsal
+from tests.lab.rehearsals import Fitting, Rehearsal
 from tests.real.conftest import Wheel
 
 HERE = Path(__file__).parent

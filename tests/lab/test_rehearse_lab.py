@@ -1,16 +1,22 @@
 """Rehearsals on a machine with two nodes and RDMA devices: what is measured is what is predicted.
 
-They run in the guest of the experiments, after these; the tests look at what each came to.
+They run in the guest of the experiments, after these; the tests look at what each came to. There
+``fit`` sizes a launch under a limit that no plan lifts and writes it: on pools as fit says the real
+library takes what it is told to. Workers of engines beside SGLang pin what is predicted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.core import recorded_and_live
-from tests.lab.rehearsals import ALL, Rehearsal
+from tests.lab.engines import ALL as ENGINES
+from tests.lab.engines import Engine, predicted_bytes
+from tests.lab.rehearsals import ALL, FITTINGS, Fitting, Rehearsal
 from tests.lab.rehearse_guest import Rehearsed
 from tests.real.rehearse_answers import measured_pages, predicted_pages
 
@@ -95,3 +101,48 @@ def test_a_value_comes_back(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     if len(answer["processes"]) == 1:
         assert moved["error"] is None
     assert bool(moved["size_bytes"]) != bool(moved["skipped"])
+
+
+def fitted(fitting: Fitting, rehearsed: Rehearsed) -> dict[str, Any]:
+    found = rehearsed[fitting.id]
+    assert found["answer"], found
+    answer: dict[str, Any] = found["answer"]
+    return answer
+
+
+@recorded_and_live("fitting", FITTINGS)
+def test_the_limit_binds_at_the_segment_that_it_leaves(
+    fitting: Fitting, rehearsed: Rehearsed
+) -> None:
+    """The arithmetic of the case, and the check that stops one MiB more."""
+    answer = fitted(fitting, rehearsed)
+    assert answer["sizes"]["segment"]["size_bytes"] == fitting.segment_mib * MIB, answer
+    (bound,) = answer["bounds"]
+    assert bound["value_bytes"] == (fitting.segment_mib + 1) * MIB
+    assert fitting.binds in {finding["check"] for finding in bound["findings"]}
+    assert answer["unknowns"] == []
+
+
+@recorded_and_live("fitting", FITTINGS)
+def test_the_answer_starts_and_one_step_more_fails(fitting: Fitting, rehearsed: Rehearsed) -> None:
+    """The real library, on the pools that fit says: it starts; 1 MiB more is refused."""
+    assert fitted(fitting, rehearsed)["written"], rehearsed[fitting.id]
+    found, more = rehearsed[fitting.id]["rehearsed"]
+    assert found["answer"]["outcome"] == "starts", found
+    assert found["answer"]["as_predicted"] is True
+    assert found["answer"]["differences"] == []
+    assert more["answer"]["outcome"] == "fails", more
+    assert more["answer"]["as_predicted"] is True
+    assert fitting.why in more["answer"]["reason"]
+    assert more["answer"]["steps"][-1]["measured"]["error"].startswith(fitting.error)
+    assert found["left"] == more["left"] == [0, 0]
+
+
+@recorded_and_live("engine", ENGINES)
+def test_what_is_pinned_is_what_is_predicted(
+    engine: Engine, pinned: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Registered bytes are VmPin / 2, and no call was refused."""
+    found = pinned[engine.id]
+    assert set(found["said"]) == {0}, found
+    assert found["pinned_bytes"] == predicted_bytes(engine, tmp_path)
