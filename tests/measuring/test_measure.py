@@ -19,6 +19,8 @@ from preflight.cli.measure import seconds_of
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring.findings import consequences, findings, hits, ready_seconds
+from preflight.measuring.kills import OBJECTS as KILL_OBJECTS
+from preflight.measuring.kills import Survival, survival_text
 from preflight.measuring.measure import (
     MeasureAnswer,
     answer_object,
@@ -31,7 +33,6 @@ from preflight.measuring.records import (
     PARTS,
     MeasuredPart,
     MeasuredRun,
-    Populating,
     Rate,
     Used,
     deadlines,
@@ -45,7 +46,6 @@ from preflight.measuring.records import (
 )
 from preflight.measuring.run import transport_environment
 from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
-from preflight.probes.registration import CeilingAnswer
 from preflight.rehearsal.run import MemoryWatch, Room
 from tests.builders.hosts import GIB, MIB
 from tests.paths import ROOT
@@ -88,11 +88,6 @@ def test_populated_is_what_may_be_spent_and_half_of_what_is_free(
 ) -> None:
     asked = populating(free, spend)
     assert [(one.page_bytes, one.bytes, one.chunk_bytes) for one in asked] == found
-
-
-def test_pages_and_node_are_named() -> None:
-    assert Populating(2 * MIB, 1, 1, 1).what == "2 MiB pages, node 1"
-    assert Populating(0, None, 1, 1).what == "regular pages"
 
 
 @pytest.mark.parametrize(
@@ -298,23 +293,6 @@ def test_a_startup_probe_is_held_against_the_time(
     told = [(one.check, one.status) for one in found]
     assert told == ([] if status is None else [("measure.ready", status)])
     assert all(advice in one.advice for one in found)
-
-
-@pytest.mark.parametrize(
-    ("word", "status"),
-    [
-        ("measured", None),
-        ("fits", Status.PASS),
-        ("too little", Status.FAIL),
-        ("unknown", Status.UNKNOWN),
-        ("refused", Status.UNKNOWN),
-    ],
-)
-def test_what_can_be_registered_is_a_finding(word: str, status: Status | None) -> None:
-    """Without a launch there is nothing to hold it against."""
-    run_ = with_rates("registration", ceiling=CeilingAnswer(word, "why", ("mlx5_0",)))
-    found = [one for one in findings(run_, WANTED) if one.check == "measure.registration"]
-    assert [one.status for one in found] == ([] if status is None else [status])
 
 
 def test_what_follows_of_times_and_hits_is_said() -> None:
@@ -531,11 +509,11 @@ def test_check_holds_the_launch_against_what_was_measured(
     assert any("no GID" in one["text"] for one in findings_)
 
 
-@pytest.mark.parametrize(("command", "where"), [("capacity", "notes"), ("fit", "hints")])
+@pytest.mark.parametrize(("command", "where"), [("capacity", "notes"), ("fit --goal l2", "hints")])
 def test_capacity_and_fit_say_what_a_hit_is_worth(
     command: str, where: str, saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run([command, "--root", "demo:h800", "--json", "--measured", *saved])
+    run([*command.split(), "--root", "demo:h800", "--json", "--measured", *saved])
     note = json.loads(capsys.readouterr().out)["answer"][where][-1]
     assert "L2 was not measured, L3 164 ms, SSD was not measured" in note
     assert "computing them takes 10 ms" in note
@@ -563,3 +541,24 @@ def test_by_default_it_spends_no_more_than_half_of_what_is_free(
             prepare(launch, None, 60.0, None)
     else:
         assert prepare(launch, None, 60.0, None)[0]._spend_bytes == spent
+
+
+SEEN = Survival("client", "wheel 1", "http", 9, 0, 9, 0, 0.1, back_seconds=1.0, lost=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "costs", "by_hand"),
+    [
+        (SEEN._replace(newcomer=KILL_OBJECTS), False, "nothing"),
+        (SEEN._replace(newcomer=KILL_OBJECTS, lost=3), True, "nothing"),
+        (SEEN._replace(newcomer=3), True, "start the clients again"),
+        (SEEN._replace(back_seconds=None, lost=None), True, "start the clients again"),
+        (SEEN._replace(restart_refused="-600", mended_by="DELETE it"), True, "DELETE it"),
+        (SEEN._replace(newcomer_refused="-600"), True, "nobody"),
+    ],
+)
+def test_by_hand(found: Survival, costs: bool, by_hand: str) -> None:
+    assert found.costs is costs
+    assert by_hand in found.by_hand
+    assert f"by hand: {found.by_hand}" in found.statements
+    assert survival_text(found).startswith("WARN" if costs else "PASS")
