@@ -49,6 +49,7 @@ class Allocation(NamedTuple):
     offset_bytes: the beginning within a page; of plain memory, whose address is not known, the one
     that takes most pages. may_die: a bus error may come instead of ``error``, if other processes
     take the pages meanwhile. split: the number of the mapping that this share is part of, or 0.
+    owner: the number of the host pool, or of the store client, that it is for.
     """
 
     what: MemoryKind
@@ -65,6 +66,7 @@ class Allocation(NamedTuple):
     offset_bytes: int = 0
     may_die: bool = False
     split: int = 0
+    owner: int = 0
 
     @property
     def mapped_bytes(self) -> int:

@@ -112,12 +112,13 @@ class ProcessRun:
                     mapped = mapped._replace(handed=Handed.HALVES)
                 elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
                     mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
-                yield mapped
+                yield mapped._replace(owner=number)
         for own_pool in self.process.own_pools:
             self.host_pools_left -= 1
             yield self._own_pool(own_pool)
-        for client in self.process.clients:
-            yield from self._dummy_client(client) if client.dummy else self._client(client)
+        for number, client in enumerate(self.process.clients):
+            for mapped in self._dummy_client(client) if client.dummy else self._client(client):
+                yield mapped._replace(owner=number)
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
         """Yield a host pool: of SGLang's own allocator, or of Mooncake's."""

@@ -25,7 +25,6 @@ _MPOL_BIND = 2  # linux/mempolicy.h
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MAP_POPULATE, _MAP_HUGETLB, _SIZE_SHIFT = 0x08000, 0x40000, 26
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
-_FAILED = ctypes.c_void_p(-1).value
 
 
 def become(order: dict[str, Any]) -> None:
@@ -126,32 +125,22 @@ class Player:
         import mmap
 
         size, page = order["bytes"], order["page_bytes"]
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
+        room: mmap.mmap | None = None
         if page:
-            address = self._mapped(size, page)
-            if address is not None:
-                self._pools.append(address)
-                return ""
-        room = mmap.mmap(-1, max(1, size))
+            huge = _MAP_POPULATE | _MAP_HUGETLB | (page.bit_length() - 1) << _SIZE_SHIFT
+            with contextlib.suppress(OSError):  # there are not enough
+                room = mmap.mmap(-1, -(-size // page) * page, flags | huge)
+        if room is None:
+            room = mmap.mmap(-1, max(1, size), flags)
+            try:
+                room.madvise(_MADV_POPULATE_WRITE)
+            except OSError:  # an older kernel: each page is written to
+                for offset in range(0, len(room), mmap.PAGESIZE):
+                    room[offset] = 0
         self._kept.append(room)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(room))
-        if ctypes.CDLL(None).madvise(ctypes.c_void_p(address), len(room), _MADV_POPULATE_WRITE):
-            for offset in range(0, len(room), mmap.PAGESIZE):
-                room[offset] = 0
-        self._pools.append(address)
+        self._pools.append(ctypes.addressof(ctypes.c_char.from_buffer(room)))
         return ""
-
-    def _mapped(self, size: int, page: int) -> int | None:
-        """Map huge pages of ``page`` bytes and return the address; None if the kernel refuses."""
-        import mmap
-
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_POPULATE | _MAP_HUGETLB
-        flags |= (page.bit_length() - 1) << _SIZE_SHIFT
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        found = libc.mmap(None, -(-size // page) * page, protection, flags, -1, 0)
-        return None if found == _FAILED or found is None else int(found)
 
     def _setup(self, order: dict[str, Any]) -> str:
         """Set up a store client; return the error, "" if it succeeds."""

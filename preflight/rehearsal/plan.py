@@ -11,7 +11,6 @@ a hot cache is given back, and setup goes on without it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds
@@ -309,9 +308,7 @@ def plan_members(
     # Nothing is predicted of those after the first that fails.
     ends = next((at for at, step in enumerate(steps, 1) if step.failure is not None), len(steps))
     steps[ends:] = [step._replace(taken=None) for step in steps[ends:]]
-    return RehearsalPlan(
-        library, scale, launch, ordered, tuple(steps), replayed, "", ("", ""), "", ()
-    )
+    return RehearsalPlan(library, scale, launch, ordered, tuple(steps), replayed)
 
 
 def _refused(written: LaunchSizing, scale: int) -> str:
@@ -335,10 +332,8 @@ def _steps(
 
     taken: what the launch is predicted to map here; None if a pool cannot be read.
     """
-    every = [_grouped(one, launch) for one in asked_for(launch)]
-    here = [_Groups([], [])] * len(every)
-    if taken is not None:
-        here = [_grouped(one, launch, asked.ends) for one, asked in zip(taken, every, strict=True)]
+    every = list(map(_grouped, asked_for(launch)))
+    here = [_Groups({}, {})] * len(every) if taken is None else list(map(_grouped, taken))
     for index, member in enumerate(members):
         count = len(member.process.host_pools_bytes)
         for number, size in enumerate(member.process.host_pools_bytes):
@@ -348,14 +343,13 @@ def _steps(
             if own is not None:
                 order = {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
             what, maps = f"{MemoryKind.HOST_POOL}{which}", tuple(every[index].pools[number])
-            taken_here = here[index].pools[number : number + 1]
-            takes = tuple(taken_here[0]) if taken_here else None
+            takes = tuple(here[index].pools.get(number, ())) or None
             yield RehearsalStep(member, "pool", what, order, maps, takes)
     for index, member in enumerate(members):
         clients = member.process.clients
         for number, client in enumerate(clients):
-            maps = tuple(every[index].clients[number])
-            foreseen = chain(*here[index].clients[number : number + 1])
+            maps = tuple(every[index].clients.get(number, ()))
+            foreseen = here[index].clients.get(number, ())
             mapped, why = until_refused(foreseen, member.forking)
             kind = "dummy" if client.dummy else "setup"
             if member.program == "mooncake_client":
@@ -371,47 +365,18 @@ def _steps(
 
 
 class _Groups(NamedTuple):
-    """The allocations of each host pool, and those of each store client.
+    """The allocations of each host pool, and those of each store client, by its number."""
 
-    ends: how many allocations the clients have made by the end of each.
-    """
-
-    pools: list[list[Allocation]]
-    clients: list[list[Allocation]]
-    ends: tuple[int, ...] = ()
+    pools: dict[int, list[Allocation]]
+    clients: dict[int, list[Allocation]]
 
 
-def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) -> _Groups:
-    """Return the allocations by host pool and by store client.
-
-    ends: of the same process where pages never run short, which makes as many. A host pool that
-    SGLang's own allocator did not find huge pages for is one more allocation.
-    """
-    pools: list[list[Allocation]] = []
-    rest: list[Allocation] = []
-    for allocation in mapped.allocations:
-        if allocation.what != MemoryKind.HOST_POOL:
-            rest.append(allocation)
-        elif pools and pools[-1][-1].outcome is Outcome.FELL_BACK:
-            pools[-1].append(allocation)
-        else:
-            pools.append([allocation])
-    ends = ends or _ends(mapped.process, launch, len(rest))
-    begins = (0, *ends)
-    return _Groups(pools, [rest[begin:end] for begin, end in zip(begins, ends, strict=False)], ends)
-
-
-def _ends(process: MappedProcess, launch: Launch, last: int) -> tuple[int, ...]:
-    """Return how many allocations the store clients have made by the end of each client.
-
-    last: the number for the last client.
-    """
-    ends = []
-    for count in range(1, len(process.clients)):
-        first = process._replace(host_pools_bytes=(), clients=process.clients[:count])
-        (alone,) = asked_for(launch._replace(processes=(first,)))
-        ends.append(len(alone.allocations))
-    return (*ends, last)
+def _grouped(mapped: ProcessReplay) -> _Groups:
+    groups = _Groups({}, {})
+    for one in mapped.allocations:
+        of_kind = groups.pools if one.what == MemoryKind.HOST_POOL else groups.clients
+        of_kind.setdefault(one.owner, []).append(one)
+    return groups
 
 
 def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:
@@ -433,7 +398,7 @@ def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, A
 
 
 def _registrations(
-    member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
+    member: Member, pools: Mapping[int, Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
     """Yield what SGLang's ``register_mem_pool_host`` registers: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):

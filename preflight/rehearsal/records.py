@@ -13,7 +13,7 @@ from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
 from preflight.base.within import limit_seconds, within
-from preflight.mooncake.allocations import Allocation
+from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, MappedProcess
 
@@ -63,8 +63,6 @@ class RehearsalStep(NamedTuple):
     @property
     def failure(self) -> Allocation | None:
         """Return the allocation that is predicted to end the process."""
-        from preflight.mooncake.allocations import Outcome
-
         last = (self.taken or ())[-1:]
         return last[0] if last and last[0].outcome is Outcome.FAILED else None
 
@@ -84,10 +82,10 @@ class RehearsalPlan(NamedTuple):
     members: tuple[Member, ...]
     steps: tuple[RehearsalStep, ...]
     replayed: tuple[ProcessReplay, ...] | None
-    may_fail: str
-    full_size: tuple[str, str]
-    refused: str
-    notes: tuple[str, ...]
+    may_fail: str = ""
+    full_size: tuple[str, str] = ("", "")
+    refused: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class StepResult(NamedTuple):

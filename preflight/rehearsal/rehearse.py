@@ -11,7 +11,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.units import format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts, read_facts
 from preflight.base.output import Progress
@@ -33,7 +33,6 @@ from preflight.rehearsal.records import (
 )
 from preflight.rehearsal.run import others, run
 from preflight.sizing.launch_needs import launch_needs
-from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing import judge_inputs
 
 # To read the launch and the host; a step has a limit of its own.
@@ -51,23 +50,18 @@ def rehearse(
     """
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
-    library = find_library(python)
-    if isinstance(library, Unknown):
-        return RehearsalAnswer("unknown", library.reason)
-    try:
-        mooncake_release(library.version)
-    except ValueError as error:
-        return RehearsalAnswer("unknown", f"{library.name}: {error}")
-    host = open_host("/")
-    words = launch._replace(mooncake_version=library.version)
-    sized = size_within(words, host, limit_seconds(READ_SECONDS))
-    if isinstance(sized, Unknown):
-        return RehearsalAnswer("unknown", sized.reason)
-    assert sized is not None
-    prepared = prepare(sized, host, library, scale)
+    prepared = _prepared(launch, python, scale)
     if isinstance(prepared, Unknown):
         return RehearsalAnswer("unknown", prepared.reason)
-    return perform(prepared, step_seconds)
+    root, plan, progress = Root(), prepared.plan, Progress()
+    warnings = others(root)
+    try:
+        done = run(plan, root, step_seconds, progress.show)
+    except (RehearsalError, OSError) as error:
+        return RehearsalAnswer("unknown", str(error), plan=plan)
+    finally:
+        progress.clear()
+    return answer_of(prepared, done, warnings)
 
 
 class Prepared(NamedTuple):
@@ -76,6 +70,21 @@ class Prepared(NamedTuple):
     plan: RehearsalPlan
     needs: LaunchNeeds | None = None
     facts: Facts | None = None
+
+
+@or_unknown
+def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared | Unknown:
+    """Size the launch for the installed library and plan the rehearsal; Unknown if it cannot be."""
+    library = known(find_library(python))
+    try:
+        mooncake_release(library.version)
+    except ValueError as error:
+        return Unknown(f"{library.name}: {error}")
+    host = open_host("/")
+    words = launch._replace(mooncake_version=library.version)
+    sized = known(size_within(words, host, limit_seconds(READ_SECONDS)))
+    assert sized is not None
+    return prepare(sized, host, library, scale)
 
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
@@ -88,9 +97,15 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
     own = [one.name for one in written.shown.inputs.launch.processes if one.own_pools]
     if own:
         return Unknown(f"{own[0]} has a pool that it maps itself, which is not rehearsed")
-    small = _scaled(written, host, scale)
-    needs = sized.needs if small is written else launch_needs(small)
-    facts = None
+    small, needs, facts = written, sized.needs, None
+    if scale > 1:  # scaled down and judged again; if L2 has two bounds, the upper one
+        inputs = written.inputs.most._replace(
+            launch=scaled_launch(written.inputs.most.launch, scale)
+        )
+        sizing = judge_inputs(inputs, written.shown.host, host.root)
+        both = written.inputs._replace(least=inputs, most=inputs)
+        small = written._replace(inputs=both, least=sizing, most=sizing)
+        needs = launch_needs(small)
     if needs.rdma_processes:
         facts = read_facts(host.root, needs, READ_SECONDS, topics=_TOPICS)
         rdma = facts.topic("rdma")
@@ -98,32 +113,6 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
             return Unknown(f"the RDMA devices cannot be read: {rdma.reason}")
     plan = make_plan(written, small, needs, facts, library, scale)
     return Prepared(plan, needs, facts)
-
-
-def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
-    """Return the launch scaled down and judged again; if L2 has two bounds, the upper one."""
-    most = written.inputs.most
-    if isinstance(most, Unknown) or scale == 1:
-        return written
-    inputs = most._replace(launch=scaled_launch(most.launch, scale))
-    assert written.shown is not None
-    sizing = judge_inputs(inputs, written.shown.host, host.root)
-    both = written.inputs._replace(least=inputs, most=inputs)
-    return written._replace(inputs=both, least=sizing, most=sizing)
-
-
-def perform(prepared: Prepared, timeout_seconds: float) -> RehearsalAnswer:
-    """Run the rehearsal and compare it with its prediction; ``unknown`` if it cannot run."""
-    root, plan = Root(), prepared.plan
-    warnings = others(root)
-    progress = Progress()
-    try:
-        done = run(plan, root, timeout_seconds, progress.show)
-    except (RehearsalError, OSError) as error:
-        return RehearsalAnswer("unknown", str(error), plan=plan)
-    finally:
-        progress.clear()
-    return answer_of(prepared, done, warnings)
 
 
 def answer_of(
