@@ -28,9 +28,6 @@ pytestmark = pytest.mark.containers
 PAGES = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGE = 2 * MIB
 ENOMEM, BUS_ERROR, KILLED = 12, 135, 137
-NAMESPACES = pytest.mark.parametrize(
-    "namespace", [True, False], ids=["own cgroup namespace", "the host's cgroup namespace"]
-)
 
 
 def client(size_mib: int) -> tuple[str, ...]:
@@ -56,9 +53,10 @@ def test_a_limit_that_the_hosts_cgroups_hide_is_not_passed(containers: Machine) 
     assert done.code == KILLED
 
 
-@NAMESPACES
+# namespace: of the container's own cgroups, or the host's.
 @pytest.mark.parametrize(
-    ("limit_mib", "expected"), [(100, "fail"), (126, "fail"), (200, "pass"), (None, "pass")]
+    ("limit_mib", "expected", "namespace"),
+    [(100, "fail", True), (126, "fail", False), (200, "pass", False), (None, "pass", True)],
 )
 def test_memory_beyond_the_cgroups_limit_is_death(
     containers: Machine, limit_mib: int | None, expected: str, namespace: bool
@@ -91,9 +89,9 @@ def huge_pages() -> Iterator[None]:
         PAGES.write_text(before)
 
 
-@NAMESPACES
 @pytest.mark.parametrize(
-    ("limit_pages", "expected"), [(0, "fail"), (7, "fail"), (8, "pass"), (None, "pass")]
+    ("limit_pages", "expected", "namespace"),
+    [(0, "fail", True), (7, "fail", False), (8, "pass", True), (None, "pass", False)],
 )
 @pytest.mark.usefixtures("huge_pages")
 def test_huge_pages_beyond_the_cgroups_limit_cannot_be_had(

@@ -30,24 +30,18 @@ URING_CHECKS = ("memlock.io-uring-buffers", "io-uring.unavailable")
 OFFLOAD = ("mooncake_client", "--global_segment_size=16MB", "--enable_offload=true")
 
 
-@pytest.mark.parametrize("memlock", [0, 64 * KIB, 8 * MIB, -1], ids=["0", "64K", "8M", "unlimited"])
+ROOT, USER = Limits(), Limits(user=1000)
+LOCKING_ROOT, LOCKING_USER = (Limits(user=n, capabilities=WITH_LOCK) for n in (0, 1000))
+# Roots of a namespace: with the initial one's ids, and with others.
+SAME_IDS, OTHER_IDS = (Limits(users=first, capabilities=WITH_LOCK) for first in (0, 100000))
+
+
 @pytest.mark.parametrize(
-    "who",
+    ("who", "memlock"),
     [
-        Limits(),
-        Limits(capabilities=WITH_LOCK),
-        Limits(user=1000),
-        Limits(user=1000, capabilities=WITH_LOCK),
-        Limits(users=0, capabilities=WITH_LOCK),
-        Limits(users=100000, capabilities=WITH_LOCK),
-    ],
-    ids=[
-        "root",
-        "root with the capability",
-        "user",
-        "user with the capability added",
-        "root of a namespace with the initial one's ids",
-        "root of a namespace",
+        *((who, limit) for who in (ROOT, USER) for limit in (0, 64 * KIB, 8 * MIB)),
+        *((LOCKING_ROOT, 64 * KIB), (LOCKING_USER, 64 * KIB), (SAME_IDS, 64 * KIB)),
+        *((OTHER_IDS, 0), (OTHER_IDS, 8 * MIB), (USER, -1)),
     ],
 )
 def test_what_may_be_pinned_is_what_the_check_says(
