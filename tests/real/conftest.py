@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -226,6 +227,7 @@ class Store:
             "--enable_offload=true",
             *more,
         )
+        self._worker: subprocess.Popen[str] | None = None
         self._processes = [self._start("mooncake_master", flags, {})]
         self._wait_for(self.address)
 
@@ -242,9 +244,10 @@ class Store:
         self._wait_for(address)
         return address
 
-    def order(self, case: Case, **more: object) -> dict[str, Any]:
-        """What ``worker.py`` is to do."""
-        return {
+    def run(self, case: Case, **more: object) -> dict[str, Any]:
+        """What the library said and took; a signal counts as what it said."""
+        order = {
+            "environment": case.environment,
             "host_pools_bytes": case.host_pools_bytes,
             "clients": [vars(client) for client in case.clients],
             "master": self.address,
@@ -252,25 +255,33 @@ class Store:
             "offload_path": str(self.folder),
             **more,
         }
+        worker = self._worker = self._worker or self._start_worker()
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        limit = threading.Timer(LIMIT_SECONDS, worker.kill)
+        limit.start()
+        worker.stdin.write(f"{json.dumps(order)}\n")
+        worker.stdin.flush()
+        answer: dict[str, Any] = {}
+        for line in worker.stdout:  # the library logs there as well
+            if line.startswith(('{"said"', '{"ended"')):
+                answer = {**json.loads(line), **answer}
+            if "ended" in answer:
+                break
+        limit.cancel()
+        log = (self.folder / "worker.log").read_text(errors="replace")[-2000:]
+        return {"said": f"exit {answer.get('ended')}: {log}", "pages": {}, **answer}
 
-    def run(self, case: Case, **more: object) -> dict[str, Any]:
-        """What the library said and took; a signal counts as what it said."""
-        order = self.order(case, **more)
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("worker.py"))],
-            input=json.dumps(order),
-            capture_output=True,
-            text=True,
-            env=self.wheel.environment(case.environment),
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
-        # The library logs to standard output as well.
-        answers = [line for line in done.stdout.splitlines() if line.startswith('{"said"')]
-        if not answers:
-            return {"said": f"exit {done.returncode}: {done.stderr[-2000:]}", "pages": {}}
-        answer: dict[str, Any] = json.loads(answers[-1])
-        return answer
+    def _start_worker(self) -> subprocess.Popen[str]:
+        with (self.folder / "worker.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("worker.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.wheel.environment({}),
+            )
 
     def stop_clients(self) -> None:
         while len(self._processes) > 1:
@@ -278,6 +289,8 @@ class Store:
 
     def stop(self) -> None:
         self.stop_clients()
+        if self._worker is not None:
+            self._worker.communicate()
         _stop(self._processes.pop())
 
     def _start(

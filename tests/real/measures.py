@@ -57,7 +57,7 @@ def rates_of(answer: Answer, name: str) -> dict[tuple[str, int], float]:
 
 
 # So often at least and at most are two things measured, one right after the other.
-ROUNDS = range(5, 16)
+ROUNDS = range(3, 16)
 MOST_ROUNDS = 25
 
 

@@ -30,6 +30,7 @@ EVERY_ONE = os.environ.get("MOONCAKE_PREFLIGHT_REAL") == "all"
 OLD, NEW = CASES + GRID[:: 2 if EVERY_ONE else 4], CASES + GRID[1::2]
 if not EVERY_ONE:
     NEW = CASES[::3] + GRID[1::4]
+    OLD = tuple(case for case in OLD if case.pages_2m < 4096)  # the kernel clears 8 GiB for one
 # One release of each row of the table in checks.releases.mooncake.
 RELEASES = ("0.3.8", "0.3.8.post1", "0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
 # What ``tools/add_release.py`` adds: every case, and random launches.

@@ -1,13 +1,16 @@
-"""Runs one case with the real Mooncake library and prints what it took, as JSON.
+"""Runs cases with the real Mooncake library and prints what each took, as JSON.
 
-Started as a process of its own, under the case's environment, with the wheel on PYTHONPATH.
-It imports nothing of this project: only the library speaks here.
+Started with the wheel on PYTHONPATH; each line of stdin is a case. The library is loaded once, and
+each case is a fork of this process under an environment of its own: nothing of the library has run
+before. It imports nothing of this project: only the library speaks here.
 """
 
 import glob
 import json
 import os
 import sys
+
+from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
 
 
 def used_pages() -> dict[str, int]:
@@ -24,17 +27,14 @@ def used_pages() -> dict[str, int]:
 
 
 def run(case: dict) -> str:
-    from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
-
     allocator = MooncakeHostMemAllocator()
     KEPT.append(allocator)
     try:
         for size in case["host_pools_bytes"]:
             KEPT.append(allocator.alloc(size))
         for number, client in enumerate(case["clients"]):
-            store = MooncakeDistributedStore()
-            KEPT.append(store)
-            code = set_up(store, client, case, number)
+            KEPT.append(MooncakeDistributedStore())
+            code = set_up(KEPT[-1], client, case, number)
             if code:
                 return str(code)
     except Exception as error:
@@ -62,11 +62,20 @@ def set_up(store, client: dict, case: dict, number: int) -> int:
 
 KEPT: list = []
 
-if __name__ == "__main__":
+
+def answer(case: dict) -> None:
+    os.environ.update(case["environment"])
     before = used_pages()
-    said = run(json.loads(sys.stdin.readline()))
+    said = run(case)
     after = used_pages()
-    print(json.dumps({"said": said, "pages": {k: after[k] - before[k] for k in after}}))
-    sys.stdout.flush()
-    sys.stdin.read()  # it holds its pages until its input ends
+    print(json.dumps({"said": said, "pages": {k: after[k] - before[k] for k in after}}), flush=True)
     os._exit(0)  # the kernel frees the pages; closing each client takes seconds
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            answer(json.loads(line))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print("\n" + json.dumps({"ended": code}), flush=True)
