@@ -87,17 +87,12 @@ UNBOUND = (
     *_each("split, pools exact, on node 0", [(28, 20)], cpus=0),
     *_each("split, pools exact, on node 0", [(20, 28)], cpus=0, disagrees=NOT_TOLD),
     *_each("split, either node may bear the rest", [(48, 48)]),
-    *_each(
-        "host pool before a split",
-        [(30, 100)],
-        cpus=0,
-        host_pools_bytes=(40 * MIB,),
-        disagrees=NOT_TOLD,
-    ),
+    *_each("host pool before a split", [(30, 100)], cpus=0, host_pools_bytes=(40 * MIB,),
+        disagrees=NOT_TOLD),
     *_each("host pool spills over", [(10, 100)], cpus=0, **POOL_ONLY),
     *_each("tcp spills over", [(10, 100)], cpus=0, **TCP),
     *_each("one mapping spills over", [(10, 100)], cpus=0, **ONE_NODE),
-)
+)  # fmt: skip
 
 # One process, bound to a node, which may be short while the other is not.
 BOUND = (
@@ -108,71 +103,43 @@ BOUND = (
     *_each("tcp, arena", [(45, 100), (49, 100), (50, 100)], bound=RANK, arena="100mb", **TCP),
     *_each("NICs here", [(39, 100), (40, 100)], bound=RANK, **SEGMENT_ONLY, **ONE_NODE),
     *_each("NICs elsewhere", [(100, 47), (100, 48)], bound=(1,), **ONE_NODE),
-    *_each(
-        "NICs on both",
+    *_each("NICs on both",
         [(19, 100), (20, 100), (30, 100), (39, 100), (40, 100), (100, 0), (100, 19), (100, 20)],
-        bound=RANK,
-        **SEGMENT_ONLY,
-    ),
+        bound=RANK, **SEGMENT_ONLY),
     *_each("NICs on both, local", [(28, 100), (47, 100), (48, 100), (48, 0)], bound=RANK),
     *_each("NICs on both, bound to 1", [(100, 100)], bound=(1,)),
     *_each("NICs on both, arena", [(100, 100), (50, 0)], bound=RANK, arena="100mb"),
     *_each("NICs on both, small arena", [(84, 0), (85, 0)], bound=RANK, arena="90mb"),
-    *_each(
-        "NICs on both, odd",
-        [(41, 100), (42, 100)],
-        bound=RANK,
-        segment_bytes=83886081,
-        **SEGMENT_ONLY,
-    ),
-    *_each(
-        "host pool, then a split",
-        [(59, 100), (60, 100)],
-        bound=RANK,
-        host_pools_bytes=(40 * MIB,),
-        **SEGMENT_ONLY,
-    ),
+    *_each("NICs on both, odd", [(41, 100), (42, 100)], bound=RANK, segment_bytes=83886081,
+        **SEGMENT_ONLY),
+    *_each("host pool, then a split", [(59, 100), (60, 100)], bound=RANK,
+        host_pools_bytes=(40 * MIB,), **SEGMENT_ONLY),
     *_both("bound, no huge pages", bound=RANK, hugepages=False),
-    *_each(
-        "hot cache",
-        [(10, 100), (20, 100), (24, 100)],
-        bound=RANK,
-        hot_cache_bytes=32 * MIB,
-        **LOCAL_ONLY,
-    ),
+    *_each("hot cache", [(10, 100), (20, 100), (24, 100)], bound=RANK, hot_cache_bytes=32 * MIB,
+        **LOCAL_ONLY),
     *_each("overcommit", [(10, 0)], bound=RANK, overcommit=100, **TCP),
     *_each("overcommit", [(10, 100)], bound=RANK, overcommit=100, disagrees=NO_SURPLUS, **TCP),
     *_each("overcommit, split", [(10, 0)], bound=RANK, overcommit=100),
-)
+)  # fmt: skip
 
 SEVERAL = (
-    *_each(
-        "two ranks",
-        [(59, 100), (60, 100), (79, 100), (80, 0), (80, 100)],
-        bound=TWO,
-        **SEGMENT_ONLY,
-    ),
+    *_each("two ranks", [(59, 100), (60, 100), (79, 100), (80, 0), (80, 100)], bound=TWO,
+        **SEGMENT_ONLY),
     *_each("two ranks, local", [(75, 100), (76, 100)], bound=TWO),
     *_each("two ranks, tcp", [(95, 100), (96, 0)], bound=TWO, **TCP),
-    *_each(
-        "two ranks apart",
-        [(39, 39), (40, 40), (40, 59), (40, 60), (59, 60), (60, 60)],
-        bound=APART,
-        **SEGMENT_ONLY,
-    ),
+    *_each("two ranks apart", [(39, 39), (40, 40), (40, 59), (40, 60), (59, 60), (60, 60)],
+        bound=APART, **SEGMENT_ONLY),
     *_each("two ranks apart, the other first", [(40, 60)], bound=(1, 0), **SEGMENT_ONLY),
     *_each("two ranks apart at once", [(60, 60)], bound=APART, at_once=True, **SEGMENT_ONLY),
     *_each("two ranks at once", [(60, 100), (80, 100)], bound=TWO, at_once=True, **SEGMENT_ONLY),
-    *_each(
-        "two ranks at once, NICs here", [(95, 20), (96, 0)], bound=TWO, at_once=True, **ONE_NODE
-    ),
+    *_each("two ranks at once, NICs here", [(95, 20), (96, 0)], bound=TWO, at_once=True,
+        **ONE_NODE),
     *_each("bound, then not", [(60, 36), (60, 35)], bound=(0, None), cpus=0, **TCP),
     *_each("not bound, then bound", [(96, 0)], bound=(None, 0), cpus=0, **TCP),
-    *_each(
-        "not bound, then bound", [(60, 100)], bound=(None, 0), cpus=0, disagrees=NOT_TOLD, **TCP
-    ),
+    *_each("not bound, then bound", [(60, 100)], bound=(None, 0), cpus=0, disagrees=NOT_TOLD,
+        **TCP),
     *_both("four ranks", bound=(0, 0, 1, 1), segment_bytes=32 * MIB, local_bytes=4 * MIB),
-)
+)  # fmt: skip
 
 OLDER = tuple(
     Experiment(f"{name}, {release}", release, **more)

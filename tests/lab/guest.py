@@ -25,17 +25,9 @@ CACHE = ROOT / ".cache" / "lab"
 KERNEL_PACKAGE = "linux-image-amd64"
 # What must be loaded before the root file system can be, and before rxe devices can be made.
 MODULES = (
-    "virtio_pci",
-    "virtio_net",
-    "9pnet_virtio",
-    "9p",
-    "overlay",
-    "crc32_generic",
-    "crc32c_generic",
-    "ib_uverbs",
-    "rdma_rxe",
-    "rdma_ucm",
-)
+    "virtio_pci virtio_net 9pnet_virtio 9p overlay crc32_generic crc32c_generic ib_uverbs rdma_rxe "
+    "rdma_ucm"
+).split()
 # Program -> the Debian package that has it.
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -134,7 +126,7 @@ def kernel() -> Kernel:
     if not (built.image.exists() and built.initrd.exists()):
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
-            tree = unpacked_package(Path(scratch) / "kernel", KERNEL_PACKAGE)
+            tree = unpacked_kernel(Path(scratch) / "kernel")
             build_initrd(Path(scratch) / "initrd", tree, built.initrd)
             shutil.copy(next((tree / "boot").glob("vmlinuz-*")), built.image)
     return built
@@ -144,22 +136,19 @@ def _built() -> Kernel:
     return Kernel(CACHE / "vmlinuz", CACHE / "initrd.gz")
 
 
-def unpacked_package(tree: Path, package: str) -> Path:
-    """Unpack a package of Debian, of a kernel's meta-package the kernel itself; nothing is
-    installed. A second package may go into the same tree."""
-    depends = output("apt-cache", "depends", "--important", package)
+def unpacked_kernel(tree: Path) -> Path:
+    """Unpack Debian's kernel, of which ``KERNEL_PACKAGE`` is the meta-package; installs nothing."""
+    depends = output("apt-cache", "depends", "--important", KERNEL_PACKAGE)
     kernels = [word for word in depends.split() if word.startswith("linux-image-")]
     tree.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        output("apt-get", "download", "-qq", (kernels or [package])[-1], cwd=Path(scratch))
+        output("apt-get", "download", "-qq", (kernels or [KERNEL_PACKAGE])[-1], cwd=Path(scratch))
         output("dpkg", "-x", str(next(Path(scratch).glob("*.deb"))), str(tree))
     return tree
 
 
-def build_initrd(
-    root: Path, tree: Path, initrd: Path, wanted: Sequence[str] = MODULES, init: str = INIT
-) -> None:
-    """Pack the modules that ``init`` loads, with what they need, and it."""
+def build_initrd(root: Path, tree: Path, initrd: Path) -> None:
+    """Pack ``INIT`` and the modules that it loads, with what they need."""
     modules = next(path for top in ("lib", "usr/lib") for path in tree.glob(f"{top}/modules/*"))
     release = modules.name
     base = modules.parents[2]
@@ -170,7 +159,7 @@ def build_initrd(
     for name in ("bin", "dev", "proc", "sys", "lower", "upper", "new", "modules"):
         (root / name).mkdir(parents=True)
     order: list[str] = []
-    for module in wanted:
+    for module in MODULES:
         found = output("modprobe", "-d", str(base), "-S", release, "--show-depends", module)
         for line in found.splitlines():
             if not line.startswith("insmod"):
@@ -182,7 +171,7 @@ def build_initrd(
     (root / "modules" / "order").write_text("".join(f"{name}\n" for name in order))
     shutil.copy(str(shutil.which("busybox")), root / "bin" / "busybox")
     (root / "bin" / "sh").symlink_to("busybox")
-    (root / "init").write_text(init)
+    (root / "init").write_text(INIT)
     (root / "init").chmod(0o755)
     files = "\n".join(str(path.relative_to(root)) for path in root.rglob("*"))
     packed = subprocess.run(
@@ -263,19 +252,10 @@ def _lines(answers: Path) -> list[str]:
 def _machine(
     built: Kernel, program: Path, console: Path, answers: Path, node_mib: int, node_cpus: int
 ) -> list[str]:
-    command = ["setpriv", "--pdeathsig", "KILL"]  # it never outlives the tests
-    command += ["nice", "-n", "5"]  # and the tests beside it are those that have time limits
-    command += ["qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU]
-    command += [
-        "-smp",
-        f"{2 * node_cpus}",
-        "-m",
-        f"{2 * node_mib}",
-        "-no-reboot",
-        "-display",
-        "none",
-    ]
-    command += ["-monitor", "none", "-nodefaults"]
+    # It never outlives the tests, and those beside it are the ones that have time limits.
+    words = "setpriv --pdeathsig KILL nice -n 5 qemu-system-x86_64 -M q35 -accel tcg,thread=multi"
+    words += f" -cpu {CPU} -smp {2 * node_cpus} -m {2 * node_mib} -no-reboot -display none"
+    command = f"{words} -monitor none -nodefaults".split()
     command += ["-serial", f"file:{console}", "-serial", f"file:{answers}"]
     command += ["-kernel", str(built.image), "-initrd", str(built.initrd)]
     # The kernel counts ticks while it starts, and gives up where this machine is busy meanwhile.

@@ -36,7 +36,7 @@ from tests.lab.fault_guest import (
     with_arguments,
 )
 from tests.lab.faults import FAULTS, Fault
-from tests.lab.measure import Measured, measure
+from tests.lab.measure import measure
 from tests.lab.rehearsals import ALL as REHEARSALS
 from tests.lab.rehearsals import FITTINGS, Fitting, Rehearsal
 from tests.lab.rehearse_guest import FIRST_RELEASE, rehearsals_script, rehearsed_in
@@ -79,19 +79,10 @@ def experiments(folder: Path, ids: Collection[str]) -> None:
     chosen = _chosen(EXPERIMENTS, ids)
     wheels = {release: install_release(release) for release in {one.release for one in chosen}}
     found = measure(chosen, wheels, folder, "", LIMIT_SECONDS)
-    record_experiments(found)
-
-
-def record_experiments(found: Mapping[str, Measured]) -> None:
     rows = [
-        {
-            "id": one.id,
-            "order": plain(one),
-            "said": found[one.id].said,
-            "pages": found[one.id].pages,
-        }
-        for one in EXPERIMENTS
-        if one.id in found
+        {"id": name, "order": plain(one), "said": found[name].said, "pages": found[name].pages}
+        for name, one in ((one.id, one) for one in chosen)
+        if name in found
     ]
     record("experiments", rows, [one.id for one in EXPERIMENTS])
 

@@ -27,17 +27,9 @@ def said(megabytes: int) -> dict[str, str]:
     """The finding of memlock.limit about a client with a segment of this size."""
     from preflight.cli.main import main
 
-    sys.argv = ["mooncake-preflight", "check", "--json"]
-    sys.argv += [
-        "--timeout",
-        "120",
-        "--only",
-        "memlock.limit",
-        "--",
-        "mooncake_client",
-        "--protocol=rdma",
-    ]
-    sys.argv += [f"--device_names={DEVICE}", f"--global_segment_size={megabytes}MB"]
+    words = "mooncake-preflight check --json --timeout 120 --only memlock.limit -- mooncake_client"
+    words += f" --protocol=rdma --device_names={DEVICE} --global_segment_size={megabytes}MB"
+    sys.argv = words.split()
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         main()

@@ -73,53 +73,21 @@ RECORDED = (
     Rehearsal("R3 one node short", store(local="0"), (60, 4), status="fails", error=SIGBUS),
     Rehearsal("R4 arena of 100mb", store(**ARENA), pages=90, pinned_mib=192),
     Rehearsal("R5 no huge pages", store(huge=""), recorded=(0, 0), pinned_mib=192),
-    Rehearsal(
-        "R6 one NIC, on node 1",
-        store(local="0", MOONCAKE_DEVICE="rxe1"),
-        words=("--nic-numa-nodes", "1"),
-        pages=40,
-        pinned_mib=80,
-    ),
+    Rehearsal("R6 one NIC, on node 1", store(local="0", MOONCAKE_DEVICE="rxe1"),
+        words=("--nic-numa-nodes", "1"), pages=40, pinned_mib=80),
     Rehearsal("R7 odd segment", store(ODD, "0"), recorded=(21, 21), pinned_mib=168),
-    Rehearsal(
-        "R8 pieces of 32 MiB",
-        store(local="0", MC_MAX_MR_SIZE=str(32 << 20)),
-        recorded=(20, 20),
-        pinned_mib=160,
-    ),
+    Rehearsal("R8 pieces of 32 MiB", store(local="0", MC_MAX_MR_SIZE=str(32 << 20)),
+        recorded=(20, 20), pinned_mib=160),
     Rehearsal("R9 tcp", store(local="0", protocol=TCP), pages=40, pinned_mib=0),
-    Rehearsal(
-        "T5 SSD offload",
-        store(
-            "32mb",
-            "0",
-            MOONCAKE_OFFLOAD_ENABLED="1",
-            MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES="100000001",
-        ),
-        recorded=(8, 8),
-        pinned_mib=254.7,
-    ),
-    Rehearsal(
-        "T6 hot cache",
-        store("32mb", "0", MC_STORE_LOCAL_HOT_CACHE_SIZE=str(64 << 20)),
-        recorded=(8, 8),
-        pinned_mib=192,
-    ),
-    Rehearsal(
-        "T7 hot cache in shared memory",
-        store(
-            "32mb",
-            "0",
-            MC_STORE_LOCAL_HOT_CACHE_SIZE=str(64 << 20),
-            MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
-        ),
-        pages=48,
-        pinned_mib=192,
-    ),
-    Rehearsal(
-        "R12 arena and no local buffer", store(local="0", **ARENA), recorded=(20, 20),
-        pinned_mib=160,
-    ),
+    Rehearsal("T5 SSD offload", store("32mb", "0", MOONCAKE_OFFLOAD_ENABLED="1",
+        MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES="100000001"), recorded=(8, 8), pinned_mib=254.7),
+    Rehearsal("T6 hot cache", store("32mb", "0", MC_STORE_LOCAL_HOT_CACHE_SIZE=str(64 << 20)),
+        recorded=(8, 8), pinned_mib=192),
+    Rehearsal("T7 hot cache in shared memory", store("32mb", "0",
+        MC_STORE_LOCAL_HOT_CACHE_SIZE=str(64 << 20), MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1"),
+        pages=48, pinned_mib=192),
+    Rehearsal("R12 arena and no local buffer", store(local="0", **ARENA), recorded=(20, 20),
+        pinned_mib=160),
 )  # fmt: skip
 BOUND = (
     Rehearsal("a rank on node 0", **ranks(0)),
@@ -132,12 +100,10 @@ BOUND = (
     Rehearsal("four ranks", pools=(160, 160), **ranks(0, 0, 1, 1, hicache=5)),
     Rehearsal("a hot cache", pools=(180, 100), **ranks(0, MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
         MC_STORE_LOCAL_HOT_CACHE_SIZE="6400000000")),
-    Rehearsal("a rank, one NIC here", **{
-        **ranks(0, MOONCAKE_DEVICE="rxe0"), "words": (
-            "--nic-numa-nodes", "0", *HUNDREDTH, "--rank-numa-nodes", "0")}),
-    Rehearsal("a rank, the NIC elsewhere", **{
-        **ranks(0, MOONCAKE_DEVICE="rxe1"), "words": (
-            "--nic-numa-nodes", "1", *HUNDREDTH, "--rank-numa-nodes", "0")}),
+    Rehearsal("a rank, one NIC here", **{**ranks(0, MOONCAKE_DEVICE="rxe0"),
+        "words": ("--nic-numa-nodes", "0", *HUNDREDTH, "--rank-numa-nodes", "0")}),
+    Rehearsal("a rank, the NIC elsewhere", **{**ranks(0, MOONCAKE_DEVICE="rxe1"),
+        "words": ("--nic-numa-nodes", "1", *HUNDREDTH, "--rank-numa-nodes", "0")}),
     Rehearsal("a rank with tcp", **ranks(1, protocol=TCP)),
     Rehearsal("a rank of one latent row", **ranks(0, model=rehearse_launches.DEEPSEEK)),
     Rehearsal("a rank's pool short on its node", pools=(47, 100), status="fails", error=NO_POOL,
@@ -170,8 +136,8 @@ UNBOUND = (
     Rehearsal("a segment of regular pages too small", store("8mb", huge="", protocol=TCP),
         status="fails", error=REFUSED),
     # No value gets from a store with RDMA to one with TCP.
-    Rehearsal("two stores", store("40mb").replace("exec ", "").replace("5081\n", "5081 &\n")
-        + store("24mb", "8mb", protocol=TCP), status="warns", pages=8 + 20 + 4 + 12),
+    Rehearsal("two stores", store("40mb").replace("exec ", "").replace("5081\n",
+        "5081 &\n") + store("24mb", "8mb", protocol=TCP), status="warns", pages=8 + 20 + 4 + 12),
     Rehearsal("a client alone", "export MC_STORE_USE_HUGEPAGE=1\nmooncake_client --protocol=rdma "
         "--global_segment_size=80MB --local_buffer_size=16MB --master_server_address=10.0.0.1:1\n",
         pages=48, pinned_mib=192),
@@ -244,8 +210,8 @@ FORKING = (
         error=NOT_REGISTERED, why=INSIDE),
     pooled("T1c and libibverbs looks", 64_000_000, {**HUGE, **SAFE}, pages=55, pinned_mib=218.1),
     pooled("T1d whole huge pages", 62 * MIB, HUGE, pages=55, pinned_mib=220),
-    unsafe("T1e odd local buffer", store(local="16777217"), pages=9, status="fails",
-        error=REFUSED, why=INSIDE),
+    unsafe("T1e odd local buffer", store(local="16777217"), pages=9, status="fails", error=REFUSED,
+        why=INSIDE),
     pooled("T2 host pool, no huge pages", 64_000_000, {}, recorded=(0, 0), pinned_mib=218.1,
         steps_mib=(0, 96, 218.1)),
     pooled("T1 the newest takes it whole", 64_000_000, HUGE, pages=55, pinned_mib=220,
@@ -258,12 +224,11 @@ FORKING = (
     # Its mapping is not inherited already, so there is nothing to refuse.
     unsafe("an odd local buffer in an arena", store(local="16777217", **ARENA), pages=90),
     Rehearsal("T8 mooncake_client of 32 MB and a rank", "", pages=16 + 10 + 24, pinned_mib=200,
-        steps_mib=(0, 64, 104, 200), processes=(
-            Staged("client", "mooncake_client", clients=((32 * MIB, 0),),
-                environment=tuple(HUGE.items()),
-                arguments=("--protocol=rdma", "--global_segment_size=32MB")),
-            Staged("rank", pools_bytes=(50_000_000,), clients=((0, 20_000_000),), dummy=True,
-                environment=tuple({**COPY, **HUGE}.items())))),
+        steps_mib=(0, 64, 104, 200), processes=(Staged("client", "mooncake_client",
+        clients=((32 * MIB, 0),), environment=tuple(HUGE.items()),
+        arguments=("--protocol=rdma", "--global_segment_size=32MB")), Staged("rank",
+        pools_bytes=(50_000_000,), clients=((0, 20_000_000),), dummy=True,
+        environment=tuple({**COPY, **HUGE}.items())))),
     Rehearsal("K and V apart, the newest", pools=(120, 100), status="fails", release=NEWEST,
         error="register_buffer", why="overlapped memory region", **ranks(0)),
 )  # fmt: skip

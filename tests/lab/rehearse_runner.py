@@ -149,19 +149,8 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     os.chown(SCRIPT, UID, UID)
     captured = capture(order, of_launch(order["words"]))
     began = time.monotonic()
-    asked = [
-        "fit",
-        "--json",
-        "--goal",
-        "pool",
-        "--keep",
-        "0",
-        "--write",
-        "--timeout",
-        "120",
-        *order["words"],
-    ]
-    found = command(order, [*asked, str(SCRIPT)])
+    asked = "fit --json --goal pool --keep 0 --write --timeout 120".split()
+    found = command(order, [*asked, *order["words"], str(SCRIPT)])
     rehearsed = []
     answer = found["answer"] or {}
     if answer.get("written"):

@@ -66,9 +66,8 @@ RECORDED = (
     Case("A2 huge pages", recorded=(48, 0)),
     Case("A3 odd sizes", clients=client(83886081, 16777217), recorded=(50, 0)),
     Case("A4 host pool", host_pools_bytes=(640_000_000,), recorded=(354, 0)),
-    Case(
-        "A5 four host pools", host_pools_bytes=(1, 2097152, 2097153, 5000000), recorded=(7 + 48, 0)
-    ),
+    Case("A5 four host pools", host_pools_bytes=(1, 2097152, 2097153, 5000000),
+        recorded=(7 + 48, 0)),
     Case("B1 arena serves both", arena("200mb"), recorded=(100, 0)),
     Case("B2 arena fits exactly", arena("96MB"), recorded=(48, 0)),
     Case("B3 arena too small", arena("90mb"), recorded=(85, 0)),
@@ -90,19 +89,10 @@ RECORDED = (
     Case("B19 arena infinite", arena("infinite"), recorded=(48, 0)),
     Case("C1 segment short", pages_2m=40, recorded=(8, 0), fails=REFUSED),
     Case("C2 local buffer short", pages_2m=5, recorded=(0, 0), fails=NO_MEMORY),
-    Case(
-        "C3 host pool short",
-        host_pools_bytes=(20_000_000,),
-        pages_2m=5,
-        recorded=(0, 0),
-        fails=MAP_FAILED,
-    ),
-    Case(
-        "C5 rdma without a NIC",
-        clients=client(80 * MIB, protocol="rdma"),
-        pages_2m=60,
-        recorded=(48, 0),
-    ),
+    Case("C3 host pool short", host_pools_bytes=(20_000_000,), pages_2m=5, recorded=(0, 0),
+        fails=MAP_FAILED),
+    Case("C5 rdma without a NIC", clients=client(80 * MIB, protocol="rdma"), pages_2m=60,
+        recorded=(48, 0)),
     Case("C6 arena starves", arena("90mb"), pages_2m=60, recorded=(45, 0), fails=REFUSED),
     Case("C7 no local buffer", clients=client(80 * MIB, 0), recorded=(40, 0)),
     Case("C8 no segment", clients=client(0), recorded=(8, 0)),
@@ -115,57 +105,30 @@ RECORDED = (
     Case("D5 4MB pages", {**ON, "MC_STORE_HUGEPAGE_SIZE": "4MB"}, recorded=(48, 0)),
     Case("D6 2MiB pages", {**ON, "MC_STORE_HUGEPAGE_SIZE": "2MiB"}, recorded=(48, 0)),
     Case("D9 one 1 GiB page", ON_1G, pages_1g=1, recorded=(0, 1), fails=REFUSED),
-    Case(
-        "D10 1 GiB pages, arena 64mb",
-        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "64mb"},
-        pages_1g=2,
-        recorded=(32, 1),
-    ),
-    Case(
-        "D11 1 GiB pages, arena 1900mb",
-        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "1900mb"},
-        pages_2m=1000,
-        pages_1g=2,
-        recorded=(950, 1),
-    ),
-    Case(
-        "D12 1 GiB pages, arena 1100mb, no local",
-        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "1100mb"},
-        clients=client(80 * MIB, 0),
-        pages_1g=2,
-        recorded=(550, 0),
-    ),
+    Case("D10 1 GiB pages, arena 64mb", {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "64mb"}, pages_1g=2,
+        recorded=(32, 1)),
+    Case("D11 1 GiB pages, arena 1900mb", {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "1900mb"},
+        pages_2m=1000, pages_1g=2, recorded=(950, 1)),
+    Case("D12 1 GiB pages, arena 1100mb, no local", {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "1100mb"},
+        clients=client(80 * MIB, 0), pages_1g=2, recorded=(550, 0)),
     Case("F1 hot cache", {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": "100000000"}, recorded=(48, 0)),
     Case("F2 hot cache in shared memory", hot("100000000"), recorded=(88, 0)),
-    Case(
-        "F3 hot cache of 4GB, read as 4 bytes",
+    Case("F3 hot cache of 4GB, read as 4 bytes",
         {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": "4GB", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"},
-        recorded=(48, 0),
-    ),
+        recorded=(48, 0)),
     Case("F7 shared memory 'true', read as off", hot("33554432", "true"), recorded=(48, 0)),
-    Case(
-        "F8 hot cache, no huge pages",
+    Case("F8 hot cache, no huge pages",
         {"MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"},
-        recorded=(0, 0),
-    ),
-    Case(
-        "F10 hot cache in blocks of 3e6",
-        hot("30000000", MC_STORE_LOCAL_HOT_BLOCK_SIZE="3000000"),
-        recorded=(15 + 48, 0),
-    ),
-    Case(
-        "E1 SSD offload, its default buffer",
-        clients=client(80 * MIB, offload_buffer_bytes=1280 * MIB),
-        recorded=(48, 0),
-    ),
-    Case(
-        "E2 SSD offload of 100 MiB",
+        recorded=(0, 0)),
+    Case("F10 hot cache in blocks of 3e6",
+        hot("30000000", MC_STORE_LOCAL_HOT_BLOCK_SIZE="3000000"), recorded=(15 + 48, 0)),
+    Case("E1 SSD offload, its default buffer",
+        clients=client(80 * MIB, offload_buffer_bytes=1280 * MIB), recorded=(48, 0)),
+    Case("E2 SSD offload of 100 MiB",
         {**ON, "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(100 * MIB)},
-        clients=client(80 * MIB, offload_buffer_bytes=100 * MIB),
-        recorded=(48, 0),
-    ),
+        clients=client(80 * MIB, offload_buffer_bytes=100 * MIB), recorded=(48, 0)),
     Case("Z1 overcommit alone", pages_2m=0, overcommit_2m=60, recorded=(48, 0)),
-)
+)  # fmt: skip
 
 # Three clients in one process, one arena: the cursor goes on.
 THREE = (Client(32 * MIB), Client(32 * MIB), Client(32 * MIB))
@@ -202,9 +165,8 @@ MORE = (
     Case("arena takes all, segment starves", arena("90mb"), pages_2m=84, fails=REFUSED),
     Case("arena and segment beside it", arena("90mb"), pages_2m=85),
     Case("arena larger than the pool, pool short", arena("1gb"), pages_2m=47, fails=REFUSED),
-    Case(
-        "a hot cache that comes last falls back", hot("33554432"), (1,), client(0, 0), pages_2m=15
-    ),
+    Case("a hot cache that comes last falls back", hot("33554432"), (1,), client(0, 0),
+        pages_2m=15),
     Case("unreadable arena, large pool", arena("abc"), pages_2m=4200),
     Case("arena as a float", arena("0.1gb")),
     Case("arena as 1e8", arena("1e8")),
@@ -215,38 +177,22 @@ MORE = (
     Case("page size 2097152", {**ON, "MC_STORE_HUGEPAGE_SIZE": "2097152"}),
     Case("page size 0.5gb", {**ON, "MC_STORE_HUGEPAGE_SIZE": "0.25gb"}),
     Case("page size empty", {**ON, "MC_STORE_HUGEPAGE_SIZE": ""}),
-    Case(
-        "1 GiB pages, arena 2gb",
-        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "2gb"},
-        pages_2m=1100,
-        pages_1g=2,
-    ),
-    Case(
-        "1 GiB pages, arena over the 2 MiB pool",
-        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "2gb"},
-        pages_2m=100,
-        pages_1g=2,
-    ),
-    Case(
-        "segment of 16 MiB less a byte, no huge pages", {}, (), client(16 * MIB - 1), fails="-600"
-    ),
+    Case("1 GiB pages, arena 2gb", {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "2gb"}, pages_2m=1100,
+        pages_1g=2),
+    Case("1 GiB pages, arena over the 2 MiB pool", {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "2gb"},
+        pages_2m=100, pages_1g=2),
+    Case("segment of 16 MiB less a byte, no huge pages", {}, (), client(16 * MIB - 1),
+        fails="-600"),
     Case("segment of 16 MiB, no huge pages", {}, clients=client(16 * MIB)),
     Case("hot cache short of pages is dropped", hot(str(128 * MIB)), pages_2m=60),
     Case("checksums turn the hot cache off", hot("33554432", MOONCAKE_STORE_CHECKSUM="true")),
-    Case(
-        "hot cache of -5 behind a blank",
-        {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": " -5"},
-        fails=NO_MEMORY,
-    ),
-    Case(
-        "arena on other pages than all else, and not there",
-        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "16mb"},
-        pages_2m=7,
-        pages_1g=2,
-    ),
+    Case("hot cache of -5 behind a blank", {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": " -5"},
+        fails=NO_MEMORY),
+    Case("arena on other pages than all else, and not there",
+        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "16mb"}, pages_2m=7, pages_1g=2),
     Case("overcommit on top", pages_2m=20, overcommit_2m=30),
     Case("overcommit too small", pages_2m=20, overcommit_2m=27, fails=REFUSED),
-)
+)  # fmt: skip
 GRID = _grid()
 
 # What tells one row of the release table from the next, over TCP.
@@ -258,14 +204,7 @@ RELEASE_CASES = (
     Case("no huge pages", {}),
     Case("short", pages_2m=20, fails=REFUSED),
     # The hot cache came with 0.3.10; 0.3.13 is the first to know the word and the checksums.
-    Case(
-        "words and switches that not all know",
-        arena(
-            "90mb",
-            MC_DISABLE_MMAP_ARENA="enable",
-            MOONCAKE_STORE_CHECKSUM="1",
-            MC_STORE_LOCAL_HOT_CACHE_SIZE="33554432",
-            MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
-        ),
-    ),
-)
+    Case("words and switches that not all know", arena("90mb", MC_DISABLE_MMAP_ARENA="enable",
+        MOONCAKE_STORE_CHECKSUM="1", MC_STORE_LOCAL_HOT_CACHE_SIZE="33554432",
+        MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1")),
+)  # fmt: skip

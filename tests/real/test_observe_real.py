@@ -55,30 +55,22 @@ AS_MEANT = {
     "a size that ends inside a page": Started(ON, "--global_segment_size=77MB", 39),
     "regular pages": Started({}, "--global_segment_size=64MB", None),
     "an own buffer": Started(ON, "--global_segment_size=64MB --local_buffer_size=16MB", 40),
-    "an arena of which half is used": Started(
-        {**ON, "MC_MMAP_ARENA_POOL_SIZE": "120mb"}, "--global_segment_size=64MB", 60
-    ),
-    "a hot cache on huge pages": Started(
-        {**HOT, "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432"}, "--global_segment_size=16MB", 24
-    ),
+    "an arena of which half is used": Started({**ON, "MC_MMAP_ARENA_POOL_SIZE": "120mb"},
+        "--global_segment_size=64MB", 60),
+    "a hot cache on huge pages": Started({**HOT, "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432"},
+        "--global_segment_size=16MB", 24),
     "no segment": Started(ON, "--global_segment_size=0", None),
-    "offload to SSD": Started(
-        {**ON, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "{path}"},
-        "--global_segment_size=16MB --enable_offload=true",
-        8,
-    ),
+    "offload to SSD": Started({**ON, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "{path}"},
+        "--global_segment_size=16MB --enable_offload=true", 8),
     "behind timeout": Started(ON, "--global_segment_size=16MB", 8, "timeout 600"),
     "behind numactl": Started(ON, "--global_segment_size=16MB", 8, "numactl --localalloc"),
-    "behind a shell that waits": Started(
-        ON, "--global_segment_size=16MB", 8, "sh -c '\"$@\"; true' x"
-    ),
-    "in pid and mount namespaces of its own": Started(
-        ON, "--global_segment_size=16MB", 8, "unshare -pf --mount-proc --kill-child"
-    ),
-    "another user's, for root": Started(
-        ON, "--global_segment_size=16MB", 8, "setpriv --reuid=65534 --clear-groups"
-    ),
-}
+    "behind a shell that waits": Started(ON, "--global_segment_size=16MB", 8,
+        "sh -c '\"$@\"; true' x"),
+    "in pid and mount namespaces of its own": Started(ON, "--global_segment_size=16MB", 8,
+        "unshare -pf --mount-proc --kill-child"),
+    "another user's, for root": Started(ON, "--global_segment_size=16MB", 8,
+        "setpriv --reuid=65534 --clear-groups"),
+}  # fmt: skip
 PAGES_OF_TABLE = 700
 
 
@@ -556,16 +548,13 @@ class Server(NamedTuple):
 
 SERVERS = {
     "two ranks": Server(TWO_RANKS, TWO_RANKS, ranks=2, segments=(32 * MIB,)),
-    "a second store in one process": Server(
-        ONE_RANK + 40, ONE_RANK, {"huge-pages": "80.00 MiB more"}, segments=(64 * MIB, 64 * MIB)
-    ),
-    "a host pool that fell back to regular pages": Server(
-        40, ONE_RANK, {"huge-pages": "it went on with regular ones"}, pool="regular"
-    ),
-    "locked memory near its limit": Server(
-        ONE_RANK, ONE_RANK, {"locked-memory": "is refused"}, locked_bytes=8 * MIB - 65536
-    ),
-}
+    "a second store in one process": Server(ONE_RANK + 40, ONE_RANK,
+        {"huge-pages": "80.00 MiB more"}, segments=(64 * MIB, 64 * MIB)),
+    "a host pool that fell back to regular pages": Server(40, ONE_RANK,
+        {"huge-pages": "it went on with regular ones"}, pool="regular"),
+    "locked memory near its limit": Server(ONE_RANK, ONE_RANK, {"locked-memory": "is refused"},
+        locked_bytes=8 * MIB - 65536),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SERVERS)

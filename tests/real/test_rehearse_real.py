@@ -165,8 +165,8 @@ LAUNCHES = (
     Rehearsal("pipeline stages", server(protocol=TCP, flags=f"{MOONCAKE} --pp-size 2")),
     Rehearsal("layer by layer", server(protocol=TCP,
         flags=f"{MOONCAKE} --hicache-mem-layout layer_first --hicache-io-backend kernel")),
-    Rehearsal("a prefill server", server(protocol=TCP,
-        flags=f"{MOONCAKE} --disaggregation-mode prefill")),
+    Rehearsal("a prefill server",
+        server(protocol=TCP, flags=f"{MOONCAKE} --disaggregation-mode prefill")),
     Rehearsal("no store", server(protocol=TCP, flags="")),
     Rehearsal("SGLang's own huge pages", server(protocol=TCP, **OWN)),
     Rehearsal("SGLang's own huge pages, short", server(protocol=TCP, **OWN), pages=20,
@@ -188,9 +188,9 @@ LAUNCHES = (
         fails=("local buffer", "setup raises MemoryError: std::bad_alloc")),
     Rehearsal("the second rank's segment short", server(protocol=TCP, tp=2), pages=130,
         status="fails", fails=("global segment", REFUSED)),
-    Rehearsal("an arena that starves", server(10, "16gb", protocol=TCP, tp=2,
-        MC_MMAP_ARENA_POOL_SIZE="6gb"), pages=170, status="fails",
-        fails=("global segment", REFUSED)),
+    Rehearsal("an arena that starves",
+        server(10, "16gb", protocol=TCP, tp=2, MC_MMAP_ARENA_POOL_SIZE="6gb"), pages=170,
+        status="fails", fails=("global segment", REFUSED)),
 )  # fmt: skip
 
 
