@@ -61,12 +61,11 @@ OTHERS = (
     cgroup("no handle", ("inner", "rxe0 hca_handle=0")),
     {"id": "neighbour", "words": ["--json"], "neighbour": True},
     {"id": "beside a neighbour", "words": ["--json", "--force", "--up-to", "64mb"],
-     "neighbour": True},
+        "neighbour": True},
     {"id": "interrupt", "words": ["--json", *LONG], "how": "interrupt"},
     {"id": "kill", "words": ["--json", *LONG], "how": "kill"},
     {"id": "crash", "words": ["--json", *LONG], "how": "crash"},
-    {"id": "interrupted user", "words": [*LONG], "how": "interrupt", "user": True,
-     "memlock": -1},
+    {"id": "interrupted user", "words": [*LONG], "how": "interrupt", "user": True, "memlock": -1},
 )  # fmt: skip
 ORDERS = (*MEMLOCK, *CGROUP, *OTHERS)
 

@@ -147,35 +147,26 @@ UNBOUND = (
 # Limits, as user 1000, who has no CAP_IPC_LOCK. A process pins 192 MiB.
 MEMLOCK = tuple(
     Rehearsal(
-        f"memlock {kib} KiB",
-        store(),
-        status="fails" if kib < 196608 else "starts",
-        memlock_kib=kib,
-        error=REFUSED if kib < 196608 else "",
+        f"memlock {kib} KiB", store(), status="fails" if kib < 196608 else "starts",
+        memlock_kib=kib, error=REFUSED if kib < 196608 else "",
     )
     for kib in (90000, 196607, 196608)
-)
+)  # fmt: skip
 # A local buffer on regular pages begins inside a page: two NICs count two pages more.
 HEAP = tuple(
     Rehearsal(
-        f"memlock {kib} KiB, no huge pages",
-        store(huge=""),
-        status=status,
-        memlock_kib=kib,
+        f"memlock {kib} KiB, no huge pages", store(huge=""), status=status, memlock_kib=kib,
         error=REFUSED if status == "fails" else "",
     )
     for kib, status in ((196615, "fails"), (196616, "starts"))
-)
+)  # fmt: skip
 # 2 x (16 + 32 + 32) MiB for the NICs, and 32 MiB for io_uring; up to 4 MiB more where its buffer
 # has a part of a transparent huge page.
 RING = tuple(
     Rehearsal(
-        f"memlock {kib} KiB, io_uring",
-        store(MIB32, MOONCAKE_OFFLOAD_ENABLED="1", MOONCAKE_OFFLOAD_USE_URING="1",
-            MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=MIB32),
-        status=status,
-        memlock_kib=kib,
-        error="setup returns" if status == "fails" else "",
+        f"memlock {kib} KiB, io_uring", store(MIB32, MOONCAKE_OFFLOAD_ENABLED="1",
+        MOONCAKE_OFFLOAD_USE_URING="1", MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=MIB32),
+        status=status, memlock_kib=kib, error="setup returns" if status == "fails" else "",
     )
     for kib, status in ((196607, "fails"), (204800, "starts"))
 )  # fmt: skip
@@ -190,11 +181,9 @@ def pooled(name: str, pool_bytes: int, environment: dict[str, str], **more: Any)
     """A rank whose store has 16 + 32 MiB, and one host pool; nothing says how huge pages end."""
     clients = ((32 * MIB, 16 * MIB),)
     rank = Staged(
-        "rank",
-        pools_bytes=(pool_bytes,),
-        clients=clients,
+        "rank", pools_bytes=(pool_bytes,), clients=clients,
         environment=tuple({**COPY, **environment}.items()),
-    )
+    )  # fmt: skip
     return Rehearsal(name, "", processes=(rank,), huge_pages_safe=False, **more)
 
 

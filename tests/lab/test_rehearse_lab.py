@@ -18,7 +18,7 @@ from tests.lab.engines import ALL as ENGINES
 from tests.lab.engines import Engine, predicted_bytes
 from tests.lab.rehearsals import ALL, FITTINGS, Fitting, Rehearsal
 from tests.lab.rehearse_guest import Rehearsed
-from tests.real.rehearse_answers import measured_pages, predicted_pages
+from tests.real.rehearse_launches import measured_pages, predicted_pages
 
 pytestmark = pytest.mark.slow
 

@@ -220,15 +220,6 @@ def test_of_which_tier_is_something_wrong(
     assert {one.check: one.status.value for one in judged} == statuses
 
 
-@pytest.mark.parametrize(
-    ("reason", "flag"), [("deadline", "prefetch-policy"), ("host_capacity", "hicache-size")]
-)
-def test_advice_is_of_the_reason(tmp_path: Path, reason: str, flag: str) -> None:
-    text = FULL + BOTH + stored(5000, 300) + lost(900, **{reason: 800})
-    judged = [*tier_findings(server(tmp_path, SGLANG), parse_metrics(text))]
-    assert flag in judged[-1].advice
-
-
 @pytest.mark.parametrize(("words", "check"), [(SGLANG, L2), (VLLM, L3)])
 def test_who_does_not_answer_is_unknown_once(tmp_path: Path, words: str, check: str) -> None:
     judged = [*tier_findings(server(tmp_path, words), Unknown("refused"))]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from preflight.rehearsal.records import Library
@@ -59,16 +58,6 @@ def rates_of(answer: Answer, name: str) -> dict[tuple[str, int], float]:
 # So often at least and at most are two things measured, one right after the other.
 ROUNDS = range(3, 16)
 MOST_ROUNDS = 25
-
-
-def ratios_near_one(ratio: Callable[[], float], share: float) -> list[float]:
-    """Measure until the middle of the ratios is within ``share`` of 1: others slow down some."""
-    ratios: list[float] = []
-    while len(ratios) < ROUNDS.stop:
-        ratios.append(round(ratio(), 2))
-        if len(ratios) >= ROUNDS.start and abs(median(ratios) - 1) <= share:
-            break
-    return ratios
 
 
 def ratio_of_bests(ours: Callable[[], float], theirs: Callable[[], float], share: float) -> float:

@@ -1,8 +1,13 @@
-"""Launches to rehearse, as users write them: what starts a store, a server, or both."""
+"""Launches to rehearse, as users write them, and the pages of an answer, read from its JSON.
+
+What the launches start is a store, a server, or both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 RDMA, TCP = "rdma", "tcp"
 HUGE = "export MC_STORE_USE_HUGEPAGE=1\n"
@@ -73,3 +78,42 @@ def standalone(
         f"{ranks}mooncake_client --global_segment_size={segment} --local_buffer_size={local} "
         f"--protocol={protocol} --master_server_address={MASTER}\n"
     )
+
+
+@dataclass(frozen=True)
+class Pages:
+    """total: by page size, over all nodes. nodes: of each node, over all sizes."""
+
+    total: Mapping[int, int]
+    nodes: Mapping[int, int]
+
+    def on(self, node: int) -> int:
+        return self.nodes.get(node, 0)
+
+
+def _pages(rows: list[dict[str, Any]] | None) -> Pages | None:
+    if rows is None:
+        return None
+    total = {row["page_size_bytes"]: row["pages"] for row in rows if row["numa_node"] is None}
+    nodes: dict[int, int] = {}
+    for row in rows:
+        if row["numa_node"] is not None:
+            nodes[row["numa_node"]] = nodes.get(row["numa_node"], 0) + row["pages"]
+    return Pages(total, nodes)
+
+
+def measured_pages(step: Mapping[str, Any]) -> Pages | None:
+    """None where the process died."""
+    return _pages(step["measured"]["pages"])
+
+
+def predicted_pages(step: Mapping[str, Any]) -> Pages:
+    found = _pages(step["predicted"]["pages"])
+    assert found is not None, step
+    return found
+
+
+def all_pages(answer: Mapping[str, Any]) -> Mapping[int, int]:
+    """What was in use at the end, by page size."""
+    found = _pages(answer["pages"])
+    return {} if found is None else found.total

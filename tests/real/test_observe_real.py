@@ -284,23 +284,6 @@ def test_a_launch_is_held_against_what_runs(table: Table, name: str) -> None:
     assert len(skipped) >= len(AS_MEANT) - len(SOME) + 1
 
 
-@pytest.mark.parametrize("kind", ["compose", "unit"])
-def test_launches_of_other_kinds(table: Table, kind: str) -> None:
-    """A container's process is found by the words that it has in there."""
-    variables, _, command = table.lines[OWN].partition(" ")
-    if kind == "compose":
-        path = table.folder / "compose.yaml"
-        words = command.split()
-        services = {"client": {"image": "x:1", "command": words, "environment": [variables]}}
-        path.write_text(json.dumps({"services": services}))
-    else:
-        path = table.folder / "client.service"
-        path.write_text(f"[Service]\nEnvironment={variables}\nExecStart={command}\n")
-    observation = seen(launch=LaunchWords((str(path),)))
-    assert deviations(observation) == {}
-    assert pages(observation) == [(40, 40)]
-
-
 def test_without_the_right_nothing_passes(table: Table) -> None:
     """Another user's memory is unknown, and so is whether a launch runs as it says."""
     nobody = ("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups")

@@ -15,16 +15,12 @@ from typing import Any
 
 import pytest
 
-from checks.base.pages import Spot
 from checks.base.root import Root
-from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release
 from preflight.programs.memory_records import (
     Launch,
     MappedProcess,
     OwnAllocator,
-    Protocol,
-    StoreClient,
 )
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal import run as rehearsal_run
@@ -34,8 +30,18 @@ from preflight.rehearsal.rehearse import judge
 from preflight.rehearsal.run import MemoryWatch, Room, run, status_bytes
 from tests.real.cases import GIB, MIB, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
-from tests.real.rehearse_answers import all_pages, measured_pages, predicted_pages
-from tests.real.rehearse_launches import DEEPSEEK, HUGE, LLAMA, TCP, server, standalone, store
+from tests.real.rehearse_launches import (
+    DEEPSEEK,
+    HUGE,
+    LLAMA,
+    TCP,
+    all_pages,
+    measured_pages,
+    predicted_pages,
+    server,
+    standalone,
+    store,
+)
 from tests.rows import flat
 from tests.valid import valid
 
@@ -304,69 +310,6 @@ def test_memory_that_is_not_there_is_not_tried(
     words = ("--scale", str(2 * int(told.split()[0])))  # twice: others take memory meanwhile
     code, answer = rehearse(script, wheel_0_3_13, tmp_path, words)
     assert (code, answer["outcome"]) == (0, "starts")
-
-
-# Host pools of a few bytes or megabytes are no launch's: these rows go through the same rehearsal.
-POOLED = [case for case in RECORDED if case.id.split()[0] in ("A5", "C3", "D2")]
-
-
-@pytest.mark.parametrize("case", POOLED, ids=lambda case: case.id)
-def test_rows_that_no_launch_expresses(
-    case: Case, wheel_0_3_13: Wheel, huge_pages: HugePages
-) -> None:
-    """Host pools beside a store client: predicted, made, and compared as a launch's are."""
-    refused = huge_pages.set(case.pages_2m, case.pages_1g, case.overcommit_2m)
-    if refused:
-        pytest.skip(refused)
-    mooncake = mooncake_release(wheel_0_3_13.version)
-    settings, _ = read_store_settings(case.environment, mooncake)
-    clients = tuple(
-        StoreClient(one.segment_bytes, one.local_buffer_bytes, Protocol(one.protocol))
-        for one in case.clients
-    )
-    rank = MappedProcess("rank 0", settings, case.host_pools_bytes, clients)
-    pages_2m = case.pages_2m + case.overcommit_2m
-    plan = plan_members(
-        (Member(rank.name, "sglang", rank, case.environment),),
-        Launch((rank,), mooncake),
-        {
-            Spot(2 * MIB, None): Stock(pages_2m, pages_2m),
-            Spot(GIB, None): Stock(case.pages_1g, case.pages_1g),
-        },
-        library(wheel_0_3_13),
-    )
-    done = run(plan, Root(), 60, lambda _: None)
-    answer = judge(plan, done)
-    assert answer.as_predicted is True, answer
-    assert (case.fails or "") in (done.done[-1].error or "")
-    assert bool(case.fails) == bool(done.done[-1].error)
-    if case.recorded is not None:
-        taken = [done.pages.get(Spot(size, None), 0) for size in (2 * MIB, GIB)]
-        assert tuple(taken) == case.recorded
-    assert pages_in_use() == 0
-
-
-def test_three_stores_in_one_process(wheel_0_3_13: Wheel, huge_pages: HugePages) -> None:
-    """R13: an arena of 100 MiB serves two of 16 + 32 MiB; the third goes beside it: 50, 50, 74."""
-    assert huge_pages.set(100, 0, 0) is None
-    environment = {"MC_STORE_USE_HUGEPAGE": "1", "MC_MMAP_ARENA_POOL_SIZE": "100mb"}
-    mooncake = mooncake_release(wheel_0_3_13.version)
-    settings, _ = read_store_settings(environment, mooncake)
-    clients = (StoreClient(32 * MIB, 16 * MIB, Protocol.TCP),) * 3
-    rank = MappedProcess("rank 0", settings, clients=clients)
-    plan = plan_members(
-        (Member(rank.name, "sglang", rank, environment),),
-        Launch((rank,), mooncake),
-        {Spot(2 * MIB, None): Stock(100, 100)},
-        library(wheel_0_3_13),
-    )
-    done = run(plan, Root(), 60, lambda _: None)
-    answer = judge(plan, done)
-    assert (answer.status, answer.as_predicted) == ("starts", True)
-    taken = [one.pages.get(Spot(2 * MIB, None), 0) for one in done.done]
-    assert [sum(taken[:count]) for count in (1, 2, 3)] == [50, 50, 74]
-    assert done.transfer.error == ""
-    assert pages_in_use() == 0
 
 
 def library(wheel: Wheel) -> Library:
