@@ -36,10 +36,9 @@ def rate_text(bytes_per_second: float) -> Quantity:
 
 def seconds_text(seconds: float) -> Quantity:
     """Return a time in the unit in which it is at least one."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale or unit == "us":
-            return Quantity(f"{seconds / scale:.3g} {unit}", seconds, "s")
-    raise AssertionError
+    units = (("s", 1.0), ("ms", 1e-3))
+    unit, scale = next((row for row in units if seconds >= row[1]), ("us", 1e-6))
+    return Quantity(f"{seconds / scale:.3g} {unit}", seconds, "s")
 
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:

@@ -89,15 +89,9 @@ class MeasuredPart(NamedTuple):
     notes: tuple[str, ...] = ()
     ceiling: CeilingAnswer | None = None
 
-    def best(self, op: str, size_bytes: int | None = None) -> Rate | None:
-        """Return the fastest rate of ``op``, of ``size_bytes`` if given; None without a rate."""
-        found = [
-            each
-            for each in self.rates
-            if each.op == op
-            and not each.nic
-            and (size_bytes is None or each.size_bytes == size_bytes)
-        ]
+    def best(self, op: str) -> Rate | None:
+        """Return the fastest rate of ``op`` that is not of a single NIC; None without a rate."""
+        found = (each for each in self.rates if each.op == op and not each.nic)
         return max(found, key=lambda each: each.bytes_per_second, default=None)
 
 

@@ -45,7 +45,6 @@ class LaunchWish(NamedTuple):
     master's, of clients that die.
     """
 
-    process: str = ""
     protocol: str = ""
     devices: str = ""
     environment: Mapping[str, str] = {}
@@ -75,19 +74,18 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
     named = () if use is None else use.devices
     folders = [one.path for one in needs.storage if one.kind == "offload"]
     kinds = (service.kind.partition("metadata-")[2] for service in needs.services)
-    return LaunchWish(
-        "" if process is None else process.name,
-        protocol,
-        "" if isinstance(named, Unknown) else ",".join(named),
-        {} if process is None else process.environment,
-        _objects(sized, host.root),
-        _starts(sized),
-        next(iter(folders), None),
-        _python(sized),
-        next((one.transport for one in needs.processes if one.transport), ""),
-        next(filter(None, kinds), PEER_TO_PEER) if stores else "",
-        _master_words(sized),
+    wish = LaunchWish(
+        protocol=protocol,
+        devices="" if isinstance(named, Unknown) else ",".join(named),
+        objects=_objects(sized, host.root),
+        starts=_starts(sized),
+        folder=next(iter(folders), None),
+        python=_python(sized),
+        transport=next((one.transport for one in needs.processes if one.transport), ""),
+        metadata=next(filter(None, kinds), PEER_TO_PEER) if stores else "",
+        master_words=_master_words(sized),
     )
+    return wish if process is None else wish._replace(environment=process.environment)
 
 
 def _master_words(sized: Sized) -> tuple[str, ...]:

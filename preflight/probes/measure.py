@@ -100,14 +100,7 @@ def map_range(layout: Layout) -> int:
     descriptor = _buffer(layout)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_long,
-    ]
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     # Addresses alone, with room to begin on a page of any size.
     flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
     start = _map(libc, None, layout.range_bytes + layout.page_bytes, _PROT_NONE, flags, -1)
@@ -314,21 +307,17 @@ class _Run:
                 self._devices[number].register(self._address, size)
         except OSError as error:
             refusing = self._devices[number]
-            refusal = RegistrationRefusal(
-                refusing.name,
-                order.drivers[number],
-                "ibv_reg_mr",
-                error.errno or 0,
-                self._held,
-                size,
-                read_process_sizes(Root(), os.getpid()).get("VmPin"),
-                order.memlock_bytes,
-                order.lifted,
-                _cgroups(refusing.name),
-                refusing.largest_bytes,
-                _keys_in_use(refusing.name),
-                order.most_keys[number],
-                self._log.new_lines(),
+            name, driver, code = refusing.name, order.drivers[number], error.errno or 0
+            refusal = RegistrationRefusal(name, driver, "ibv_reg_mr", code, self._held, size)
+            refusal = refusal._replace(
+                pinned_bytes=read_process_sizes(Root(), os.getpid()).get("VmPin"),
+                memlock_bytes=order.memlock_bytes,
+                lifted=order.lifted,
+                cgroups=_cgroups(name),
+                max_mr_size_bytes=refusing.largest_bytes,
+                keys_used=_keys_in_use(name),
+                most_keys=order.most_keys[number],
+                log=self._log.new_lines(),
             )
             for device in self._devices[:number]:
                 device.take_back()

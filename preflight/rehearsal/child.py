@@ -146,16 +146,10 @@ class Player:
         """Set up a store client; return the error, "" if it succeeds."""
         self._kept.append(self._store)  # of several all stay
         self._store = self._library.MooncakeDistributedStore()
-        code = self._store.setup(
-            order["host"],
-            order["metadata"],
-            order["segment_bytes"],
-            order["local_buffer_bytes"],
-            order["protocol"],
-            order["devices"],
-            order["master"],
-            **order["more"],
-        )
+        sizes = order["segment_bytes"], order["local_buffer_bytes"]
+        where = order["protocol"], order["devices"], order["master"]
+        host, metadata = order["host"], order["metadata"]
+        code = self._store.setup(host, metadata, *sizes, *where, **order["more"])
         return f"setup returns {code}" if code else ""
 
     def _dummy(self, order: dict[str, Any]) -> str:

@@ -105,18 +105,11 @@ def member_of(
         )
         alone = need._replace(gpu_registered_bytes=0, regions=regions)
         asked = demand(alone, len(opened), REGULAR_PAGE_BYTES, largest, release)
-    return Member(
-        need.name,
-        need.program,
-        process,
-        need.environment,
-        "" if isinstance(named, Unknown) else ",".join(named),
-        arguments,
-        names,
-        asked if isinstance(asked, Unknown) else asked.bytes,
-        RING_EDGES_BYTES if need.ring_bytes else 0,
-        forking,
-    )
+    devices = "" if isinstance(named, Unknown) else ",".join(named)
+    pinned = asked if isinstance(asked, Unknown) else asked.bytes
+    more = RING_EDGES_BYTES if need.ring_bytes else 0
+    member = Member(need.name, need.program, process, need.environment, devices, arguments, names)
+    return member._replace(pinned_bytes=pinned, more_bytes=more, forking=forking)
 
 
 _CODE = "-600"

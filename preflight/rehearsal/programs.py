@@ -70,14 +70,8 @@ class Running:
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         self._unread = b""
-        order = {
-            "parent": os.getpid(),
-            "node": node,
-            "program": list(program),
-            "more": more_orders,
-            "orders": orders,
-            "answers": answers,
-        }
+        order: dict[str, Any] = {"parent": os.getpid(), "node": node, "program": list(program)}
+        order |= {"more": more_orders, "orders": orders, "answers": answers}
         # What becomes a program needs no packages, and starts in half the time without them.
         flags = ["-I", "-S"] if program else []
         try:
@@ -206,7 +200,7 @@ class Programs:
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
         """Prepare to run the plan; nothing is started yet. folder: for logs and offloaded data."""
-        self._plan, self._folder, self._limit_seconds = plan, folder, limit_seconds
+        self._plan, self._folder, self.limit_seconds = plan, folder, limit_seconds
         self.players: dict[int, Running] = {}
         self._running: list[Running] = []
         self._loaded: set[int] = set()
@@ -293,7 +287,7 @@ class Programs:
             words.append(f"--local_buffer_size={client.local_buffer_bytes}")
         program = (self._plan.library.program("mooncake_client"), *words)
         started = self._start_member(member, program)
-        answer = started.wait_until(lambda: _answers(address), self._limit_seconds, look)
+        answer = started.wait_until(lambda: _answers(address), self.limit_seconds, look)
         self._client_address = address
         return answer
 

@@ -159,16 +159,12 @@ _LIMIT_SECONDS = 20
 
 
 class Library(NamedTuple):
-    """python: the interpreter. folder: what ``mooncake`` lies in. distribution: the wheel's name.
-
-    others: more Mooncakes on the same path, which the first hides.
-    """
+    """python: the interpreter. folder: what ``mooncake`` lies in. distribution: the wheel's name."""
 
     python: str
     folder: str
     distribution: str
     version: str
-    others: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -195,9 +191,7 @@ def find_library(python: str | None) -> Library | Unknown:
         found = installed_mooncake([folder]) or installed_mooncake(path)
         if not found:
             return Unknown(f"{folder}/mooncake is of no wheel: its version is not known")
-        (distribution, version), *more = found
-        others = tuple(" ".join(one) for one in more)
-        return Library(python or sys.executable, folder, distribution, version, others)
+        return Library(python or sys.executable, folder, *found[0])
     how = f"{PIP}, or name the interpreter that has it with --python"
     return Unknown(f"Mooncake is not installed in {who}, so it cannot be run: {how}")
 

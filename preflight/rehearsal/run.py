@@ -38,14 +38,13 @@ _PUT_SECONDS = 10
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
     """Run the plan; all is given back, also on RehearsalError, OSError and KeyboardInterrupt."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
-    before = pages_in_use(root)
     programs = Programs(plan, folder, limit_seconds)
-    stage = _Stage(plan, root, programs, limit_seconds, tell, before)
+    stage = _Stage(plan, root, programs, tell)
     try:
         with programs.ended():
             stage.play()
     finally:
-        left = _left(root, before)
+        left = _left(root, stage.before)
         shutil.rmtree(folder, ignore_errors=True)
     return stage.result(left)
 
@@ -74,18 +73,11 @@ def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
 class _Stage:
     """The plan as it is played, and what came of each step so far."""
 
-    def __init__(
-        self,
-        plan: RehearsalPlan,
-        root: Root,
-        programs: Programs,
-        limit_seconds: float,
-        tell: Progress,
-        before: Mapping[Spot, int],
-    ) -> None:
-        """Prepare to play the plan. before: the pages in use before it begins."""
+    def __init__(self, plan: RehearsalPlan, root: Root, programs: Programs, tell: Progress) -> None:
+        """Prepare to play the plan, which counts the pages in use before it begins."""
         self._plan, self._root, self._programs = plan, root, programs
-        self._limit_seconds, self._tell, self._before = limit_seconds, tell, before
+        self._limit_seconds, self._tell = programs.limit_seconds, tell
+        self.before = pages_in_use(root)
         nodes = {m.process.node for m in plan.members if m.process.node is not None}
         nodes |= {s.node for step in plan.steps for s in step.asked if s.node is not None}
         self._watch = MemoryWatch(root, nodes)
@@ -97,15 +89,8 @@ class _Stage:
 
     def result(self, left: Mapping[int, int]) -> RehearsalRun:
         """Return the run as recorded so far. left: pages not given back, by page size in bytes."""
-        return RehearsalRun(
-            tuple(self._done),
-            tuple(self._held),
-            self._pages,
-            self._transfer,
-            self._stopped,
-            left,
-            lowest_room_bytes=self._watch.lowest_bytes,
-        )
+        done, held, lowest = tuple(self._done), tuple(self._held), self._watch.lowest_bytes
+        return RehearsalRun(done, held, self._pages, self._transfer, self._stopped, left, lowest)
 
     def play(self) -> None:
         """Do the steps until one fails or a limit stops them, then read what each process holds.
@@ -129,7 +114,7 @@ class _Stage:
 
     def _look_back(self) -> None:
         """Record the pages and the memory that each process holds now."""
-        self._pages = taken_since(self._root, self._before)
+        self._pages = taken_since(self._root, self.before)
         for member in self._plan.members:
             player = self._programs.players.get(member.number)
             sizes = {} if player is None else status_bytes(player.pid)
@@ -290,8 +275,7 @@ class MemoryWatch:
     """Asks how much memory may still be taken: of the host, of nodes, and of the cgroup."""
 
     def __init__(self, root: Root, nodes: Iterable[int]) -> None:
-        self._root = root
-        self._nodes = frozenset(nodes)
+        self._root, self._nodes = root, frozenset(nodes)
         self._limited = memory_headroom(root) is not None
         self.lowest_bytes: int | None = None
 
@@ -316,8 +300,8 @@ class MemoryWatch:
                 table = tables.get(node)
                 if table is not None and not isinstance(table, Unknown):
                     yield _node_room(node, table, pools)
-        if self._limited:
-            yield _cgroup_room(self._root, memory_headroom(self._root))
+        if self._limited and (headroom := memory_headroom(self._root)) is not None:
+            yield _cgroup_room(self._root, headroom)
 
 
 def _host_room(meminfo: Meminfo | Unknown) -> Room:
@@ -342,10 +326,8 @@ def _node_room(node: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
     return Room(free - left, f"{format_bytes(left)} of node {node}'s memory is left alone", node)
 
 
-def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown | None) -> Room:
+def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown) -> Room:
     """Return the room below the cgroup's limit, less the share left alone; -1 if unreadable."""
-    if headroom is None:
-        return Room(1 << 62, "no cgroup limit")
     if isinstance(headroom, Unknown):
         return Room(-1, f"the cgroup's memory cannot be read: {headroom.reason}")
     limit = root.integer(headroom.source)

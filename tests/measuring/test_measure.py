@@ -156,7 +156,7 @@ def test_of_the_launchs_variables_those_of_transfers_count() -> None:
 # 1 GB/s of everything; a token has 100,000 bytes.
 OBJECTS = PageObjects(64, (3_200_000, 3_200_000))
 RANK = ProcessStart("rank 0", {0: 2 * 10**9})
-WANTED = LaunchWish("rank 0", "rdma", "mlx5_0", {}, OBJECTS, (RANK,), "/ssd")
+WANTED = LaunchWish("rdma", "mlx5_0", {}, OBJECTS, (RANK,), "/ssd")
 
 
 def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun:
