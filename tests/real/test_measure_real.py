@@ -314,32 +314,25 @@ def test_whatever_ends_it_nothing_is_left(
 
 
 NEAR, FAR = "mpmeasure1", "mpmeasure2"
+LINK = f"""
+ip netns add {NEAR}; ip netns add {FAR}
+ip link add mpm1 netns {NEAR} type veth peer name mpm2 netns {FAR}
+ip -n {NEAR} addr add 10.77.0.1/24 dev mpm1; ip -n {NEAR} link set mpm1 up
+ip -n {FAR} addr add 10.77.0.2/24 dev mpm2; ip -n {FAR} link set mpm2 up
+ip -n {NEAR} link set lo up; ip -n {FAR} link set lo up
+"""
 
 
 @pytest.fixture
 def two_networks() -> Iterator[None]:
     """Two network namespaces with a link between them, as two hosts."""
-    ip = shutil.which("ip")
-    if ip is None:
-        pytest.skip("needs ip (iproute2)")
-
-    def do(text: str) -> bool:
-        return subprocess.run([ip, *text.split()], capture_output=True, check=False).returncode == 0
-
     try:
-        if not (do(f"netns add {NEAR}") and do(f"netns add {FAR}")):
-            pytest.skip("no network namespaces here")
-        made = do(f"link add mpm1 netns {NEAR} type veth peer name mpm2 netns {FAR}")
-        if not made:
-            pytest.skip("no veth here")
-        for name, card, address in ((NEAR, "mpm1", "10.77.0.1"), (FAR, "mpm2", "10.77.0.2")):
-            assert do(f"-n {name} addr add {address}/24 dev {card}")
-            assert do(f"-n {name} link set {card} up")
-            assert do(f"-n {name} link set lo up")
+        made = subprocess.run(["sh", "-ec", LINK], capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"no network namespaces with a link between them here: {made.stderr}")
         yield
     finally:
-        do(f"netns del {NEAR}")
-        do(f"netns del {FAR}")
+        subprocess.run(["sh", "-c", f"ip netns del {NEAR}; ip netns del {FAR}"], check=False)
 
 
 @pytest.mark.usefixtures("two_networks")
