@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random, SystemRandom
 from typing import Any, TypeVar
 
@@ -47,3 +47,13 @@ def seed() -> int:
 def seeded() -> Random:
     """Return a generator that begins with ``seed``."""
     return Random(seed())
+
+
+def few_changed(random: Random, choices: Mapping[str, list[Any]], count: int) -> list[Any]:
+    """Draw settings, the first of each choice but for three at most: some of them are alike."""
+    drawn = []
+    for _ in range(count):
+        changed = random.sample(list(choices), random.randint(0, 3))
+        usual = {name: values[0] for name, values in choices.items()}
+        drawn.append({**usual, **{name: random.choice(choices[name]) for name in changed}})
+    return drawn

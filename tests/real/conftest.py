@@ -6,6 +6,7 @@ root, under CI, or with MOONCAKE_PREFLIGHT_REAL=1.
 
 from __future__ import annotations
 
+import ast
 import ctypes.util
 import fcntl
 import json
@@ -101,6 +102,22 @@ def _install(folder: Path, wanted: list[str]) -> Path:
             pytest.skip(f"{wanted[0]} cannot be installed: {done.stderr[-300:]}")
         (folder / "installed").touch()
     return folder
+
+
+def cut(file: Path, space: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Run those definitions of a module alone, in ``space``: the module imports torch."""
+
+    def named(node: ast.stmt) -> Iterator[str]:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        yield from map(ast.unparse, (node.target,) if isinstance(node, ast.AnnAssign) else targets)
+
+    found: list[ast.stmt] = [
+        node for node in ast.parse(file.read_text()).body if {*named(node)} & {*names}
+    ]
+    exec(compile(ast.Module(found, []), str(file), "exec"), space)
+    return space
 
 
 @pytest.fixture(scope="session")

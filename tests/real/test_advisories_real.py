@@ -3,7 +3,6 @@ good one. Each is named by its record, whose ``command`` it is."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import signal
@@ -20,7 +19,7 @@ import pytest
 from preflight.advisories.records import advisories, advisory
 from tests.lab.recorded import recorded_experiments
 from tests.lab.results import recorded
-from tests.real.conftest import HugePages, Store, Wheel, free_port, install, install_release
+from tests.real.conftest import HugePages, Store, Wheel, cut, free_port, install, install_release
 
 pytestmark = pytest.mark.real
 MOONCAKE, NON_CUDA = "mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"
@@ -331,12 +330,7 @@ def test_mp_2026_0052_how_memory_is_registered(
 
 def registering(release: str) -> Any:
     """SGLang's own function, cut out of its wheel: its module imports torch."""
-    text = (install("sglang", release) / "sglang/srt/mem_cache/memory_pool_host.py").read_text()
-    (found,) = (
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef) and node.name == "alloc_with_host_register"
-    )
+    file = install("sglang", release) / "sglang/srt/mem_cache/memory_pool_host.py"
     refuses = SimpleNamespace(
         cudaHostRegister=lambda *_: 2, cudaGetErrorString=lambda _: "out of memory"
     )
@@ -344,8 +338,7 @@ def registering(release: str) -> Any:
         dtype=object, Tensor=object, cuda=SimpleNamespace(cudart=lambda: refuses)
     )
     names: dict[str, Any] = {"torch": torch, "HostTensorAllocator": object}
-    exec(compile(ast.Module([found], []), release, "exec"), names)
-    return names["alloc_with_host_register"]
+    return cut(file, names, "alloc_with_host_register")["alloc_with_host_register"]
 
 
 def test_mp_2026_0061_a_pool_that_was_not_pinned() -> None:

@@ -5,7 +5,6 @@ The configuration class is loaded from its wheel without what LMCache imports fo
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -20,9 +19,9 @@ import pytest
 
 from preflight.consumers.lmcache import lmcache_settings, lmcache_values, mooncake_setup, overridden
 from preflight.judging.store_keys import Meeting, compared, launch_keys
-from tests.builders.examples import seeded
+from tests.builders.examples import few_changed, seeded
 from tests.consumers.test_store_keys import lmcache, sized
-from tests.real.conftest import install
+from tests.real.conftest import cut, install
 
 pytestmark = pytest.mark.real
 CASES = int(os.environ.get("PREFLIGHT_CASES", "1000"))
@@ -149,24 +148,14 @@ def test_the_same_values_as_lmcaches_own_class(tmp_path: Path) -> None:
     assert CASES / 20 < refused < CASES / 2
 
 
-def cut(file: Path, name: str, *constants: str) -> Any:
-    """A class of LMCache's, cut out of its wheel with constants of its module: that needs torch."""
-
-    def wanted(node: ast.stmt) -> bool:
-        if isinstance(node, ast.AnnAssign | ast.Assign):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            return ast.unparse(target) in constants
-        return isinstance(node, ast.ClassDef) and node.name == name
-
-    found = [node for node in ast.parse(file.read_text()).body if wanted(node)]
-    names: dict[str, Any] = {
+def own_class(file: str, name: str, *constants: str) -> Any:
+    space: dict[str, Any] = {
         "torch": SimpleNamespace(dtype=object),
         "LMCacheEngineConfig": object,
         "TORCH_DTYPE_TO_STR_DTYPE": {"auto": "auto", "fp8": "fp8"},
     }
-    exec("from dataclasses import dataclass, field\nfrom typing import *", names)
-    exec(compile(ast.Module(found, []), str(file), "exec"), names)
-    return names[name]
+    exec("from dataclasses import dataclass, field\nfrom typing import *", space)
+    return cut(install("lmcache", "0.5.6") / file, space, name, *constants)[name]
 
 
 STORE_KEYS = (
@@ -179,7 +168,7 @@ STORE_KEYS = (
 def test_the_same_settings_of_the_store_as_lmcaches_own_class() -> None:
     file = "lmcache/v1/storage_backend/connector/mooncakestore_connector.py"
     constants = "_SETUP_DEFAULTS _MOONCAKE_PREFIX _LMCACHE_ONLY_KEYS _LEGACY_PASSTHROUGH_KEYS"
-    own = cut(install("lmcache", "0.5.6") / file, "MooncakeStoreConfig", *constants.split())
+    own = own_class(file, "MooncakeStoreConfig", *constants.split())
     random = seeded()
     names = [front + name for name in STORE_KEYS for front in ("", "mooncake_")]
     for _ in range(STORES):
@@ -197,13 +186,8 @@ CHOICES: dict[str, list[Any]] = {
 
 
 def test_keys_meet_as_lmcaches_own_do(tmp_path: Path) -> None:
-    key = cut(install("lmcache", "0.5.6") / "lmcache" / "utils.py", "CacheEngineKey")
-    random = seeded()
-    engines = []
-    for _ in range(ENGINES):
-        changed = random.sample(list(CHOICES), random.randint(0, 3))
-        usual = {name: values[0] for name, values in CHOICES.items()}
-        engines.append({**usual, **{name: random.choice(CHOICES[name]) for name in changed}})
+    key = own_class("lmcache/utils.py", "CacheEngineKey")
+    engines = few_changed(seeded(), CHOICES, ENGINES)
 
     def written(one: dict[str, Any]) -> str:
         words = f"{one['words']} --kv-cache-dtype {one['dtype']}"

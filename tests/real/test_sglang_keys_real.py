@@ -11,13 +11,12 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from preflight.judging.store_keys import Meeting, compared, launch_keys
-from tests.builders.examples import seeded
+from tests.builders.examples import few_changed, seeded
 from tests.consumers.test_store_keys import sized
 from tests.real.conftest import install
 
@@ -111,14 +110,6 @@ CHOICES: dict[str, list[Any]] = {
     "extra": [{}, {}, {"extra_backend_tag": "t"}, {"tp_lcm_size": 8}],
     "layout": ["page_first", "page_head"],
 }
-USUAL = {name: values[0] for name, values in CHOICES.items()}
-
-
-def server(random: Random) -> dict[str, Any]:
-    """Settings of one server; those of a few differ from the usual, so that some pairs meet."""
-    changed = random.sample(list(CHOICES), random.randint(0, 3))
-    one = {**USUAL, **{name: random.choice(CHOICES[name]) for name in changed}}
-    return {**one, "dp": min(one["dp"], one["tp"])}
 
 
 def line(one: dict[str, Any], port: int) -> str:
@@ -164,8 +155,8 @@ def ranks(one: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_keys_meet_as_sglangs_own_do(tmp_path: Path) -> None:
     folder = install("sglang", "0.5.23")
-    random = seeded()
-    servers = [server(random) for _ in range(SERVERS)]
+    drawn = few_changed(seeded(), CHOICES, SERVERS)
+    servers = [{**one, "dp": min(one["dp"], one["tp"])} for one in drawn]
     program = tmp_path / "oracle.py"
     program.write_text(ORACLE)
     asked = [json.dumps([ranks(one), one["page"], one["draft"]]) + "\n" for one in servers]

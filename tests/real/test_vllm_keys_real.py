@@ -7,13 +7,12 @@ wheel of 0.33.0 was unpacked, this skips.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -23,8 +22,9 @@ import pytest
 
 from preflight.consumers.vllm import store_config
 from preflight.judging.store_keys import Meeting, compared, launch_keys
-from tests.builders.examples import seeded
+from tests.builders.examples import few_changed, seeded
 from tests.consumers.test_store_keys import sized, vllm
+from tests.real.conftest import cut
 
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_VLLM", "")
 without_wheel = pytest.mark.skipif(
@@ -45,24 +45,13 @@ CHOICES: dict[str, list[Any]] = {
 }
 
 
-def cut(file: str, *names: str) -> dict[str, Any]:
-    """Run those definitions of a module of the wheel alone."""
-
-    def named(node: ast.stmt) -> Iterator[str]:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            yield node.name
-        for target in node.targets if isinstance(node, ast.Assign) else ():
-            yield ast.unparse(target)
-
-    tree = ast.parse(Path(FOLDER, file).read_text())
-    found: list[ast.stmt] = [node for node in tree.body if {*named(node)} & {*names}]
+def own_code(file: str, *names: str) -> dict[str, Any]:
     space: dict[str, Any] = {
         "os": os, "Any": Any, "Callable": Callable, "Sequence": Sequence, "dataclass": dataclass,
         "hashlib": hashlib, "pickle": pickle, "BlockHash": bytes, "xxhash": xxhash,
         "xxhash_cbor": None, "json": json, "re": re, "Literal": Literal,
     }  # fmt: skip
-    exec(compile(ast.Module(found, []), file, "exec"), space)
-    return space
+    return cut(Path(FOLDER, file), space, *names)
 
 
 def xxhash(value: Any) -> bytes:
@@ -72,11 +61,14 @@ def xxhash(value: Any) -> bytes:
 
 def own(one: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
     """Return the keys of every rank's blocks of one text."""
-    data = cut("vllm/distributed/kv_transfer/kv_connector/v1/mooncake/store/data.py",
+    data = own_code("vllm/distributed/kv_transfer/kv_connector/v1/mooncake/store/data.py",
                "KeyMetadata", "PoolKey")  # fmt: skip
-    blocks = cut("vllm/v1/core/kv_cache_utils.py", "resolve_none_hash_seed", "hash_block_tokens",
-                 "DEFAULT_NONE_HASH_SEED", "_NON_CRYPTO_HASH_FUNCTIONS")  # fmt: skip
-    hashed = cut("vllm/utils/hashing.py", "sha256")["sha256"] if one["hash"] == "sha256" else xxhash
+    blocks = own_code("vllm/v1/core/kv_cache_utils.py", "resolve_none_hash_seed",
+                      "hash_block_tokens", "DEFAULT_NONE_HASH_SEED",
+                      "_NON_CRYPTO_HASH_FUNCTIONS")  # fmt: skip
+    hashed = (
+        own_code("vllm/utils/hashing.py", "sha256")["sha256"] if one["hash"] == "sha256" else xxhash
+    )
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     if one["seed"] is not None:
         monkeypatch.setenv("PYTHONHASHSEED", one["seed"])
@@ -132,7 +124,7 @@ def answer(read: Callable[[str], Any], text: str) -> Any:
 
 @without_wheel
 def test_the_same_values_as_vllms_own_class(tmp_path: Path) -> None:
-    own = cut("vllm/distributed/mooncake_store.py", "MooncakeStoreConfig", "_parse_size",
+    own = own_code("vllm/distributed/mooncake_store.py", "MooncakeStoreConfig", "_parse_size",
               "_normalize_tenant_id", "DEFAULT_GLOBAL_SEGMENT_SIZE", "DEFAULT_LOCAL_BUFFER_SIZE",
               "DEFAULT_TENANT_ID", "MooncakeMode")["MooncakeStoreConfig"]  # fmt: skip
     random, file, refused = seeded(), tmp_path / "mc.json", 0
@@ -149,12 +141,7 @@ def test_the_same_values_as_vllms_own_class(tmp_path: Path) -> None:
 
 @without_wheel
 def test_keys_meet_as_vllms_own_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = seeded()
-    engines = []
-    for _ in range(ENGINES):
-        changed = random.sample(list(CHOICES), random.randint(0, 3))
-        usual = {name: values[0] for name, values in CHOICES.items()}
-        engines.append({**usual, **{name: random.choice(CHOICES[name]) for name in changed}})
+    engines = few_changed(seeded(), CHOICES, ENGINES)
     derived = launch_keys(sized(tmp_path, *map(written, engines)))
     theirs = [own(one, monkeypatch) for one in engines]
     met = dict.fromkeys((Meeting.EQUAL, Meeting.COLLIDE, Meeting.NEVER, Meeting.UNKNOWN), 0)
