@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.memlock.demand import grant
@@ -28,6 +29,7 @@ from checks.rdma.registration import (
 from checks.rdma.use import uses
 from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
+from checks.running.processes import read_open_files, read_processes
 
 MEMLOCK = "RLIMIT_MEMLOCK"
 CGROUP = "rdma cgroup"
@@ -311,22 +313,14 @@ def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
         if isinstance(kernel, Unknown) or counts is None:
             yield Users(nic.name, None, None, ())
         elif counts.get("ctx", 0) or counts.get("mr", 0):
-            pids = sorted((name for name in os.listdir("/proc") if name.isdecimal()), key=int)
-            names = ((pid, _name_of_opener(pid, f"/dev/infiniband/{nic.uverbs}")) for pid in pids)
-            openers = tuple(f"{name} ({pid})" for pid, name in names if name)
+            openers = tuple(_openers(Root(), str(nic.uverbs)))
             yield Users(nic.name, counts.get("ctx", 0), counts.get("mr", 0), openers)
 
 
-def _name_of_opener(pid: str, node: str) -> str:
-    """Return the process's name if it has the device file ``node`` open.
-
-    "" if it has not, or if that is hidden.
-    """
-    try:
-        links = os.listdir(f"/proc/{pid}/fd")
-        if not any(os.readlink(f"/proc/{pid}/fd/{link}") == node for link in links):
-            return ""
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+def _openers(root: Root, uverbs: str) -> Iterator[str]:
+    """Yield ``name (pid)`` of each process that this user sees with that device file open."""
+    processes = read_processes(root)
+    for process in () if isinstance(processes, Unknown) else processes:
+        files = read_open_files(root, process.pid)
+        if not isinstance(files, Unknown) and uverbs in files.verbs_devices:
+            yield f"{os.path.basename(process.words[0])} ({process.pid})"

@@ -159,7 +159,7 @@ _LIMIT_SECONDS = 20
 
 
 class Library(NamedTuple):
-    """python: the interpreter. folder: what ``mooncake`` lies in. distribution: the wheel's name."""
+    """python: the interpreter. folder: that has ``mooncake``. distribution: of the wheel."""
 
     python: str
     folder: str

@@ -177,15 +177,13 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
         "steps": [_step_object(done) for done in run.done],
         "processes": [
             {
-                **fields(member, "name", "program"),
-                "numa_node": member.process.node,
-                "devices": list(member.nics) if isinstance(member.nics, tuple) else None,
+                **fields(held.member, "name", "program"),
+                "numa_node": held.member.process.node,
+                "devices": _or_null(held.member.nics),
                 **fields(held, "pinned_bytes", "locked_bytes", "resident_bytes"),
-                "predicted_pinned_bytes": (
-                    member.pinned_bytes if isinstance(member.pinned_bytes, int) else None
-                ),
+                "predicted_pinned_bytes": _or_null(held.member.pinned_bytes),
             }
-            for member, held in ((held.member, held) for held in run.held)
+            for held in run.held
         ],
         "pages": _page_objects(run.pages),
         "transfer": {
@@ -198,6 +196,10 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
         ],
         "lowest_room_bytes": run.lowest_room_bytes,
     }
+
+
+def _or_null(value: Any) -> Any:
+    return None if isinstance(value, Unknown) else plain(value)
 
 
 def _step_object(done: StepResult) -> dict[str, Any]:
