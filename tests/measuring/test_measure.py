@@ -388,6 +388,13 @@ def test_a_time_has_a_unit(text: str, seconds: int | None) -> None:
         (["--to", "10.0.0.1:99999"], "HOST:PORT"),
         (["--serve", "--only", "memory"], "--serve"),
         (["--address", "10.0.0.1"], "--serve"),
+        (["--only", "registration", "--page", "3m"], "--page"),
+        (["--only", "registration", "--region", "-1mb"], "--region"),
+        (["--only", "memory", "--device", "mlx5_0"], "--device"),
+        (["--no-save"], "--no-save"),
+        (["--rehearse", "--only", "memory"], "--rehearse"),
+        (["--scale", "2"], "--scale"),
+        *((["--rehearse", "--scale", scale], scale) for scale in ("0", "-3", "x", "1.5")),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -397,10 +404,19 @@ def test_what_cannot_be_meant_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_who_types_the_old_name_is_told_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fleet", "pairs", "--nodes", "a,b"]) == 64
-    said = capsys.readouterr().err
-    assert "fleet measure" in said
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fleet pairs --nodes a,b", "fleet measure"),
+        ("probe registration", "mooncake-preflight measure --only registration"),
+        ("rehearse registration", "mooncake-preflight measure --rehearse"),
+    ],
+)
+def test_who_types_an_old_name_is_told_the_new_one(
+    old: str, new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(old.split()) == 64
+    assert new in capsys.readouterr().err
 
 
 def test_the_address_is_that_of_the_way_to_the_other_host() -> None:

@@ -520,32 +520,6 @@ def test_without_the_device_the_child_says_why() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--only", "registration", "--page", "3m"),
-        ("--only", "registration", "--region", "-1mb"),
-        ("--only", "memory", "--device", "mlx5_0"),
-        ("--no-save",),
-        ("--rehearse", "--only", "memory"),
-        ("--scale", "2"),
-    ],
-)
-def test_usage_errors(words: tuple[str, ...]) -> None:
-    assert run_program(["measure", *words]) == 64
-
-
-@pytest.mark.parametrize(
-    ("name", "new"), [("probe", "--only registration"), ("rehearse", "--rehearse")]
-)
-def test_the_old_names_say_the_new_ones(
-    name: str, new: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_program([name, "registration"]) == 64
-    assert f"mooncake-preflight measure {new}" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
 def test_a_host_without_rdma_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_program(["measure", "--only", "registration", "--spend", "64mb", "--json"]) == 3

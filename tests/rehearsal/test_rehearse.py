@@ -500,14 +500,6 @@ def test_a_python_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, "is no Python" in answer["reason"]) == (3, True)
 
 
-@pytest.mark.parametrize("scale", ["0", "-3", "x", "1.5"])
-def test_a_scale_is_a_whole_number(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Anything else is a usage error that names it."""
-    code, answer = said(["--scale", scale, *LAUNCH], capsys)
-    assert code == 64
-    assert scale in answer["reason"]
-
-
 OLD, NEW = "0.3.13.post1", "0.3.14"
 # Of a machine with six processors, and a device that takes any length in one registration.
 SIX = Forking(6, 1 << 40, mooncake_release("0.3.13.post1"))
