@@ -191,7 +191,7 @@ def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) 
 
 
 def test_stored_pages_that_are_not_found_again(tmp_path: Path, host: str, capsys: Capture) -> None:
-    """Latent rows have other keys from 0.5.8 on (tests/real/test_changed_keys_real.py)."""
+    """Latent rows have other keys from 0.5.8 on (tests/real/test_sglang_keys_real.py)."""
     path = launch(tmp_path, LAUNCHES["latent, a draft"])
     versions = ("--from", "sglang=0.5.7", "--to", "sglang=0.5.8", "--mooncake-version", "0.3.8")
     _, changes = differs(capsys, "--root", host, *versions, path)
