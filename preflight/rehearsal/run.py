@@ -224,11 +224,9 @@ class StepTimes:
     def __init__(self, root: Root, before: Mapping[Spot, int], began: float) -> None:
         """Begin at ``began``, in monotonic seconds. before: the pages in use at that time."""
         self._root, self._before, self._began = root, before, began
-        self._pages: int | None = None
-        self._pinned = 0
-        self._populated_at: float | None = None
-        self._first_pinned_at: float | None = None
-        self._pinned_at: float | None = None
+        self._last: tuple[int, int] | None = None  # pages and pinned bytes of the last look
+        self._populated: list[float] = []
+        self._pinned: list[float] = []
 
     def look(self, process: Running | None) -> None:
         """Note the time if the huge pages changed, or the pinned bytes grew, since the last call.
@@ -239,21 +237,20 @@ class StepTimes:
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
         pinned = 0 if process is None else status_bytes(process.pid).get("VmPin", 0)
-        if self._pages is not None and pages != self._pages:
-            self._populated_at = now
-        if self._pages is not None and pinned > self._pinned:
-            self._first_pinned_at = self._first_pinned_at or now
-            self._pinned_at = now
-        self._pages, self._pinned = pages, pinned
+        if self._last is not None and pages != self._last[0]:
+            self._populated.append(now)
+        if self._last is not None and pinned > self._last[1]:
+            self._pinned.append(now)
+        self._last = pages, pinned
 
     @property
     def times(self) -> tuple[float | None, float | None]:
         """Return seconds until the last page, and then (or from the first pin) to the last pin."""
-        populated = None if self._populated_at is None else self._populated_at - self._began
-        if self._pinned_at is None or self._first_pinned_at is None:
+        since = self._populated[-1] if self._populated else self._began
+        populated = since - self._began if self._populated else None
+        if not self._pinned:
             return populated, None
-        since = self._populated_at if self._populated_at is not None else self._began
-        return populated, max(0.0, self._pinned_at - min(since, self._first_pinned_at))
+        return populated, max(0.0, self._pinned[-1] - min(since, self._pinned[0]))
 
 
 # Of the memory that is not set aside as huge pages, one part in so many is left alone.

@@ -44,7 +44,7 @@ ALONE: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
     "measures": ("test_measure_lab", run_measures),
     "observes": ("test_observe_lab", run_observes),
     "probes": ("test_probe_lab", run_live_probes),
-    "verbs": ("test_verbs_lab", run_verbs),
+    "verbs": ("test_probe_lab", run_verbs),
 }
 # Then the guest that begins with containers here is of the worker that has those tests, not of the
 # one that has the guests (GROUPS of tests/conftest.py).

@@ -173,7 +173,6 @@ RXE = (
     "rdma link add rxe$n type rxe netdev eth$n; done; chmod 666 /dev/infiniband/uverbs*; sleep 1"
 )
 OFFLOAD_FOLDER = "rm -rf /mnt/ssd/offload; mkdir -m 777 /mnt/ssd/offload"
-NODES = ("--nic-numa-nodes", "0,1")
 HOLD_PAGES = (
     "python3 -c 'import mmap, time; m = mmap.mmap(-1, {} << 21, flags=0x40022); "
     'm[:] = bytes(len(m)); print("held", flush=True); time.sleep(999)\' > /run/held & '

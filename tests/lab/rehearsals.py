@@ -243,9 +243,6 @@ SLABS = (
 ALL = RECORDED + BOUND + UNBOUND + MEMLOCK + HEAP + RING + FORKING + TOUCHED + SLABS
 
 
-ONE_NIC = ("--nic-numa-nodes", "0")
-
-
 @dataclass(frozen=True)
 class Fitting:
     """One launch, sized with ``fit --goal pool --write``, then rehearsed as written and one more.

@@ -1,10 +1,12 @@
 """The probe on real devices: what it measures is what is predicted, and nothing is left behind.
 
-One guest with two soft-RoCE devices runs every case; the tests look at what each came to.
+One guest with two soft-RoCE devices runs every case; the tests look at what each came to. In one of
+its own each binding of libibverbs makes the same objects, errors included.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from tests.lab.conftest import Guests
 from tests.lab.probes import CGROUP, GIB, MEMLOCK, MIB, ORDERS, OTHERS, SPEND, ids
+from tests.lab.verbs import libraries
 
 pytestmark = pytest.mark.lab
 
@@ -120,3 +123,18 @@ def test_what_was_measured_is_read_by_the_checks(rows: Rows) -> None:
     found = {(row[0], row[1]): row[2:] for row in rows["measured"]["measured"]}
     assert found["rxe0", 2 * MIB][0] == 2 * GIB
     assert found["rxe0", 4096][0] >= GIB
+
+
+def test_every_binding_says_the_same_of_a_device(guests: Guests) -> None:
+    said: list[dict[str, Any]] = guests["verbs"]
+    assert [one.pop("library") for one in said] == libraries()
+    kinds = {one.pop("kind") for one in said}
+    assert len(kinds) == len(said)
+    assert {one.pop("pages") for one in said} < {True, False}  # all the same, and told
+    for one in said:
+        assert one == {
+            "absent": ["ibv_get_device_list", errno.ENODEV],
+            "largest": True,
+            "regions": 1,
+            "refused": ["ibv_reg_mr", errno.EFAULT],
+        }
