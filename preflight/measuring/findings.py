@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
-from typing import TypeVar
+from typing import Any
 
 from checks.base.finding import Finding, Status
 from checks.base.units import GIGABYTE, Quantity, format_bytes
@@ -14,8 +14,6 @@ from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used, pages
 from preflight.measuring.wanted import LaunchWish, ProcessStart
 from preflight.probes.limits import ProbeNeed
 from preflight.rehearsal.programs import LATE
-
-K = TypeVar("K", bound=Hashable)
 
 TRANSPORT, STORAGE, FETCH = "measure.transport", "measure.storage", "measure.fetch"
 NIC, READY, REGISTRATION = "measure.nic", "measure.ready", "measure.registration"
@@ -129,11 +127,11 @@ def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
             yield finding.unknown(missing) if missing else finding
 
 
-def _slowest(rates: Iterable[Rate], key: Callable[[Rate], K]) -> dict[K, float]:
-    """Return the slowest bytes a second by ``key``: a launch may take its pages there."""
-    found: dict[K, float] = {}
-    for one in rates:
-        found[key(one)] = min(one.bytes_per_second, found.get(key(one), math.inf))
+def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:
+    """Return the slowest bytes a second by a field of the rates: pages may be taken there."""
+    found: dict[Any, float] = {}
+    for key, speed in ((getattr(rate, field), rate.bytes_per_second) for rate in rates):
+        found[key] = min(speed, found.get(key, math.inf))
     return found
 
 
@@ -142,7 +140,7 @@ def ready_seconds(
 ) -> tuple[float, str]:
     """Return the seconds that a process's memory takes at start, and why that is not all."""
     rates = (one for one in measured.part("memory").rates if one.op == "populate")
-    speeds = _slowest(rates, lambda one: one.page_bytes)
+    speeds = _slowest(rates, "page_bytes")
     seconds, missing = 0.0, []
     for page, size in sorted(start.populated.items()):
         if speeds.get(page):
@@ -152,7 +150,7 @@ def ready_seconds(
     if isinstance(start.registered_bytes, Unknown):
         missing.append(f"what it registers: {start.registered_bytes.reason}")
     elif start.registered_bytes and wanted.protocol == "rdma":
-        nics = _slowest(measured.part("registration").rates, lambda one: one.nic)
+        nics = _slowest(measured.part("registration").rates, "nic")
         named = [name for name in wanted.devices.split(",") if name] or list(nics)
         if not named or not all(nics.get(name) for name in named):
             missing.append("registering was not measured")
