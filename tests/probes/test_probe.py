@@ -260,7 +260,9 @@ def test_a_launch_is_held_against_what_was_measured(
     assert reason in next(ceiling_lines(answer))
     part = MeasuredPart("registration", ceiling=answer)
     run = MeasuredRun("", 60.0, GIB, None, (part,))
-    told = MeasureAnswer(run, tuple(findings(run, LaunchWish())))
+    judged = findings(run, LaunchWish())
+    assert [one.check for one in judged] == ["measure.registration"] * (status != "measured")
+    told = MeasureAnswer(run, tuple(judged))
     assert told.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
 
 
