@@ -162,8 +162,7 @@ def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
         return lambda _: []
     from checks.base.unknown import Unknown
     from preflight.measuring.findings import findings
-    from preflight.measuring.records import read_measured
-    from preflight.measuring.wanted import wanted_of
+    from preflight.measuring.records import read_measured, wanted_of
 
     rates = read_measured(path)
 

@@ -249,8 +249,7 @@ def _rehearsed(
     scale: every size is divided by it. step_seconds: the time limit of each step.
     """
     from preflight.base.envelope import envelope
-    from preflight.rehearsal.rehearse import rehearse
-    from preflight.rehearsal.report import answer_object, answer_text
+    from preflight.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)
     if json:

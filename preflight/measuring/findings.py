@@ -10,8 +10,16 @@ from typing import Any
 from checks.base.finding import Finding, Status
 from checks.base.units import GIGABYTE, Quantity, format_bytes
 from checks.base.unknown import Unknown
-from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used, pages_text, read_measured
-from preflight.measuring.wanted import LaunchWish, ProcessStart
+from preflight.measuring.records import (
+    ALL_NICS,
+    LaunchWish,
+    MeasuredRun,
+    ProcessStart,
+    Rate,
+    Used,
+    pages_text,
+    read_measured,
+)
 from preflight.probes.limits import ProbeNeed
 from preflight.rehearsal.programs import LATE
 

@@ -22,8 +22,8 @@ from preflight.base.one_line import clean
 from preflight.base.output import columns
 from preflight.base.usage_error import UsageError
 from preflight.measuring.findings import seconds_text
+from preflight.measuring.records import HOLDS_METADATA
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring
-from preflight.measuring.wanted import HOLDS_METADATA
 from preflight.processes.services import PEER_TO_PEER
 from preflight.rehearsal.programs import Running, await_answer, free_port, is_error
 from preflight.render.text import filled, headed

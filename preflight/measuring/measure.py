@@ -34,12 +34,13 @@ from preflight.measuring.records import (
     LEAST_BUDGET_SECONDS,
     LEAST_SPEND_BYTES,
     PARTS,
+    LaunchWish,
     MeasuredPart,
     MeasuredRun,
     Rate,
+    wanted_of,
 )
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
-from preflight.measuring.wanted import LaunchWish, wanted_of
 from preflight.probes.registration import Sizes, ceiling_lines, ceiling_object, registration_ceiling
 from preflight.reading.understood import about
 from preflight.rehearsal.programs import RehearsalError, StoppedError

@@ -23,6 +23,7 @@ from preflight.measuring.records import (
     LOCAL_BUFFER_BYTES,
     MOST_CALLS,
     USUAL_OBJECT_BYTES,
+    LaunchWish,
     MeasuredPart,
     MeasuredRun,
     Rate,
@@ -36,7 +37,6 @@ from preflight.measuring.records import (
     transfer_sizes,
     used_of,
 )
-from preflight.measuring.wanted import LaunchWish
 from preflight.probes.measure import PATIENCE_SECONDS
 from preflight.probes.registration import CeilingAnswer
 from preflight.rehearsal.programs import (

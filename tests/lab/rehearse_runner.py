@@ -211,7 +211,7 @@ def prepare(readable: list[str]) -> None:
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     prepare(orders["readable"])
-    for name in ("rehearsal.rehearse", "rehearsal.report", "rehearsal.run"):
+    for name in ("rehearsal.rehearse", "rehearsal.run"):
         import_module(f"preflight.{name}")  # once for all the forks
     for name in ("inputs.written_launch", "launches.shell_script"):
         import_module(f"preflight.{name}")

@@ -60,7 +60,7 @@ def rehearse_staged(
 def whole_answer(answer: RehearsalAnswer) -> dict[str, Any]:
     """Return the object that ``rehearse --json`` prints."""
     from preflight.base.envelope import envelope
-    from preflight.rehearsal.report import answer_object
+    from preflight.rehearsal.rehearse import answer_object
 
     found, code = answer_object(answer), answer.exit_code
     return envelope(

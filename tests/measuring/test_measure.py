@@ -31,8 +31,10 @@ from preflight.measuring.measure import (
 from preflight.measuring.records import (
     MOST_CALLS,
     PARTS,
+    LaunchWish,
     MeasuredPart,
     MeasuredRun,
+    ProcessStart,
     Rate,
     Used,
     deadlines,
@@ -43,9 +45,9 @@ from preflight.measuring.records import (
     transfer_buffer_bytes,
     transfer_sizes,
     used_of,
+    wanted_of,
 )
 from preflight.measuring.run import transport_environment
-from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
 from preflight.rehearsal.run import MemoryWatch, Room
 from tests.builders.hosts import GIB, MIB
 from tests.paths import ROOT

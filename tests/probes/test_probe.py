@@ -30,8 +30,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_program
 from preflight.measuring.findings import findings
 from preflight.measuring.measure import MeasureAnswer
-from preflight.measuring.records import MeasuredPart, MeasuredRun
-from preflight.measuring.wanted import LaunchWish
+from preflight.measuring.records import LaunchWish, MeasuredPart, MeasuredRun
 from preflight.probes import registration as probe_state
 from preflight.probes.limits import (
     CGROUP,

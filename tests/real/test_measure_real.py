@@ -21,8 +21,7 @@ from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring import run as run_module
 from preflight.measuring.findings import ready_seconds
-from preflight.measuring.records import Used
-from preflight.measuring.wanted import LaunchWish, wanted_of
+from preflight.measuring.records import LaunchWish, Used, wanted_of
 from preflight.rehearsal.programs import Running, free_port
 from tests.measuring.test_measure import OFFLOAD, SCRIPT
 from tests.real.conftest import HugePages, Store, Wheel

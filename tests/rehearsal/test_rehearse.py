@@ -49,8 +49,13 @@ from preflight.rehearsal.records import (
     Transfer,
     find_library,
 )
-from preflight.rehearsal.rehearse import judge, predicted_pages, same_error
-from preflight.rehearsal.report import answer_object, answer_text
+from preflight.rehearsal.rehearse import (
+    answer_object,
+    answer_text,
+    judge,
+    predicted_pages,
+    same_error,
+)
 from preflight.rehearsal.run import MemoryWatch, others, pages_in_use
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
