@@ -1,4 +1,4 @@
-"""The commands: one file each, whose function's signature is its request.
+"""The commands, whose functions' signatures are their requests; most have a file each.
 
 It reads words and prints answers; all else is asked of other packages.
 """

@@ -9,14 +9,13 @@ import click
 
 from preflight.base.output import Progress, columns, output_to, painter, say, say_json
 from preflight.base.usage_error import UsageError
-from preflight.cli.commands import command
-from preflight.cli.formats import with_formats
-from preflight.cli.fraction import Fraction
+from preflight.cli.commands import command, with_formats
 from preflight.cli.options import (
     COLOR,
     MEASURED,
     SIZE,
     TIMEOUT,
+    Fraction,
     Integer,
     NumberOption,
     with_host,

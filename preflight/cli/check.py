@@ -9,8 +9,7 @@ import click
 
 from preflight.base.output import columns, output_to, painter, say, say_json
 from preflight.cli.checks_options import with_checks
-from preflight.cli.commands import command
-from preflight.cli.formats import PROTOCOLS, with_formats
+from preflight.cli.commands import PROTOCOLS, command, with_formats
 from preflight.cli.options import (
     COLOR,
     FILE,

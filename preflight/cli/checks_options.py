@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.cli.formats import FileName
+from preflight.cli.commands import FileName
 from preflight.cli.options import FILE, Context, Option, Parameter, gathered, with_options
 
 if TYPE_CHECKING:

@@ -12,15 +12,14 @@ from checks.base.unknown import Unknown
 from preflight.base import exit_codes
 from preflight.base.output import Progress, columns, output_to, painter, say, say_json
 from preflight.cli.checks_options import with_checks
-from preflight.cli.commands import command
-from preflight.cli.formats import with_formats
-from preflight.cli.fraction import Fraction
+from preflight.cli.commands import command, with_formats
 from preflight.cli.options import (
     COLOR,
     MEASURED,
     SIZE,
     TIMEOUT,
     AnyParamType,
+    Fraction,
     Integer,
     with_described_host,
     with_launch,

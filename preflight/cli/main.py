@@ -12,8 +12,7 @@ from preflight.base.command_frame import asked_answers, own_words, run_command
 from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, say, say_json
 from preflight.base.program import program_version
-from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
-from preflight.cli.formats import PROTOCOLS
+from preflight.cli.commands import CONTEXT, PROTOCOLS, LazyGroup, examples_text
 
 NAME = "mooncake-preflight"
 
@@ -27,7 +26,7 @@ LATER = {
     },
     "Set this host, and start the server": {
         "plan": "preflight.cli.plan:plan",
-        "apply": "preflight.cli.apply:apply",
+        "apply": "preflight.cli.plan:apply",
         "exec": "preflight.cli.exec:exec_",
     },
     "Look closer": {

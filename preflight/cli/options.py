@@ -14,9 +14,9 @@ import click
 
 from checks.base.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
-from preflight.cli.formats import JSON as JSON
-from preflight.cli.formats import AnyParamType as AnyParamType
-from preflight.cli.formats import FileName
+from preflight.cli.commands import JSON as JSON
+from preflight.cli.commands import AnyParamType as AnyParamType
+from preflight.cli.commands import FileName
 
 if TYPE_CHECKING:
     from preflight.capacity.workload import WorkloadOptions
@@ -48,6 +48,23 @@ class Integer(click.IntRange):
     """``'abc' is not a valid integer.``, where click says integer range."""
 
     name = "integer"
+
+
+class Fraction(AnyParamType):
+    """``60%`` or ``0.6``, as a part of 1."""
+
+    name = "part"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> float:
+        """Return the part, above 0 and at most 1; anything else is refused."""
+        text = str(value).strip()
+        try:
+            part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            part = -1.0
+        if not 0 < part <= 1:
+            self.fail(f"{value!r} is not a part of all: write 60% or 0.6", param, ctx)
+        return part
 
 
 class Size(AnyParamType):
@@ -260,7 +277,7 @@ def with_described_host(function: Callable[..., Any]) -> Callable[..., Any]:
     def named(root: str, **words: Any) -> str:
         if all(word is None for word in words.values()):
             return root
-        from preflight.cli.host_words import described
+        from preflight.cli.named_inputs import described
 
         return described(root, **words)
 
@@ -277,7 +294,7 @@ def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
         from checks.capture.root_names import is_description
 
         if is_description(root):
-            from preflight.cli.host_words import tell_assumptions
+            from preflight.cli.named_inputs import tell_assumptions
 
             tell_assumptions(root)
         return function(root=root, **options)
@@ -299,7 +316,7 @@ def _launch_words(
     from preflight.inputs.launch_words import LaunchWords
 
     if model_config is not None:
-        from preflight.cli.model_config import config_text
+        from preflight.cli.named_inputs import config_text
 
         model_config = config_text(model_config)
     if launch == ("-",):

@@ -13,15 +13,16 @@ from preflight.base.one_line import clean
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.text import plural
-from preflight.fleet.remote.answers import (
+from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
+from preflight.fleet.remote.reply import (
     NO_VERDICT,
+    NodeReply,
     answer_document,
     findings_of,
+    lacks_tool,
     on_nodes,
     trouble,
 )
-from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
-from preflight.fleet.remote.reply import NodeReply, lacks_tool
 from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.rows import FleetFinding
 from preflight.measuring.findings import rate_text

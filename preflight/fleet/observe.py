@@ -9,15 +9,15 @@ from typing import NamedTuple
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.text import plural
-from preflight.fleet.remote.answers import (
+from preflight.fleet.remote.program import Program, Question, SshNodes
+from preflight.fleet.remote.reply import (
     NO_VERDICT,
+    NodeReply,
     answer_document,
     findings_of,
     on_nodes,
     trouble,
 )
-from preflight.fleet.remote.program import Program, Question, SshNodes
-from preflight.fleet.remote.reply import NodeReply
 from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.rows import INTERRUPTED, FleetFinding
 

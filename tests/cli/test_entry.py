@@ -14,7 +14,7 @@ import pytest
 import mooncake_preflight
 from preflight.base import exit_codes
 from preflight.check.report import NPD_BYTES, refusal_code, refusal_line
-from preflight.cli.formats import PROTOCOLS
+from preflight.cli.commands import PROTOCOLS
 from preflight.cli.main import NAME
 from tests.paths import ROOT
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1, ROCE_2
-from preflight.cli.fleet_rails import rails
+from preflight.cli.fleet import rails
 from preflight.cli.main import run
 from preflight.fleet.rails import INFINIBAND, Lane, RailAnswer, Reach, gid_network, rail_answer, way
 from preflight.fleet.reports.reading import ReportReader

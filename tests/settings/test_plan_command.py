@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from preflight.base.command_frame import run_command
-from preflight.cli.apply import apply
 from preflight.cli.main import run as run_all
-from preflight.cli.plan import plan
+from preflight.cli.plan import apply, plan
 from preflight.cli.sizing import run as run_sizing
 from preflight.settings.dialects import FORMATS
 from tests.builders.synthetic import build_host, plain_host
