@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from signal import SIGINT
 from statistics import median
 from typing import NamedTuple
 
@@ -93,7 +92,7 @@ def measure_fleet(
 
     Raises UsageError.
     """
-    from preflight.fleet.remote.engine import RunInterruptedError, ask_pairs
+    from preflight.fleet.remote.engine import ask_pairs, until_stopped
 
     plan = rounds(nodes)
     count = sum(map(len, plan))
@@ -121,8 +120,7 @@ def measure_fleet(
     def show() -> None:
         progress.show(f"{len(measured)} of {count} pairs measured")
 
-    stopped = 0
-    try:
+    with until_stopped(progress) as stopped:
         for round_ in plan:
             carried = program.carry == "always"
             pairs = [pair_of(*nodes, carried) for nodes in round_]
@@ -131,11 +129,7 @@ def measure_fleet(
             without.clear()
             if again:
                 ask_pairs(again, where, partial(take, False), show)
-    except (RunInterruptedError, KeyboardInterrupt) as signalled:
-        stopped = int(signalled.args[0]) if signalled.args else SIGINT
-    finally:
-        progress.clear()
-    return fleet_answer(nodes, measured, stopped)
+    return fleet_answer(nodes, measured, *stopped)
 
 
 def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from signal import SIGINT
 from typing import NamedTuple
 
 from preflight.base.output import Progress
@@ -33,7 +32,7 @@ def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
     """Ask every node what runs there. record: of the launch. Raises UsageError."""
-    from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
+    from preflight.fleet.remote.engine import ask_or_carry, until_stopped
 
     by_node: dict[str, NodeObservation] = {}
     progress = Progress()
@@ -49,15 +48,10 @@ def observe_fleet(
     def show() -> None:
         progress.show(f"{len(by_node)} of {len(nodes)} nodes answered")
 
-    stopped = 0
-    try:
+    with until_stopped(progress) as stopped:
         ask_or_carry(list(nodes), program.carry, question, where, take, show)
-    except (RunInterruptedError, KeyboardInterrupt) as signalled:
-        stopped = int(signalled.args[0]) if signalled.args else SIGINT
-    finally:
-        progress.clear()
     none = NodeObservation((trouble(INTERRUPTED, "interrupted before it answered"),))
-    return fleet_answer({node: by_node.get(node, none) for node in nodes}, stopped)
+    return fleet_answer({node: by_node.get(node, none) for node in nodes}, *stopped)
 
 
 def _of_node(document: Json | FleetFinding) -> NodeObservation:

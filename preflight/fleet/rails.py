@@ -17,10 +17,9 @@ from preflight.check.machine import Rail
 from preflight.check.report import fold as fold_words
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import in_order
-from preflight.fleet.base.text import Paint, nodes_text, plural
-from preflight.fleet.reports.answers import FleetAnswer, answer_lines
+from preflight.fleet.base.text import nodes_text, plural
+from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.rows import (
-    EXIT_CODES,
     STATUSES,
     FleetFinding,
     NodeRow,
@@ -28,7 +27,6 @@ from preflight.fleet.reports.rows import (
     Rows,
     Unusable,
     nodes_object,
-    worst,
 )
 from preflight.render.plain_data import plain
 
@@ -77,45 +75,11 @@ class Way(NamedTuple):
     reason: str = ""
 
 
-class RailAnswer(NamedTuple):
-    """table: the name of a port -> its lanes -> the nodes that have it so."""
+def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> FleetAnswer:
+    """Return the answer of rows, one for each node; only whole reports count.
 
-    nodes: int
-    table: dict[str, dict[Lane, list[str]]]
-    findings: tuple[OnNodes, ...]
-    unusable: Sequence[Unusable]
-
-    @property
-    def compared(self) -> bool:
-        """Two nodes at least have ports to compare."""
-        node_lists = [nodes for lanes in self.table.values() for nodes in lanes.values()]
-        return len({name for nodes in node_lists for name in nodes}) > 1
-
-    @property
-    def status(self) -> str:
-        statuses = {finding.finding.status for finding in self.findings}
-        unsure = self.unusable or not self.compared
-        return worst(statuses | {"unknown"} if unsure else statuses, "pass")
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_CODES[self.status]
-
-    @property
-    def said(self) -> str:
-        """The verdict in words, behind its status."""
-        message = f"{plural(self.nodes, 'node')}, {plural(len(self.table), 'rail')}"
-        if not self.compared:
-            message += ": no two nodes with RDMA ports to compare"
-        named = {name for finding in self.findings for name in finding.nodes}
-        if named:
-            message += f": {plural(len(named), 'node')} not known to be reached on each"
-        lost = sum(text.times for text in self.unusable)
-        return message + (f"; {lost} reports cannot be used (fleet merge says why)" if lost else "")
-
-
-def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
-    """Return the answer of rows, one for each node; only whole reports count."""
+    unusable: texts that are no report; with any, the answer is unknown at best.
+    """
     rows = {row.node: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
@@ -123,8 +87,24 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> R
         finding = on_nodes.finding
         return STATUSES.index(finding.status), len(on_nodes.nodes), finding.check, finding.have
 
-    findings = tuple(sorted(rail_findings(rows), key=place))
-    return RailAnswer(len(rows), rail_table(rows), findings, unusable)
+    findings, table = sorted(rail_findings(rows), key=place), rail_table(rows)
+    lanes = [(rail, *each) for rail, of_rail in table.items() for each in of_rail.items()]
+    compared = len({name for *_, nodes in lanes for name in nodes}) > 1
+    verdict = f"{plural(len(rows), 'node')}, {plural(len(table), 'rail')}"
+    if not compared:
+        verdict += ": no two nodes with RDMA ports to compare"
+    if named := {name for finding in findings for name in finding.nodes}:
+        verdict += f": {plural(len(named), 'node')} not known to be reached on each"
+    if lost := sum(text.times for text in unusable):
+        verdict += f"; {lost} reports cannot be used (fleet merge says why)"
+    return FleetAnswer(
+        findings,
+        verdict,
+        {"not_usable": lost, "rails": [_rail_object(*each) for each in lanes]},
+        ("rail", "GID", "network", "nodes"),
+        [_rail_cells(*each) for each in lanes],
+        unsure=bool(unusable) or not compared,
+    )
 
 
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
@@ -213,39 +193,24 @@ def _seen(words: Sequence[str]) -> str:
     return f"{', '.join(each[:MOST_NAMED])}{more}"
 
 
-def rails_object(answer: RailAnswer) -> Json:
-    """Return the answer of ``schemas/rails-v1.schema.json``."""
+def _rail_object(rail: str, lane: Lane, nodes: Sequence[str]) -> Json:
+    """Return one of the rails of ``schemas/rails-v1.schema.json``."""
     return {
-        "not_usable": sum(text.times for text in answer.unusable),
-        "findings": [finding.as_object() for finding in answer.findings],
-        "rails": [
-            {
-                "rail": rail,
-                "link_layer": lane.link_layer,
-                "gid_type": lane.gid_type,
-                "network": plain(lane.network),
-                "routes": list(lane.exits),
-                "doubt": lane.doubt or None,
-                "nodes": nodes_object(nodes),
-            }
-            for rail, lanes in answer.table.items()
-            for lane, nodes in lanes.items()
-        ],
+        "rail": rail,
+        "link_layer": lane.link_layer,
+        "gid_type": lane.gid_type,
+        "network": plain(lane.network),
+        "routes": list(lane.exits),
+        "doubt": lane.doubt or None,
+        "nodes": nodes_object(nodes),
     }
 
 
-def rails_text(answer: RailAnswer, paint: Paint, verbosity: int) -> str:
-    """Return the answer without a final newline. verbosity: below 0 the verdict alone."""
-    rows = []
-    for rail, lanes in answer.table.items():
-        for lane, nodes in lanes.items():
-            where = lane.network
-            where = where if isinstance(where, str) else f"unknown: {where.reason}"
-            kind = lane.gid_type or lane.link_layer
-            rows.append((clean(rail), kind, clean(where), nodes_text(nodes)))
-    heads = ("rail", "GID", "network", "nodes")
-    shown = FleetAnswer(answer.findings, answer.said, {}, heads, rows)
-    return "\n".join(answer_lines(answer.status, shown, paint, verbosity))
+def _rail_cells(rail: str, lane: Lane, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the same for a line of the table in the text."""
+    network = lane.network
+    network = network if isinstance(network, str) else f"unknown: {network.reason}"
+    return clean(rail), lane.gid_type or lane.link_layer, clean(network), nodes_text(nodes)
 
 
 def lane_of(rail: Rail) -> Lane:

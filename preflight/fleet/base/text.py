@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from preflight.base.one_line import clean, shortened
@@ -40,19 +40,6 @@ def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
     """Return ``have 8 MiB, need 1 GiB``; an empty part is left out."""
     pairs = (("have", have), ("need", need))
     return ", ".join(f"{word} {cut(text, most)}" for word, text in pairs if text)
-
-
-def painted(paint: Paint, status: str, rest: str, word: str = "") -> str:
-    """Return ``fail: rest`` in the status's colour; ``word`` stands in place of the status."""
-    return f"{paint(word or status, COLOURS[status])}: {rest}"
-
-
-def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Return the lines of a table without rules."""
-    from tabulate import tabulate
-
-    table = tabulate(rows, heads, tablefmt="plain", disable_numparse=True)
-    return (line.rstrip() for line in table.splitlines())
 
 
 def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from signal import SIGINT
 
 from preflight.base.output import Progress, say
 from preflight.base.usage_error import UsageError
@@ -25,7 +24,7 @@ def run_fleet_check(
     launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: Shown
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
-    from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
+    from preflight.fleet.remote.engine import ask_or_carry, until_stopped
     from preflight.inputs.recorded_launch import recorded_launch
 
     nodes = nodes_of(where)
@@ -55,23 +54,18 @@ def run_fleet_check(
     def question(carried: bool) -> Question:
         return program.question(words, record or b"", carried, joined=True)
 
-    stopped = 0
-    try:
+    with until_stopped(progress) as stopped:
         ask_or_carry(nodes, program.carry, question, where, take, show)
-    except (RunInterruptedError, KeyboardInterrupt) as signalled:
-        stopped = int(signalled.args[0]) if signalled.args else SIGINT
-        for node in nodes:
-            if node not in rows:
-                take(NodeReply(node, ()))
-    finally:
-        progress.clear()
+    for node in nodes if stopped else ():
+        if node not in rows:
+            take(NodeReply(node, ()))
     code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
     if not stopped:
         return code
     missing = sum(INTERRUPTED in {each.check for each in row.findings} for row in rows.values())
     text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
     say(text, err=True)
-    return 128 + stopped
+    return 128 + stopped[0]
 
 
 def nodes_of(where: SshNodes) -> list[str]:

@@ -24,6 +24,7 @@ from ClusterShell.Task import task_self  # type: ignore[import-untyped]
 from ClusterShell.Topology import TopologyError  # type: ignore[import-untyped]
 from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untyped]
 
+from preflight.base.output import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.text import grouped
 from preflight.fleet.remote.program import Pair, Question, SshNodes
@@ -44,6 +45,18 @@ _FILES_EACH, _FILES_BESIDE = 4, 40
 
 class RunInterruptedError(Exception):
     """Nothing that was started still runs. ``args[0]``: the signal."""
+
+
+@contextmanager
+def until_stopped(progress: Progress) -> Iterator[list[int]]:
+    """Yield an empty list, to which the signal that ends the block is added; clear the progress."""
+    stopped: list[int] = []
+    try:
+        yield stopped
+    except (RunInterruptedError, KeyboardInterrupt) as signalled:
+        stopped.append(int(signalled.args[0]) if signalled.args else signal.SIGINT)
+    finally:
+        progress.clear()
 
 
 def ask_or_carry(

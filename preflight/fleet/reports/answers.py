@@ -9,15 +9,7 @@ from preflight.base.envelope import envelope
 from preflight.base.one_line import clean
 from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.text import (
-    Paint,
-    cut,
-    grid,
-    have_and_need,
-    nodes_text,
-    painted,
-    rest_of,
-)
+from preflight.fleet.base.text import COLOURS, Paint, cut, have_and_need, nodes_text, rest_of
 from preflight.fleet.reports.rows import EXIT_CODES, OnNodes, worst
 from preflight.render.text import filled
 
@@ -29,7 +21,8 @@ class FleetAnswer(NamedTuple):
     """The answer of a command over nodes.
 
     verdict: in words, behind its status. parts: of the JSON, beside the findings. heads, rows: of
-    the table in the text. stopped: the signal that ended the command, 0 for none.
+    the table in the text. stopped: the signal that ended the command, 0 for none. unsure: what was
+    not compared keeps the answer from a pass.
     """
 
     findings: Sequence[OnNodes]
@@ -38,10 +31,12 @@ class FleetAnswer(NamedTuple):
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     stopped: int = 0
+    unsure: bool = False
 
     @property
     def status(self) -> str:
-        return worst({each.finding.status for each in self.findings}, "pass")
+        statuses = {each.finding.status for each in self.findings}
+        return worst(statuses | {"unknown"} if self.unsure else statuses, "pass")
 
     @property
     def exit_code(self) -> int:
@@ -55,22 +50,25 @@ def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verb
         code, status, reason = answer.exit_code, answer.status, answer.verdict
         say_json(envelope(schema, code, parts, word=status, reason=reason))
     else:
-        say("\n".join(answer_lines(answer.status, answer, painter(color), verbosity)))
+        say("\n".join(_lines(answer, painter(color), verbosity)))
     return answer.exit_code
 
 
-def answer_lines(status: str, answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
+def _lines(answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
     """Yield the verdict, each finding with its nodes, amounts and text, and the table."""
-    yield painted(paint, status, answer.verdict, status.upper())
+    yield f"{paint(answer.status.upper(), COLOURS[answer.status])}: {answer.verdict}"
     if verbosity < 0:
         return
     for finding, names in answer.findings:
-        head = f"{finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
-        yield painted(paint, finding.status, head)
+        status = paint(finding.status, COLOURS[finding.status])
+        yield f"{status}: {finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
         for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
             if text:
                 yield filled(f"      {text}", columns(), 0)
     shown = answer.rows if verbosity > 0 else answer.rows[:MOST_ROWS]
     if shown:
-        yield from grid(answer.heads, shown)
+        from tabulate import tabulate
+
+        table = tabulate(shown, answer.heads, tablefmt="plain", disable_numparse=True)
+        yield from (line.rstrip() for line in table.splitlines())
     yield from rest_of(len(shown), answer.rows)
