@@ -61,134 +61,88 @@ def produced_document() -> Report:
     return found
 
 
-def produced_report() -> Report:
-    """The same, flat, for a test to change: ``document`` makes what is printed of it."""
-    found = produced_document()
-    answer = found["answer"]
-    machine = answer["machine"]
-    unknown = {name: one["unknown"] for name, one in machine["facts"].items() if _is_unknown(one)}
-    services = [[one["kind"], _address(one), one["own"]] for one in answer["services"]]
-    return {
-        "node": machine["name"],
-        "host": machine["host"],
-        "boot": machine["boot"],
-        "made_unix_seconds": machine["read_unix_seconds"],
-        "version": found["version"],
-        "status": found["status"],
-        "exit_code": found["exit_code"],
-        "findings": [
-            finding(
-                one["check"],
-                one["status"],
-                subjects=[each["name"] for each in one["subjects"]],
-                have=(one["have"] or {"text": ""})["text"],
-                need=(one["need"] or {"text": ""})["text"],
-                text=one["text"],
-            )
-            for one in found["findings"]
-            if one["status"] not in ("pass", "skip")
-        ],
+def report_of(node: str, number: int, change: Change | None = None) -> Report:
+    """As node ``number`` of a fleet gives it: its own names, addresses and time, and one warning.
+
+    Flat, for a test to change: ``document`` makes what is printed of it.
+    """
+    printed = produced_document()
+    machine = printed["answer"]["machine"]
+    facts, text = machine["facts"], "no --page-size: two objects for each token and rank"
+    report: Report = {
+        "node": node,
+        "host": node,
+        "boot": f"{number:08x}-boot",
+        "made_unix_seconds": MADE,
+        "version": printed["version"],
+        "status": "warn",
+        "findings": [finding("page-size-one", "warn", subjects=["launch.sh:3"], text=text)],
         "passes": [
             [one["check"], one["subjects"][0]["name"], (one["have"] or {"text": ""})["text"]]
-            for one in found["findings"]
+            for one in printed["findings"]
             if one["status"] == "pass"
         ],
-        "facts": {name: one for name, one in machine["facts"].items() if not _is_unknown(one)},
-        "unknown_facts": unknown,
+        "facts": {name: one for name, one in facts.items() if not isinstance(one, dict)},
+        "unknown_facts": {n: one["unknown"] for n, one in facts.items() if isinstance(one, dict)},
         "rails": machine["rails"],
-        "launch": {
-            "hosts": answer["hosts"],
-            "masters": [address for kind, address, _ in services if kind == "master"],
-            "services": [one for one in services if one[0] != "master"],
-            "ports": [[one["what"], one["port"]] for one in answer["ports"]],
-            **machine["share"],
-        },
+        "launch": {"masters": ["10.9.0.1:50051"], "services": [], **machine["share"]},
     }
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _address(service: Report) -> str:
-    return f"{service['host']}:{service['port']}"
-
-
-def document(report: Report) -> Report:
-    """What ``check --json`` would print for a flat report."""
-    report, found = deepcopy(report), produced_document()
-    row = next(one for one in found["findings"] if one["status"] == "pass")
-    rows = [{**one, "ignored": one.get("ignored")} for one in report["findings"]]
-    rows += [
-        finding(check, "pass", subjects=[subject], have=have)
-        for check, subject, have in report["passes"]
-    ]
-    launch = report["launch"] or {"masters": [], "services": [], "ports": [], "hosts": 1}
-    share = {name: value for name, value in launch.items() if name in found_share(found)}
-    services = [*(["master", one, False] for one in launch["masters"]), *launch["services"]]
-    unread = {name: {"unknown": why} for name, why in report["unknown_facts"].items()}
-    found |= {
-        "version": report["version"],
-        "status": report["status"],
-        "exit_code": report["exit_code"],
-        "reason": report.get("error", "as it is"),
-        "findings": [{**row, **_row_of(one)} for one in rows],
-    }
-    found["answer"] |= {
-        "hosts": launch["hosts"],
-        "services": [_service(*one) for one in services],
-        "ports": [{"what": what, "port": port} for what, port in launch["ports"]],
-        "machine": {
-            "name": report["node"],
-            "host": report["host"],
-            "boot": report["boot"],
-            "read_unix_seconds": report["made_unix_seconds"],
-            "facts": report["facts"] | unread,
-            "rails": report["rails"],
-            "share": share if report["launch"] else None,
-        },
-    }
-    return found
-
-
-def found_share(found: Report) -> Report:
-    share: Report = found["answer"]["machine"]["share"]
-    return share
-
-
-def _row_of(one: Report) -> Report:
-    subjects = [{"kind": "host", "name": name, "ranks": []} for name in one["subjects"]]
-    return {**one, "subjects": subjects, "have": _amount(one["have"]), "need": _amount(one["need"])}
-
-
-def _amount(text: str) -> Report | None:
-    return {"value": None, "unit": None, "text": text} if text else None
-
-
-def _service(kind: str, address: str, own: bool) -> Report:
-    host, colon, port = address.rpartition(":")
-    plain = not (colon and port.isdecimal())
-    number = None if plain else int(port)
-    return {"kind": kind, "host": address if plain else host, "port": number, "own": own}
-
-
-def base_report() -> Report:
-    """The same with one warning, whatever the checks have to say of the synthetic host."""
-    text = "no --page-size: two objects for each token and rank"
-    common = finding("page-size-one", "warn", subjects=["launch.sh:3"], text=text)
-    return {**produced_report(), "status": "warn", "exit_code": 1, "findings": [common]}
-
-
-def report_of(node: str, number: int, change: Change | None = None) -> Report:
-    """As node ``number`` of a fleet gives it: its own names, addresses and time."""
-    report = base_report()
-    report |= {"node": node, "host": node, "boot": f"{number:08x}-boot", "made_unix_seconds": MADE}
     for rail, one in enumerate(report["rails"]):
         address = f"10.{rail + 10}.{number // 250}.{number % 250 + 1}"
         one |= {"gid": address, "addresses": [f"{address}/16"]}
     if change is not None:
         change(report)
     return report
+
+
+def document(report: Report) -> Report:
+    """What ``check --json`` would print for a flat report."""
+    report, found = deepcopy(report), produced_document()
+    row = next(one for one in found["findings"] if one["status"] == "pass")
+    rows = [
+        *report["findings"],
+        *(finding(id_, "pass", subjects=[who], have=have) for id_, who, have in report["passes"]),
+    ]
+    launch, machine = report["launch"], found["answer"]["machine"]
+    unread = {name: {"unknown": why} for name, why in report["unknown_facts"].items()}
+    share = launch and {name: launch[name] for name in machine["share"]}
+    services = launch and [
+        *(["master", one, False] for one in launch["masters"]),
+        *launch["services"],
+    ]
+    found |= {
+        "version": report["version"],
+        "status": report["status"],
+        "exit_code": ("pass", "warn", "fail", "unknown", "error").index(report["status"]),
+        "reason": report.get("error", "as it is"),
+        "findings": [{**row, "ignored": None, **_row_of(one)} for one in rows],
+    }
+    found["answer"]["services"] = [_service(*one) for one in services or ()]
+    machine |= {
+        "name": report["node"],
+        "host": report["host"],
+        "boot": report["boot"],
+        "read_unix_seconds": report["made_unix_seconds"],
+        "facts": report["facts"] | unread,
+        "rails": report["rails"],
+        "share": share,
+    }
+    return found
+
+
+def _row_of(one: Report) -> Report:
+    subjects = [{"kind": "host", "name": name, "ranks": []} for name in one["subjects"]]
+    amounts = {
+        name: {"value": None, "unit": None, "text": one[name]} if one[name] else None
+        for name in ("have", "need")
+    }
+    return {**one, "subjects": subjects, **amounts}
+
+
+def _service(kind: str, address: str, own: bool) -> Report:
+    host, _, port = address.rpartition(":")
+    number = int(port) if host and port.isdecimal() else None
+    return {"kind": kind, "host": address if number is None else host, "port": number, "own": own}
 
 
 def fleet_reports(nodes: str, changes: dict[str, Change] | None = None) -> list[Report]:
@@ -238,7 +192,7 @@ def finding(check: str, status: str, **more: Any) -> Report:
 
 def fails(report: Report) -> None:
     """The node whose memlock is 8 MiB, as the check words it."""
-    report["status"], report["exit_code"] = "fail", 2
+    report["status"] = "fail"
     report["findings"].insert(
         0,
         finding(
