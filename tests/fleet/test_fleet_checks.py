@@ -1,4 +1,7 @@
-"""Every id that a fleet command can find is declared, with the statuses that the code gives it."""
+"""Every id that a fleet command can find is declared, with the statuses that the code gives it.
+
+The rooms of preflight/fleet import in the order in which its docstring has them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,8 @@ import pytest
 import preflight.fleet
 from checks.base.finding import Status
 from preflight.check.catalogue import FLEET_CHECKS, catalogue
-from preflight.cli.explain import list_rows, list_text
 from preflight.cli.main import run
 from preflight.fleet.measure import MeasuredPair, slow_transfers
-from preflight.fleet.remote.reply import NodeReply, answer_of
-from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
@@ -29,6 +29,7 @@ from tests.fleet.merge_fleets import (
     merged_reports,
     rails,
 )
+from tests.house.test_layers import imports
 
 # Found by tests of their own: a text that is no report.
 LEFT = {"fleet.unusable"}
@@ -113,25 +114,6 @@ def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
     assert seen.keys() >= DECLARED.keys() - {*NOT_REACHED, "fleet.tool", "fleet.python"} - LEFT
 
 
-def test_a_silent_node_is_unknown_with_a_page() -> None:
-    reply = NodeReply("gpu1", (), (b"ssh: connection refused",), 255)
-    (finding,) = answer_of(reply, 60.0, ReportReader()).row.findings
-    assert finding.check == "fleet.ssh"
-    assert finding.status in DECLARED[finding.check]
-
-
-@pytest.mark.parametrize("id_", sorted(DECLARED))
-def test_list_and_explain_show_it(id_: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (check,) = (one for one in FLEET_CHECKS if one.id == id_)
-    rows = list_rows(catalogue())
-    asks = rf"^{re.escape(id_)} +{re.escape(check.page.asks)}$"
-    assert re.search(asks, list_text(rows, 200), re.MULTILINE)
-    assert run(["explain", id_]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"{id_}\n")
-    assert all(f"  {status.value}: " in shown for status, _ in check.page.outcomes)
-
-
 def test_no_finding_of_a_fleet_is_a_pass() -> None:
     """What is not said was not found: a pass or a skip would promise that it was looked at."""
     of_fleets = [check for check in FLEET_CHECKS if check.id.startswith("fleet.")]
@@ -139,8 +121,10 @@ def test_no_finding_of_a_fleet_is_a_pass() -> None:
     assert told == {Status.FAIL, Status.UNKNOWN, Status.WARN}
 
 
-@pytest.mark.parametrize("option", ["--only", "--skip", "--ignore"])
-@pytest.mark.parametrize("id_", ["fleet.master", "fleet.rail-same", "fleet.*"])
+@pytest.mark.parametrize(
+    ("option", "id_"),
+    [("--only", "fleet.master"), ("--skip", "fleet.*"), ("--ignore", "fleet.rail-same")],
+)
 def test_check_of_one_host_takes_no_id_of_a_fleet(
     option: str, id_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +136,14 @@ def test_check_of_one_host_takes_no_id_of_a_fleet(
     assert "`mooncake-preflight fleet merge` judges it" in said
 
 
-def test_an_id_that_no_fleet_has_is_still_a_slip(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", "--only", "fleet.mastr"]) == 64
-    assert "no check has such an id" in " ".join(capsys.readouterr().err.split())
+def test_a_room_imports_only_rooms_above_it() -> None:
+    written = re.findall(r"^- (.+?):", preflight.fleet.__doc__ or "", re.MULTILINE)
+    order = [re.findall(r"``(\w+)``", line) for line in written]
+    place = {room: at for at, rooms in enumerate(order) for room in rooms}
+    modules = [path for path in FOLDER.glob("*.py") if path.stem != "__init__"]
+    packages = {path.parent.name for path in FOLDER.glob("*/__init__.py")}
+    assert set(place) == packages | {path.stem for path in modules}
+    for path in (*modules, *FOLDER.glob("*/*.py")):
+        room = path.stem if path in modules else path.parent.name
+        used = {name.split(".")[2] for name in imports(path) if name.startswith("preflight.fleet.")}
+        assert all(other == room or place[other] < place[room] for other in used), path

@@ -1,7 +1,8 @@
-"""A fleet of reports: its pool, who is there, which report counts, and what comes first."""
+"""A fleet of reports: its pool, who is there, which report counts, what only many show; drift."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.answer import fleet_object, verdict_text
-from preflight.fleet.merge.fleet import merged
+from preflight.fleet.merge.drift import drift, gathered
+from preflight.fleet.merge.fleet import Fleet, merged
 from preflight.fleet.reports.reading import Reports
-from preflight.fleet.reports.rows import absent
+from preflight.fleet.reports.rows import Fact, NodeRow, absent
 from tests.fleet.merge_fleets import (
     MADE,
     Change,
     Report,
+    Told,
     altered,
     every,
     fails,
@@ -31,6 +34,7 @@ from tests.fleet.merge_fleets import (
     told,
     write_lines,
 )
+from tests.tables import each_row
 
 GIB = 1 << 30
 DAY_SECONDS = 24 * 3600
@@ -188,3 +192,255 @@ def test_nodes_that_were_not_reached_are_no_reports_read(tmp_path: Path) -> None
     assert "(0 reports read, 2 nodes not reached, 1 node without a report)" in text
     found = fleet_object(fleet)["reports"]
     assert (found["read"], found["not_reached"]) == (0, 2)
+
+
+def with_wheels(nodes: str, odd: Mapping[int, str], **changes: object) -> list[Report]:
+    """Mooncake 0.3.14 on all of them, but for those by number."""
+    reports = every(launch(**changes), nodes)
+    for at, report in enumerate(reports):
+        report["facts"]["wheel.mooncake"] = odd.get(at, "mooncake-transfer-engine 0.3.14")
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "code"),
+    [
+        ("0.3.12", "fail", 2),
+        ("0.3.13", "warn", 1),  # a client 0.3.13 worked with a master 0.3.14
+        ("0.3.15", "unknown", 3),
+    ],
+)
+def test_a_client_with_another_mooncake_than_most(
+    tmp_path: Path, version: str, status: str, code: int
+) -> None:
+    reports = with_wheels("gpu[1-5]", {2: f"mooncake-transfer-engine {version}"})
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.mooncake-version") == [(status, "gpu3", f"Mooncake {version}")]
+    assert fleet.exit_code == code
+    assert "wheel.mooncake" not in {one.fact for one in fleet.drift}
+
+
+def test_the_masters_version_is_right_however_few_have_it(tmp_path: Path) -> None:
+    """gpu1 runs the master: the others are the ones that it does not understand."""
+    odd = {0: "mooncake-transfer-engine 0.3.12"}
+    fleet = merged_reports(tmp_path, with_wheels("gpu[1-4]", odd, masters=["gpu1:50051"]))
+    assert told(fleet, "fleet.mooncake-version") == [("fail", "gpu[2-4]", "Mooncake 0.3.14")]
+
+
+def test_flavours_of_one_version_are_one_version(tmp_path: Path) -> None:
+    reports = with_wheels("gpu[1-4]", {1: "mooncake-transfer-engine-cuda13 0.3.14"})
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.mooncake-version") == []
+    assert "wheel.mooncake" in {one.fact for one in fleet.drift}
+
+
+@pytest.mark.parametrize(
+    ("masters", "expected"),
+    [
+        (["10.9.0.1:50051"] * 4, []),
+        (["10.9.0.1"] + ["10.9.0.1:50051"] * 3, []),
+        (["10.9.0.1:50051"] * 3 + ["10.9.0.1:50052"], [("fail", "gpu4", "10.9.0.1:50052")]),
+        (["gpu1:50051"] * 3 + ["gpu2:50051"], [("fail", "gpu4", "gpu2:50051")]),
+        (["gpu1:50051"] * 3 + ["10.10.0.1:50051"], []),  # an address of gpu1
+        (["10.9.0.1:50051"] * 3 + ["10.9.0.2:50051"], [("unknown", "gpu4", "10.9.0.2:50051")]),
+        (["10.9.0.1:50051"] * 3 + ["master:50051"], [("unknown", "gpu4", "master:50051")]),
+        (["127.0.0.1:50051"] + ["gpu1:50051"] * 3, []),
+        (["127.0.0.1:50051"] + ["gpu2:50051"] * 3, [("fail", "gpu1", "127.0.0.1:50051")]),
+        (["localhost:50051"] * 4, [("fail", "gpu[1-4]", "localhost:50051")]),
+        (["127.0.0.1:50051"] * 2 + ["gpu3:50051"] * 2, [("fail", "gpu[1-2]", "127.0.0.1:50051")]),
+        (["a:1"] * 2 + ["b:2"] * 2, [("fail", "gpu[1-4]", "b:2")]),
+        (["127.0.0.1:50051"], []),  # a lone node may be its own master
+    ],
+)
+def test_one_master_for_all(masters: list[str], expected: Told, tmp_path: Path) -> None:
+    """An alias cannot be told from another machine: that is unknown. Two ports are two masters."""
+    reports = fleet_reports(f"gpu[1-{len(masters)}]")
+    for report, master in zip(reports, masters, strict=True):
+        report["launch"]["masters"] = [master]
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.master") == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "expected"),
+    [
+        (
+            launch(services=[["advertised", "10.1.1.1", True]]),
+            "fleet.advertised",
+            [("fail", "gpu[1-4]", "10.1.1.1")],
+        ),
+        (
+            launch(services=[["metadata-http", "localhost:8080", False]]),
+            "fleet.metadata",
+            [("fail", "gpu[1-4]", "localhost:8080")],
+        ),
+        (
+            lambda report: report.update(boot="one-machine"),
+            "fleet.same-machine",
+            [("warn", "gpu[1-4]", "boot one-machine")],
+        ),
+    ],
+)
+def test_what_every_node_says_alike_and_may_not(
+    change: Change, check: str, expected: Told, tmp_path: Path
+) -> None:
+    assert told(merged_reports(tmp_path, every(change)), check) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "limit", "expected"),
+    [
+        (rails(mtu_bytes=1024), 4096, [("fail", "gpu3", "path MTU 1024 B")]),
+        (rails(mtu_bytes=1024), None, [("unknown", "gpu3", "path MTU 1024 B")]),
+        (rails(mtu_bytes=1024), 1024, []),  # MC_MTU=1024 everywhere: all paths are equal
+        (rails(mtu_bytes=1024, used=False), 4096, []),
+        (launch(protocol="tcp"), 4096, []),
+    ],
+)
+def test_the_ends_of_a_path_have_one_mtu(
+    change: Change, limit: int | None, expected: Told, tmp_path: Path
+) -> None:
+    reports = fleet_reports("gpu[1-5]", {"gpu3": change})
+    for report in reports:
+        report["launch"]["mtu_limit_bytes"] = limit
+    assert told(merged_reports(tmp_path, reports), "fleet.path-mtu") == expected
+
+
+def test_a_store_that_speaks_another_protocol_than_most(tmp_path: Path) -> None:
+    reports = fleet_reports("gpu[1-5]", {"gpu3": launch(protocol="tcp")})
+    assert told(merged_reports(tmp_path, reports), "fleet.protocol") == [("warn", "gpu3", "tcp")]
+
+
+def test_an_address_that_two_machines_have_fails(tmp_path: Path) -> None:
+    """Link-local and loopback addresses are each machine's own; a text is no address."""
+    reports = fleet_reports("gpu[1-5]")
+    reports[3]["rails"][2] = reports[1]["rails"][2]
+    expected = [("fail", "gpu[2,4]", "10.12.0.2 on mlx5_2 of each")]
+    assert told(merged_reports(tmp_path, reports), "fleet.address") == expected
+    for report in reports:
+        report["rails"][0]["addresses"] = ["169.254.0.1/16", "127.0.0.1/8", "fe80::1/64", "x/1"]
+    assert told(merged_reports(tmp_path, reports), "fleet.address") == expected
+
+
+def drifts(fleet: Fleet) -> dict[str, tuple[str | None, dict[str, str]]]:
+    """fact -> (the most common value, value -> nodes of the others)."""
+    return {
+        one.fact: (
+            None if one.most is None else one.most.value,
+            {other.value: fold(other.nodes) for other in one.others},
+        )
+        for one in fleet.drift
+    }
+
+
+def gone(name: str) -> Change:
+    return lambda report: report["facts"].pop(name)
+
+
+def unread(name: str) -> Change:
+    def change(report: Report) -> None:
+        report["facts"].pop(name, None)
+        report["unknown_facts"][name] = "permission denied"
+
+    return change
+
+
+def without_a_device(report: Report) -> None:
+    """That it is not there is one fact; a dozen others of it go with it."""
+    facts = {n: value for n, value in report["facts"].items() if not n.startswith("mlx5_7")}
+    report["facts"] = facts | {"rdma.devices": SEVEN}
+    del report["rails"][7]
+
+
+def with_topics_unread(report: Report) -> None:
+    """What was not read is not taken for absent."""
+    report["facts"] = {"kernel": report["facts"]["kernel"]}
+    report["unknown_facts"] = dict.fromkeys(("gpus", "rdma"), "took too long")
+
+
+SEVEN = " ".join(f"mlx5_{at}" for at in range(7))
+
+
+@each_row(
+    ("changes", "expected"),
+    [
+        ({}, {}),
+        ({"gpu2": without_a_device}, {"rdma.devices": (f"{SEVEN} mlx5_7", {SEVEN: "gpu2"})}),
+        ({"gpu2": with_topics_unread}, {}),
+        (
+            {"gpu3": altered(kernel="5.15.0"), "gpu4": altered(kernel="5.4.0")},
+            {"kernel": ("6.8.0-60-generic", {"5.15.0": "gpu3", "5.4.0": "gpu4"})},
+        ),
+        (
+            {
+                "gpu1": altered(kernel="a"),
+                "gpu2": altered(kernel="a"),
+                "gpu3": altered(kernel="b"),
+                "gpu4": altered(kernel="b"),
+            },
+            {"kernel": ("6.8.0-60-generic", {"a": "gpu[1-2]", "b": "gpu[3-4]"})},
+        ),
+        ({"gpu2": gone("gpu.cuda")}, {"gpu.cuda": ("12.8", {"absent": "gpu2"})}),
+        ({"gpu2": unread("gpu.cuda")}, {}),
+        (
+            {"gpu2": altered(**{f"mlx5_{at}.firmware": "28.38.1900" for at in range(8)})},
+            {"mlx5_0-7.firmware": ("28.39.1002", {"28.38.1900": "gpu2"})},
+        ),
+        ({"gpu2": altered(ipc_lock=False)}, {"ipc_lock": ("yes", {"no": "gpu2"})}),
+        (
+            {"gpu2": altered(**{"limit.memlock": 8388608})},
+            {"limit.memlock": ("unlimited", {"8.00 MiB": "gpu2"})},
+        ),
+        (
+            {"gpu2": altered(**{"gpu.memory_bytes": 85899345921})},
+            {"gpu.memory_bytes": ("80.00 GiB", {"85899345921 B": "gpu2"})},
+        ),
+        ({"gpu2": altered(**{"memory.total_bytes": 2199023255552 - 4096})}, {}),
+        (
+            {
+                "gpu2": altered(**{"limit.nproc": 6189822}),
+                "gpu3": altered(**{"limit.nproc": 6189001}),
+            },
+            {"limit.nproc": ("unlimited", {"about 6190000": "gpu[2-3]"})},
+        ),
+        (
+            {"gpu2": lambda report: report.update(version="0.0.9")},
+            {"mooncake-preflight": ("0.1.0", {"0.0.9": "gpu2"})},
+        ),
+    ],
+)
+def test_drift_is_held_against_the_most_common_value(
+    changes: dict[str, Change], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    fleet = merged_reports(tmp_path, fleet_reports("gpu[1-9]", changes))
+    assert drifts(fleet) == expected
+    differing = {name for _, others in expected.values() for name in others.values()}
+    assert fleet.verdict == "warn"  # the launch's own warning is on every node
+    assert (len(fleet.drift) > 0) is (len(differing) > 0)
+
+
+def test_a_tie_has_no_majority(tmp_path: Path) -> None:
+    fleet = merged_reports(tmp_path, fleet_reports("gpu[1-2]", {"gpu2": altered(kernel="5.15.0")}))
+    assert drifts(fleet) == {"kernel": (None, {"6.8.0-60-generic": "gpu1", "5.15.0": "gpu2"})}
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abc"), st.sampled_from(["x", "y", "z"])),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_every_node_is_in_each_drift_once(nodes: list[dict[str, str]]) -> None:
+    """Law: majority, others and unread are disjoint, and are all nodes; a majority leads."""
+    rows = {
+        f"n{at}": NodeRow(f"n{at}", "", 0, "pass", facts=tuple(Fact(*one, one[1]) for one in facts))
+        for at, facts in enumerate(node.items() for node in nodes)
+    }
+    for one in drift(gathered(rows), rows):
+        variants = [*([one.most] if one.most else []), *one.others]
+        names = [name for variant in variants for name in variant.nodes]
+        assert sorted([*names, *one.unread]) == sorted(rows)
+        sizes = sorted((len(variant.nodes) for variant in variants), reverse=True)
+        assert (one.most is None) is (sizes[0] == sizes[1])
+        assert len(variants) == len({node.get(one.fact) for node in nodes})
