@@ -1,4 +1,7 @@
-"""A host in words is the same for every command that takes one: one parser, one set of facts."""
+"""A host in words is the same for every command that takes one: one parser, one set of facts.
+
+A size or a number that nobody can mean is refused.
+"""
 
 from __future__ import annotations
 
@@ -113,3 +116,17 @@ def test_a_host_and_a_description_are_one_too_many(
     assert run_preflight(["plan", "--root", "demo:h800", "--memory", "1tb", script]) == 64
     assert "give the one or the other" in capsys.readouterr().err
     assert not is_description("nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--gpu-memory", "0gb"), ("--gpu-memory", "0"), ("--timeout", "nan"), ("--timeout", "inf")],
+)
+def test_a_number_that_nobody_can_mean_is_refused(
+    option: str, value: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A memory of 0 was divided by, and a defect opens the gate of ``exec``."""
+    assert run_preflight(["check", option, value, script]) == 64
+    said = capsys.readouterr().err
+    assert option in said
+    assert value in said

@@ -25,7 +25,6 @@ from preflight.traces.describe import mooncake_lines, profile_trace
 from tests.builders.check_fakes import installed
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.capacity.test_capacity_published import H800_L2
-from tests.fleet.merge_fleets import Report, fleet_reports, write_lines
 from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
@@ -328,49 +327,12 @@ def test_an_id_of_each_explanation_is_as_the_schema_has_it() -> None:
         valid(pattern.id, part)
 
 
-def silent(report: Report) -> None:
-    """Unreadable through and through."""
-    report |= {"status": "unknown"}
-
-
-def failing(report: Report) -> None:
-    row = {**report["findings"][0], "status": "fail"}
-    report |= {"status": "fail", "findings": [row]}
-
-
-def passing(report: Report) -> None:
-    report |= {"status": "pass", "findings": []}
-
-
-@pytest.mark.parametrize("name", ["merge", "rails"])
-@pytest.mark.parametrize(
-    ("change", "codes"), [(passing, (0, 0)), (None, (1, 0)), (failing, (2, 0)), (silent, (3, 0))]
-)
-def test_a_fleet_is_as_its_schemas_say(
-    name: str,
-    change: Callable[[Report], None] | None,
-    codes: tuple[int, int],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The rails are the same in all, whatever the checks say: a pass."""
-    reports = fleet_reports("gpu[1-2]")
-    for report in reports:
-        if change is not None:
-            change(report)
-    place = write_lines(tmp_path / "all.jsonl", reports)
-    found = object_of(("fleet", name), [place], capsys)
-    assert found["exit_code"] == codes[name == "rails"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "words"),
     [
         (("measure",), ("--rehearse", "--python", "/no/such/python", "--", "mooncake_master")),
         (("measure",), ("--device", "no_such_device")),
-        (("fleet", "rails"), ("/no/such/report",)),
-        (("fleet", "merge"), ("/no/such/report",)),
     ],
 )
 def test_what_cannot_be_had_here_is_an_object_too(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,56 +29,38 @@ FLAGS = {
     **{program: [f"--{n}=$P" for n in flags_of(program)] for program in GFLAGS_PROGRAMS.values()},
     SERVER: [f"--{name.replace('_', '-')}=$P" for name in argument_names()],
 }
-# Several at once, as one may hide another: each size hides others.
-SOME, MANY = 40, 100
+PROGRAMS = (SERVER, CLIENT, SERVICE, VLLM)
 
 
-def with_flags(size: int) -> list[str]:
-    """Return each program with so many of its flags left open."""
-    return [
-        " ".join((program, *some)) for program, all_ in FLAGS.items() for some in chunks(all_, size)
+# So many flags and variables at once, as one may hide another: each size hides others.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "flags", "variables"),
+    [(["read", "-v"], 40, 60), (["check", "--root", "demo:h800"], 100, 180)],
+)
+def test_what_is_left_open_is_read_and_judged(
+    words: list[str], flags: int, variables: int, tmp_path: Path
+) -> None:
+    """It ends with an answer or a usage error."""
+    launches = [
+        " ".join((program, *some))
+        for program, all_ in FLAGS.items()
+        for some in chunks(all_, flags)
     ]
-
-
-@pytest.mark.slow
-def test_a_flag_that_is_left_open_is_read(tmp_path: Path) -> None:
-    assert len(with_flags(1)) > 500
-    assert wrong(with_flags(SOME), ["read", "-v"], tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [SERVER, CLIENT, SERVICE, VLLM])
-def test_variables_that_are_left_open_are_read(command: str, tmp_path: Path) -> None:
-    some = [
+    launches += [
         "".join(f"export {name}=$P\n" for name in names) + command
-        for names in chunks(known_variables(), 60)
+        for names in chunks(known_variables(), variables)
+        for command in PROGRAMS
     ]
-    assert wrong(some, ["read", "-v"], tmp_path) == []
-
-
-@pytest.mark.slow
-def test_what_is_left_open_is_judged(tmp_path: Path) -> None:
-    some = [
-        "".join(f"export {name}=$P\n" for name in names) + command
-        for names in chunks(known_variables(), 180)
-        for command in (SERVER, CLIENT, SERVICE, VLLM)
-    ]
-    some += with_flags(MANY)
-    assert wrong(some, ["check", "--root", "demo:h800"], tmp_path) == []
+    assert sum(map(len, FLAGS.values())) > 500
+    path, wrong = tmp_path / "launch.sh", []
+    for launch in launches:
+        path.write_text(f"{launch}\n")
+        if (code := run([*words, str(path)])) not in (0, 1, 2, 3, 64):
+            wrong.append((launch, code))
+    assert wrong == []
 
 
 def chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
     left = list(names)
     return (left[start : start + size] for start in range(0, len(left), size))
-
-
-def wrong(launches: Sequence[str], words: Sequence[str], folder: Path) -> list[tuple[str, int]]:
-    """Return the launches that end with anything but an answer or a usage error."""
-    path = folder / "launch.sh"
-    found = []
-    for launch in launches:
-        path.write_text(f"{launch}\n")
-        code = run([*words, str(path)])
-        if code not in (0, 1, 2, 3, 64):
-            found.append((launch, code))
-    return found

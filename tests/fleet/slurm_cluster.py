@@ -11,14 +11,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.fleet.sshd_farm import PATIENCE_SECONDS, wait_for
 from tests.paths import ROOT
 
-PATIENCE_SECONDS = 60.0
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "srun", "salloc", "sinfo", "scontrol")
 
 CONFIG = """\
@@ -223,11 +222,3 @@ def _free_ports(count: int) -> list[int]:
             for one in taken:
                 one.close()
     raise RuntimeError("no ports are free")
-
-
-def wait_for(what: str, done: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not done():
-        if time.monotonic() > until:
-            raise TimeoutError(f"still waiting for {what}")
-        time.sleep(0.1)

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -45,8 +45,14 @@ OLD_PYTHON = """#!/bin/sh
 echo 'mooncake-preflight: needs Python 3.10 or newer, this is 3.6.8' >&2
 exit 1
 """
-
-
+CLIENT = """Host *
+ Port {port}
+ IdentityFile {folder}/user
+ IdentitiesOnly yes
+ StrictHostKeyChecking yes
+ UserKnownHostsFile {folder}/known
+ GlobalKnownHostsFile /dev/null
+"""
 AS_ASKED = 'exec sh -c "$SSH_ORIGINAL_COMMAND"'
 
 
@@ -105,33 +111,25 @@ def name_of(number: int) -> str:
 @contextmanager
 def farm(folder: Path, logins: Mapping[int, Login], refusing: Iterable[int] = ()) -> Iterator[Farm]:
     """Run servers for these nodes; ``refusing`` have an address on which nothing listens."""
-    port = _free_port([address_of(number) for number in logins])
+    with socket.create_server(("", 0)) as anywhere:  # free on every address
+        port = int(anywhere.getsockname()[1])
     for kind in ("host", "user", "other"):
-        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / kind))
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / kind)]
+        subprocess.run(keygen, check=True, capture_output=True)
     shutil.copy(folder / "user.pub", folder / "authorized")
     host_key, other_key = (
         " ".join((folder / f"{kind}.pub").read_text().split()[:2]) for kind in ("host", "other")
     )
-    known, client = [], []
-    for number, login in logins.items():
-        known.append(f"{name_of(number)} {host_key if login.known else other_key}")
-    for number in (*logins, *refusing):
-        client += [
-            f"Host {name_of(number)}",
-            f" HostName {address_of(number)}",
-            f" HostKeyAlias {name_of(number)}",
-        ]
-    client += [
-        "Host *",
-        f" Port {port}",
-        f" IdentityFile {folder}/user",
-        " IdentitiesOnly yes",
-        " StrictHostKeyChecking yes",
-        f" UserKnownHostsFile {folder}/known",
-        " GlobalKnownHostsFile /dev/null",
-    ]
-    (folder / "known").write_text("\n".join(known) + "\n")
-    (folder / "ssh_config").write_text("\n".join(client) + "\n")
+    known = (
+        f"{name_of(number)} {host_key if login.known else other_key}\n"
+        for number, login in logins.items()
+    )
+    hosts = (
+        f"Host {name_of(number)}\n HostName {address_of(number)}\n HostKeyAlias {name_of(number)}\n"
+        for number in (*logins, *refusing)
+    )
+    (folder / "known").write_text("".join(known))
+    (folder / "ssh_config").write_text("".join(hosts) + CLIENT.format(port=port, folder=folder))
     if os.geteuid() == 0:
         PRIVILEGE_FOLDER.mkdir(exist_ok=True)
     listed = list(logins.items())
@@ -175,17 +173,13 @@ def _server(folder: Path, place: int, logins: Mapping[int, Login], port: int) ->
 
 
 def _login_script(folder: Path, number: int, login: Login) -> Path:
-    programs = folder / f"programs-{number}"
+    programs, temporary = folder / f"programs-{number}", folder / f"temporary-{number}"
     programs.mkdir()
+    temporary.mkdir()
     for name, text in login.programs.items():
         executable(programs / name, text)
-    script = folder / f"login-{number}"
-    temporary = folder / f"temporary-{number}"
-    temporary.mkdir()
-    return executable(
-        script,
-        f"#!/bin/sh\nexport PATH={programs}:/usr/bin:/bin TMPDIR={temporary}\n{login.around}\n",
-    )
+    path = f"PATH={programs}:/usr/bin:/bin TMPDIR={temporary}"
+    return executable(folder / f"login-{number}", f"#!/bin/sh\nexport {path}\n{login.around}\n")
 
 
 def executable(path: Path, text: str) -> Path:
@@ -194,40 +188,20 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def _free_port(addresses: list[str]) -> int:
-    """One that is free on all of them: the kernel's own choice on the first, tried on the rest."""
-    for _ in range(100):
-        with socket.socket() as first:
-            first.bind((addresses[0], 0))
-            port = int(first.getsockname()[1])
-            if all(_free(address, port) for address in addresses[1:]):
-                return port
-    raise AssertionError("no port is free on all of the loopback addresses")
-
-
-def _free(address: str, port: int) -> bool:
-    with socket.socket() as one:
-        try:
-            one.bind((address, port))
-        except OSError:
-            return False
-    return True
-
-
 def await_server(process: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            break
+    def listens() -> bool:
+        assert process.poll() is None, f"sshd does not listen:\n{log.read_text(errors='replace')}"
         with socket.socket() as one:
-            if one.connect_ex((address, port)) == 0:
-                return
+            return one.connect_ex((address, port)) == 0
+
+    wait_for("sshd", listens)
+
+
+def wait_for(what: str, done: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < until, f"still waiting for {what}"
         time.sleep(0.05)
-    raise AssertionError(f"sshd does not listen:\n{log.read_text(errors='replace')}")
-
-
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from tests.fleet.conftest import (
     SILENT,
     UNKNOWN_KEY,
 )
-from tests.fleet.sshd_farm import PATIENCE_SECONDS, Farm, name_of
+from tests.fleet.sshd_farm import PATIENCE_SECONDS, Farm, name_of, wait_for
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -107,13 +106,6 @@ def left_running(farm: Farm) -> list[str]:
             if (f"-F{farm.config}" in words and "fleet check" not in words) or (of_login and words):
                 found.append(words)
     return found
-
-
-def wait_for(what: str, done: Any) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not done():
-        assert time.monotonic() < until, f"still waiting for {what}"
-        time.sleep(0.05)
 
 
 def leftovers(farm: Farm) -> list[Path]:

@@ -13,7 +13,8 @@ import pytest
 from preflight.fleet.base.node_sets import expand
 from tests.builders.synthetic import build_host
 from tests.fleet.conftest import LAUNCH, node_host
-from tests.fleet.slurm_cluster import Cluster, cluster, wait_for, why_not
+from tests.fleet.slurm_cluster import Cluster, cluster, why_not
+from tests.fleet.sshd_farm import wait_for
 from tests.paths import ROOT
 
 REASON = why_not()
