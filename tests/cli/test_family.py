@@ -244,6 +244,7 @@ def test_other_shells_are_answered(shell: str, on_path: Path) -> None:
         (["demo"], "the recorded host is --root demo:h800"),
         (["check", "gone.sh"], "'gone.sh' does not exist: give the path of a script or manifest"),
         (["check", "--", "./gone.sh", "--tp", "8"], "'./gone.sh' does not exist"),
+        (["check", "python3", "-m", "sglang"], "stand behind --: mooncake-preflight check -- COMM"),
     ],
 )
 def test_a_command_that_is_none_is_refused_with_the_right_one(

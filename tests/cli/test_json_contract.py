@@ -246,24 +246,6 @@ def test_an_answer_is_as_its_schema_says(
             assert "1 SGLang server (Qwen" in found["launch"]["summary"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("memlock.limit",),
-        ("hicache-size-per-rank",),
-        ("MP-2026-0034",),
-        ("--index",),
-        ("Failed to register memory",),
-    ],
-    ids=" ".join,
-)
-def test_what_is_explained_is_as_its_schema_says(
-    words: Words, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert object_of(("explain",), words, capsys)["exit_code"] == 0
-
-
 def test_lists_and_a_trace_are_as_their_schemas_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,6 +273,10 @@ def test_what_commands_do_is_an_object_too(
     assert size_bytes == Path("host.tar.gz").stat().st_size
     words = ["--lock", "good.json", *PATIENCE, "--root", "host.tar.gz"]
     assert object_of(("diff",), words, capsys)["answer"]["lock"] == "good.json"
+    # What cannot be had here is unknown, or a usage error: never nothing.
+    no_library = ["--rehearse", "--python", "/no/such/python", "--", "mooncake_master"]
+    for words in (no_library, ["--device", "no_such_device"]):
+        assert object_of(("measure",), words, capsys)["exit_code"] in (3, 64)
 
 
 @pytest.mark.parametrize("protocol", ["text", "nagios", "npd", "slurm-prolog", "k8s"])
@@ -320,26 +306,28 @@ def test_an_explained_log_is_as_its_schema_says(
     assert found["exit_code"] in (0, 1, 2)
 
 
+@pytest.mark.slow
+@each_row(
+    "words",
+    [
+        "memlock.limit",
+        "hicache-size-per-rank",
+        "MP-2026-0034",
+        "--index",
+        "Failed to register memory",
+    ],
+)
+def test_what_is_explained_is_as_its_schema_says(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert object_of(("explain",), [words], capsys)["exit_code"] == 0
+
+
 def test_an_id_of_each_explanation_is_as_the_schema_has_it() -> None:
     """Of those that no recorded log has, too."""
     part = SCHEMAS[f"{NAME}/explain-log/v1"]["$defs"]["explanation"]["properties"]["pattern"]
     for pattern in read_patterns():
         valid(pattern.id, part)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        (("measure",), ("--rehearse", "--python", "/no/such/python", "--", "mooncake_master")),
-        (("measure",), ("--device", "no_such_device")),
-    ],
-)
-def test_what_cannot_be_had_here_is_an_object_too(
-    path: Words, words: Words, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Unknown, or a usage error: never nothing."""
-    assert object_of(path, words, capsys)["exit_code"] in (3, 64)
 
 
 # The schemas -----------------------------------------------------------------------------------
