@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import shutil
 import subprocess
-import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +16,6 @@ from preflight.observing.report import HELP, PREFIX, metrics_text
 from tests.observing.test_metrics import observation
 from tests.observing.test_observing import client, huge, process
 from tests.paths import ROOT
-from tests.real.conftest import free_port
 
 RULES = ROOT / "docs/observe-alerts.yml"
 DASHBOARD = json.loads((ROOT / "docs/observe-dashboard.json").read_text())
@@ -111,7 +105,7 @@ def test_each_alert_fires_on_its_own_condition_alone(tmp_path: Path) -> None:
 
 def test_the_dashboard_asks_for_what_is_written(tmp_path: Path) -> None:
     queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-    for name in re.findall(rf"{PREFIX}(\w+)", " ".join(queries)):
+    for name in re.findall(rf"{PREFIX}(\w+)", " ".join([*queries, RULES.read_text()])):
         assert name in HELP
     rules = [
         {"record": f"query:{number}", "expr": query.replace("$__rate_interval", "5m")}
@@ -137,62 +131,3 @@ def text(tmp_path: Path) -> str:
 
 def test_what_is_written_passes_promtool(text: str) -> None:
     promtool("check", "metrics", text=text)
-
-
-def ask(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=5) as answer:
-        return json.load(answer)["data"]
-
-
-def test_a_real_prometheus_scrapes_and_evaluates(tmp_path: Path, text: str) -> None:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    exporter = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=exporter.serve_forever, daemon=True).start()
-    port = free_port()
-    configuration = tmp_path / "prometheus.yml"
-    configuration.write_text(
-        yaml.safe_dump(
-            {
-                "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms",
-                           "evaluation_interval": "200ms"},
-                "rule_files": [str(RULES)],
-                "scrape_configs": [{"job_name": "node", "static_configs": [
-                    {"targets": [f"127.0.0.1:{exporter.server_port}"]}]}],
-            }
-        )
-    )  # fmt: skip
-    words = (
-        f"prometheus --config.file={configuration} --storage.tsdb.path={tmp_path}/data "
-        f"--web.listen-address=127.0.0.1:{port}"
-    )
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen(words.split(), stdout=log, stderr=log)
-    try:
-        deadline, pending = time.monotonic() + 60, set[str]()  # of a hang alone
-        rules: list[Any] = []
-        while time.monotonic() < deadline and (
-            "MooncakeFinding" not in pending or "unknown" in {rule["health"] for rule in rules}
-        ):
-            time.sleep(0.2)
-            try:
-                groups = ask(port, "rules")["groups"]
-                pending = {one["labels"]["alertname"] for one in ask(port, "alerts")["alerts"]}
-            except (OSError, urllib.error.URLError):
-                continue
-            rules = [rule for group in groups for rule in group["rules"]]
-        assert {rule["health"] for rule in rules} == {"ok"}, (tmp_path / "log").read_text()
-        assert pending == {"MooncakeFinding"}
-        samples = ask(port, f"query?query={PREFIX}held_hugepages")["result"]
-        assert sorted(one["value"][1] for one in samples) == ["16", "16"]
-    finally:
-        server.kill()
-        server.wait()
-        exporter.shutdown()

@@ -108,17 +108,18 @@ def left_running(farm: Farm) -> list[str]:
     return found
 
 
-def leftovers(farm: Farm) -> list[Path]:
-    return [path for folder in farm.folder.glob("temporary-*") for path in folder.iterdir()]
+def all_is_gone(farm: Farm) -> bool:
+    """Whether nothing runs any more, and no folder is left, once what never ends is ended.
 
-
-def end_what_never_ends(farm: Farm) -> None:
-    """What a node started lives on without its connection; a real one ends within its time."""
+    What a node started lives on without its connection; a real one ends within its time.
+    """
     for place in farm.folder.glob("pids-*"):
         for pid in place.read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         place.unlink()
+    wait_for("the nodes' processes to end", lambda: not left_running(farm))
+    return not [*farm.folder.glob("temporary-*/*")]
 
 
 def test_sixteen_nodes_of_which_five_are_broken(nodes: Farm, launch: Path, tmp_path: Path) -> None:
@@ -150,8 +151,7 @@ def test_sixteen_nodes_of_which_five_are_broken(nodes: Farm, launch: Path, tmp_p
     assert said_of(answer, CUT_OFF)[""] == "unknown"
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "Traceback" not in answer.stderr
-    wait_for("the nodes' processes to end", lambda: not left_running(nodes))
-    assert leftovers(nodes) == []
+    assert all_is_gone(nodes)
 
 
 def test_what_was_kept_is_merged_as_it_was_answered(
@@ -188,9 +188,7 @@ def test_a_node_without_a_report(
     assert (found.pop(""), list(found)) == ("unknown", [check])
     assert said in found[check]
     assert answer.returncode == 3, answer.stderr
-    end_what_never_ends(nodes)
-    wait_for("the node's processes to end", lambda: not left_running(nodes))
-    assert leftovers(nodes) == []
+    assert all_is_gone(nodes)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -218,9 +216,7 @@ def test_an_interruption_leaves_nothing_running_here(
     assert said_of(answer, 1)[""] != "unknown"
     assert "interrupted: 2 of 3 nodes gave no report" in error
     assert "Traceback" not in error
-    end_what_never_ends(nodes)
-    wait_for("the nodes' processes to end", lambda: not left_running(nodes))
-    assert leftovers(nodes) == []
+    assert all_is_gone(nodes)
 
 
 def site(folder: Path, gateway: int, *behind: int) -> dict[str, str]:
@@ -249,8 +245,7 @@ def test_groups_and_a_tree_as_the_site_has_them(nodes: Farm, launch: Path, tmp_p
     assert sorted(found) == [name_of(1), name_of(3)], answer.stderr
     assert {report["status"] for report in found.values()} <= {"pass", "warn"}
     assert "ClusterShell.Gateway" in (nodes.folder / "gateway").read_text()
-    wait_for("the gateway's processes to end", lambda: not left_running(nodes))
-    assert leftovers(nodes) == []
+    assert all_is_gone(nodes)
 
 
 def test_a_gateway_that_does_not_answer(nodes: Farm, tmp_path: Path) -> None:

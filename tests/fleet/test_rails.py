@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -24,13 +24,14 @@ from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import FoundReport as Found
 from tests.builders.synthetic import build_host, gpu_host
-from tests.fleet.merge_fleets import LAUNCH, Report, document, fleet_reports, write_lines
+from tests.fleet.merge_fleets import LAUNCH, Change, Report, document, fleet_reports, write_lines
+from tests.fleet.merge_fleets import rails as every_rail
 from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/rails-v1.schema.json").read_text())
-Change = Callable[[Report], object]
+FOUR = [f"gpu{number}" for number in range(1, 5)]
 
 
 def lane(network: str, *exits: str, kind: str = ROCE_2, layer: str = "Ethernet") -> Lane:
@@ -148,28 +149,8 @@ def found(seen: FleetAnswer) -> dict[tuple[str, str], set[str]]:
     return rows
 
 
-def same_name(report: Report) -> None:
-    report["launch"]["affinity"] = "same name"
-
-
 def on_rail(number: int, **fields: object) -> Change:
-    def change(report: Report) -> None:
-        same_name(report)
-        report["rails"][number] |= fields
-
-    return change
-
-
-def all_rails(**fields: object) -> Change:
-    def change(report: Report) -> None:
-        same_name(report)
-        for rail in report["rails"]:
-            rail |= fields
-
-    return change
-
-
-FOUR = {f"gpu{number}": same_name for number in range(1, 5)}
+    return lambda report: report["rails"][number].update(fields)
 
 
 BROKEN: list[tuple[Change, tuple[str, str]]] = [
@@ -177,8 +158,8 @@ BROKEN: list[tuple[Change, tuple[str, str]]] = [
     (on_rail(1, gid_type="RoCE v1"), ("fleet.rail-same", "warn")),
     (on_rail(1, gid_type={"unknown": "not read"}), ("fleet.rail-unknown", "unknown")),
     (on_rail(1, gid="fe80:0000:0000:0000:0002:c903:00a1:b2c3"), ("fleet.rail-unknown", "unknown")),
-    (all_rails(gid_type="RoCE v1"), ("fleet.rail-apart", "fail")),
-    (all_rails(link_layer="InfiniBand", gid="fe80::1"), ("fleet.rail-apart", "fail")),
+    (every_rail(gid_type="RoCE v1"), ("fleet.rail-apart", "fail")),
+    (every_rail(link_layer="InfiniBand", gid="fe80::1"), ("fleet.rail-apart", "fail")),
     (lambda report: report.update(rails={"unknown": "EPERM"}), ("fleet.rail-unknown", "unknown")),
 ]
 
@@ -186,7 +167,7 @@ BROKEN: list[tuple[Change, tuple[str, str]]] = [
 @each_row(("change", "expected"), BROKEN)
 def test_the_node_that_is_cut_off_is_named(change: Change, expected: tuple[str, str]) -> None:
     """One of four nodes is made different; that one is named, and no other finding is."""
-    seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})
+    seen = answer("gpu[1-4]", {"gpu3": change})
     assert found(seen) == {expected: {"gpu3"}}
     assert seen.status == expected[1]
 
@@ -194,7 +175,7 @@ def test_the_node_that_is_cut_off_is_named(change: Change, expected: tuple[str, 
 def test_routes_that_were_not_read_leave_it_open() -> None:
     """What is not directly on one network is unknown then, and why is said."""
     change = on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"], exits={"unknown": "a VRF"})
-    seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})
+    seen = answer("gpu[1-4]", {"gpu3": change})
     assert found(seen) == {("fleet.rail-same", "unknown"): {"gpu3"}}
     assert "what is routed out of it was not read: a VRF" in seen.findings[0][0].text
 
@@ -210,6 +191,9 @@ def test_each_rail_a_network_of_its_own_is_fine() -> None:
             rail |= {"gid": address, "addresses": [f"{address}/16"]}
 
     assert answer("gpu[1-4]", dict.fromkeys(FOUR, flat)).status == "pass"
+    left_out = on_rail(1, gid_type="RoCE v1", used=False)  # by the launch
+    assert answer("gpu[1-4]", {"gpu3": left_out}).status == "pass"
+    assert answer("gpu1").status == "unknown"  # a node alone reaches nobody that is known
 
 
 def rack(number: int, *exits: str) -> Change:
@@ -225,10 +209,10 @@ def rack(number: int, *exits: str) -> Change:
 
 def test_networks_by_the_rack_need_routes() -> None:
     """With them all is well; without, no node can be told right from wrong: all are named."""
-    routed = {f"gpu{number}": rack(number, "10.0.0.0/8") for number in range(1, 5)}
+    routed = {name: rack(number, "10.0.0.0/8") for number, name in enumerate(FOUR, 1)}
     assert answer("gpu[1-4]", routed).status == "pass"
-    cut = {f"gpu{number}": rack(number) for number in range(1, 5)}
-    assert found(answer("gpu[1-4]", cut)) == {("fleet.rail-apart", "unknown"): set(FOUR)}
+    cut = {name: rack(number) for number, name in enumerate(FOUR, 1)}
+    assert found(answer("gpu[1-4]", cut)) == {("fleet.rail-apart", "unknown"): {*FOUR}}
 
 
 def test_a_name_that_no_other_node_has_is_compared_with_any() -> None:
@@ -237,7 +221,7 @@ def test_a_name_that_no_other_node_has_is_compared_with_any() -> None:
             rail |= {"device": f"roce{number}"}
 
     assert answer("gpu[1-4]", {"gpu3": renamed}).status == "pass"
-    apart = all_rails(gid_type="RoCE v1")
+    apart = every_rail(gid_type="RoCE v1")
 
     def both(report: Report) -> None:
         renamed(report)
@@ -246,14 +230,9 @@ def test_a_name_that_no_other_node_has_is_compared_with_any() -> None:
     assert found(answer("gpu[1-4]", {"gpu3": both})) == {("fleet.rail-apart", "fail"): {"gpu3"}}
 
 
-def test_a_port_that_the_launch_leaves_out_is_not_judged() -> None:
-    change = on_rail(1, gid_type="RoCE v1", used=False)
-    assert answer("gpu[1-4]", {"gpu3": change}).status == "pass"
-
-
 def test_a_route_that_is_none_is_no_route() -> None:
     """What a report says of its routes is not to be trusted to be a network."""
-    seen = answer("gpu[1-4]", {"gpu1": all_rails(exits=["default", "10.0.0.0/99", ""])})
+    seen = answer("gpu[1-4]", {"gpu1": every_rail(exits=["default", "10.0.0.0/99", ""])})
     of_gpu1 = [rail for rail in seen.parts["rails"] if rail["nodes"]["set"] == "gpu1"]
     assert [rail["routes"] for rail in of_gpu1] == [[]] * 8
     assert seen.status == "pass"
@@ -293,10 +272,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert CliRunner().invoke(rails, [good], standalone_mode=False).return_value == 0
     result = CliRunner().invoke(rails, [good, str(stray)], standalone_mode=False)
     assert (result.return_value, "1 reports cannot be used" in result.output) == (3, True)
-
-
-def test_one_node_alone_reaches_nobody_that_is_known() -> None:
-    assert answer("gpu1").status == "unknown"
 
 
 @pytest.mark.slow
