@@ -68,7 +68,7 @@ def test_what_stands_for_a_node_is_unknown() -> None:
     }
 
 
-def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
+def _faulty_findings() -> Iterator[FleetFinding]:
     """What ``merge`` and ``rails`` find in fleets with a fault each, and one that lacks a node."""
     old = "mooncake-transfer-engine 0.3.13"
     by_node = [
@@ -84,16 +84,16 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         lambda report: report["rails"][0].update(addresses=["10.10.0.1/16"]),
     ]
     for change in by_node:
-        fleet = merged_reports(tmp_path, fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
+        fleet = merged_reports(fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
         yield from (one.finding for one in fleet.findings)
     of_all = [
         launch(services=[["metadata-http", "localhost:8080", False]]),
         launch(services=[["advertised", "10.1.1.1", True]]),
     ]
     for change in of_all:
-        yield from (one.finding for one in merged_reports(tmp_path, every(change)).findings)
+        yield from (one.finding for one in merged_reports(every(change)).findings)
     twice = [*fleet_reports("gpu[1-2]"), *fleet_reports("gpu2", {"gpu2": rails(mtu_bytes=1024)})]
-    yield from (one.finding for one in merged_reports(tmp_path, twice).findings)
+    yield from (one.finding for one in merged_reports(twice).findings)
     for change, _ in test_rails.BROKEN:
         seen = test_rails.answer("gpu[1-4]", {"gpu3": change})
         yield from (finding for finding, _ in seen.findings)
@@ -104,10 +104,10 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
 
 
 @pytest.mark.slow
-def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
+def test_what_fleets_with_faults_are_told_is_declared() -> None:
     """Run, not read: each finding of a fleet has a status that its page explains."""
     seen: dict[str, set[str]] = {}
-    for finding in _faulty_findings(tmp_path):
+    for finding in _faulty_findings():
         if finding.check.startswith("fleet."):
             seen.setdefault(finding.check, set()).add(finding.status)
     assert {id_: told - DECLARED[id_] for id_, told in seen.items() if told - DECLARED[id_]} == {}
