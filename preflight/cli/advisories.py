@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from preflight.base.output import columns, painter, say, say_json
+from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
+from preflight.cli.commands import say_answer
 
 if TYPE_CHECKING:
     from preflight.advisories.judge import Verdict
@@ -29,11 +30,10 @@ def print_advisories(
     if launch is not None:
         return _of_launch(launch, root, timeout_seconds, every, as_json, color)
     from preflight.advisories.records import advisories as records
-    from preflight.base.envelope import envelope
 
     if as_json:
         rows = [_object(record) | _NO_LAUNCH for record in records()]
-        say_json(envelope("advisories", 0, {"advisories": rows}, host="/"))
+        say_answer("advisories", 0, {"advisories": rows}, host="/")
     else:
         say("\n".join(_row(record, "", painter(color), columns()) for record in records()))
     return 0
@@ -61,7 +61,6 @@ def _of_launch(
     shown = [each for each in worst.values() if every or _counts(each)]
     code = int(any(_counts(each) and not each.advisory.arises for each in worst.values()))
     if as_json:
-        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 
         rows = [
@@ -74,7 +73,7 @@ def _of_launch(
         answer = public({"advisories": rows})
         count = sum(map(_counts, worst.values()))
         reason = f"{count} known problems affect this launch, or may" if code else None
-        say_json(envelope("advisories", code, answer, reason=reason, launch=launched, host=root))
+        say_answer("advisories", code, answer, reason=reason, launch=launched, host=root)
         return code
     paint, width = painter(color), columns()
     lines = [_row(each.advisory, _relation(each), paint, width) for each in shown]

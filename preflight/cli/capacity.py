@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.base.output import Progress, columns, output_to, painter, say, say_json
+from preflight.base.output import Progress, columns, output_to, painter, say
 from preflight.base.usage_error import UsageError
-from preflight.cli.commands import command, with_formats
+from preflight.cli.commands import command, say_answer, with_formats
 from preflight.cli.options import (
     COLOR,
     MEASURED,
@@ -124,7 +124,6 @@ def capacity(
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from preflight.base import exit_codes
-    from preflight.base.envelope import envelope
     from preflight.capacity.answer import CapacityRequest, capacity_of
     from preflight.capacity.deployment import Cluster
 
@@ -163,7 +162,7 @@ def capacity(
             if name == "json":
                 with output_to(path):
                     code = exit_codes.UNKNOWN
-                    say_json(envelope("capacity", code, word="error", reason=computed.reason))
+                    say_answer("capacity", code, word="error", reason=computed.reason)
         return exit_codes.UNKNOWN
     replayed = None
     if trace is not None or kind is not None:
@@ -191,7 +190,7 @@ def capacity(
 
                 found, word = public(_object(computed, replayed)), "unknown" if reasons else "known"
                 of, why = about(computed.source, computed.processes), next(iter(reasons), None)
-                say_json(envelope("capacity", code, found, word=word, reason=why, launch=of))
+                say_answer("capacity", code, found, word=word, reason=why, launch=of)
             elif name == "text":
                 say(public(_text(computed, replayed, color, plain, curve)))
             elif replayed is not None:

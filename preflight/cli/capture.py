@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def capture(
     """
     from checks.base.archive import archive_bytes, is_stream
     from checks.capture.capture import LARGEST_BYTES, CaptureError, capture_files
-    from preflight.base.output import say, say_json
+    from preflight.base.output import say
     from preflight.base.usage_error import UsageError
     from preflight.base.within import save
     from preflight.inputs.host_record import own_names, record
@@ -79,7 +79,6 @@ def capture(
         raise UsageError(f"{path}: {error}") from None
     save(path, path, content, 0o600, timeout_seconds)
     if as_json:
-        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
         from preflight.sizing.launch_needs import source_name
 
@@ -92,7 +91,7 @@ def capture(
         }
         sizing = None if recorded.sized is None else recorded.sized.sizing
         started = sizing and about(source_name(sizing), sizing.inputs.processes)
-        say_json(envelope("capture", 0, answer, launch=started), err=is_stream(path))
+        say_answer("capture", 0, answer, launch=started, err=is_stream(path))
     else:
         message = f"{len(answers.texts)} files and {len(answers.calls)} other answers, "
         message += f"{len(content)} bytes, names and addresses "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from preflight.base.command_frame import Answers, asked_answers, own_words
-from preflight.base.output import output_to
+from preflight.base.output import output_to, say_json
 from preflight.base.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -166,6 +166,14 @@ class LazyGroup(click.Group):
             else:
                 raise
             raise click.UsageError(message, ctx) from None
+
+
+def say_answer(schema: str, exit_code: int, answer: Any = None, **more: Any) -> None:
+    """Print a JSON answer in its envelope. more: err, and what ``envelope`` takes."""
+    from preflight.base.envelope import envelope
+
+    err = more.pop("err", False)
+    say_json(envelope(schema, exit_code, answer, **more), err=err)
 
 
 class FileName(AnyParamType):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.base.usage_error import UsageError
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, JSON, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def diff(
     Exit codes: 0 nothing changes; 1 something does; 2 the verdict of check becomes a worse one.
     """
     from checks.capture.secrets import public
-    from preflight.base.envelope import envelope
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import columns, painter, say
     from preflight.diff.full_answer import (
         Side,
         answer_of,
@@ -102,7 +101,7 @@ def diff(
         save(f"--lock {lock}", lock, text.encode(), 0o644, timeout_seconds)
         if as_json:  # nothing differs from what is written
             same = {**differences_object((names[1], names[1]), answer, answer), "lock": lock}
-            say_json(envelope("diff", 0, public(same), launch=started, host=hosts[1]))
+            say_answer("diff", 0, public(same), launch=started, host=hosts[1])
         return 0
     waivers: tuple[Waiver, ...] = ()  # of the lock, where there is one
     if locked is None:
@@ -118,7 +117,7 @@ def diff(
         differences = public(differences_object(names, before, after))
         code = exit_code(before, after)
         why = (None, "lines of the answer differ", "the verdict of check is a worse one")[code]
-        say_json(envelope("diff", code, differences, reason=why, launch=started, host=hosts[1]))
+        say_answer("diff", code, differences, reason=why, launch=started, host=hosts[1])
     else:
         paint = painter(color)
         say(public(differences_text(names, before, after, verbosity, paint, columns())))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
-from preflight.base.output import columns, painter, say, say_json
+from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.cli.checks_options import CheckId
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import (
     COLOR,
     FILE,
@@ -238,8 +238,6 @@ def say_object(
     code: int, explained: dict[str, Any], report: Report | None, reason: str | None = None
 ) -> None:
     """Print an explanation, with the findings of the host if any, as one JSON object."""
-    from preflight.base.envelope import envelope
-
     launch = host = None
     if report is not None:
         from checks.capture.secrets import public
@@ -247,7 +245,7 @@ def say_object(
 
         launch, host = launch_of(report), report.root
         explained = {**explained, "findings": public(findings_objects(report))}
-    say_json(envelope("explain-log", code, explained, reason=reason, launch=launch, host=host))
+    say_answer("explain-log", code, explained, reason=reason, launch=launch, host=host)
 
 
 def is_piped(stream: TextIO) -> bool:
@@ -261,13 +259,12 @@ def is_piped(stream: TextIO) -> bool:
 
 def print_list(as_json: bool) -> int:
     """Print the id of every check and rule, and what it asks or finds."""
-    from preflight.base.envelope import envelope
     from preflight.check.catalogue import catalogue
 
     rows = list_rows(catalogue())
     if as_json:
         checks = [{"check": row["id"], "of": row["of"], "asks": row["asks"]} for row in rows]
-        say_json(envelope("list", 0, {"checks": checks}))
+        say_answer("list", 0, {"checks": checks})
     else:
         say(list_text(rows, columns()))
     return 0

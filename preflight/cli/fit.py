@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from checks.base.unknown import Unknown
 from preflight.base import exit_codes
-from preflight.base.output import Progress, columns, output_to, painter, say, say_json
+from preflight.base.output import Progress, columns, output_to, painter, say
 from preflight.cli.checks_options import with_checks
-from preflight.cli.commands import command, with_formats
+from preflight.cli.commands import command, say_answer, with_formats
 from preflight.cli.options import (
     COLOR,
     MEASURED,
@@ -160,16 +161,7 @@ def fit(
     asked = Asked(numbers, trace, nodes)
     answer = fitted(launch, host, goal, keep, edits, timeout_seconds, chosen, asked)
     if isinstance(answer, Unknown):
-        for name, written_to in answers:
-            with output_to(written_to):
-                if name == "json":
-                    from preflight.base.envelope import envelope
-
-                    code = exit_codes.UNKNOWN
-                    say_json(envelope("fit", code, word="error", reason=answer.reason))
-                else:
-                    say(f"UNKNOWN: {answer.reason}", err=name != "text")
-        return exit_codes.UNKNOWN
+        return _not_known(answer.reason, answers)
     answer = answer._replace(hints=tuple(hints(answer.state, answer.machine, answer.answer)))
     if measured is not None and any(process.server for process in answer.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
@@ -185,15 +177,13 @@ def fit(
         if write and answer.command:
             from preflight.fit.fit_launch import write_first
 
-            script = answer.command
-            written = within(timeout_seconds, "--write", lambda: write_first(path, script))
+            written = within(timeout_seconds, "--write", partial(write_first, path, answer.command))
             answer = answer._replace(written=written)
     # Half of the values would be another launch: neither the old one nor the one that fits.
     elif write and answer.edited is not None and not answer.edited.advice:
         from preflight.fit.fit_launch import write_edits
 
-        edited = answer.edited.edits
-        written = within(timeout_seconds, "--write", lambda: write_edits(edited))
+        written = within(timeout_seconds, "--write", partial(write_edits, answer.edited.edits))
         answer = answer._replace(written=written)
     for name, written_to in answers:
         with output_to(written_to):
@@ -207,14 +197,13 @@ def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
 
     hits = answered.answered
     if format_ == "json":
-        from preflight.base.envelope import envelope
         from preflight.fit.report import WORDS, fit_object
         from preflight.reading.understood import about
 
         code, found = answered.exit_code, public(fit_object(answered))
         of, why = about(answered.launch, answered.processes), answered.answer.reason
         named = {"word": WORDS[code], "reason": why}
-        say_json(envelope("fit", code, found, **named, launch=of, host=answered.host))
+        say_answer("fit", code, found, **named, launch=of, host=answered.host)
     elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.memory_map import draws_blocks
@@ -257,23 +246,28 @@ def _machines(
         raise UsageError(str(error)) from None
     finally:
         progress.clear()
-    reason = answer.reason if isinstance(answer, Unknown) else None
-    code, word = exit_codes.UNKNOWN, "error"
-    if not isinstance(answer, Unknown):
-        enough = any(map(answer.enough, answer.rows))
-        code, word = (0, "fits") if enough else (exit_codes.FAIL, "nothing-fits")
+    if isinstance(answer, Unknown):
+        return _not_known(answer.reason, answers)
+    enough = any(map(answer.enough, answer.rows))
+    code, word = (0, "fits") if enough else (exit_codes.FAIL, "nothing-fits")
     for name, written_to in answers:
         with output_to(written_to):
             if name == "json":
-                from preflight.base.envelope import envelope
-
-                report = None if isinstance(answer, Unknown) else public(machines_object(answer))
-                say_json(envelope("fit", code, report, word=word, reason=reason))
-            elif isinstance(answer, Unknown):
-                say(f"UNKNOWN: {answer.reason}")
+                say_answer("fit", code, public(machines_object(answer)), word=word)
             else:
                 say(machines_text(answer, columns()))
     return code
+
+
+def _not_known(reason: str, answers: Answers) -> int:
+    """Say that there is no answer, and why; return the exit code."""
+    for name, written_to in answers:
+        with output_to(written_to):
+            if name == "json":
+                say_answer("fit", exit_codes.UNKNOWN, word="error", reason=reason)
+            else:
+                say(f"UNKNOWN: {reason}", err=name != "text")
+    return exit_codes.UNKNOWN
 
 
 def _new_file(launch_words: tuple[str, ...], write: bool) -> str:

@@ -12,7 +12,7 @@ from preflight.base.command_frame import asked_answers, own_words, run_command
 from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, say, say_json
 from preflight.base.program import program_version
-from preflight.cli.commands import CONTEXT, PROTOCOLS, LazyGroup, examples_text
+from preflight.cli.commands import CONTEXT, PROTOCOLS, LazyGroup, examples_text, say_answer
 
 NAME = "mooncake-preflight"
 
@@ -134,10 +134,8 @@ def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protoco
         if schema_name is None:
             say_json(error_object(protocol, code, message, _path(words)))
         else:
-            from preflight.base.envelope import envelope
-
             path = _path(words)
-            say_json(envelope(schema_name, code, word="error", reason=message, command=path))
+            say_answer(schema_name, code, word="error", reason=message, command=path)
     elif name == "junit":
         say(error_junit(message).rstrip("\n"))
     elif name == "html" and words[0] == "check":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.base.output import json_text, say, say_json
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import (
     COLOR,
     FILE,
@@ -200,7 +200,7 @@ def measure(
         def told(where: str) -> None:
             served = {"served": {"address": where, "budget_seconds": budget_seconds}}
             if as_json:
-                say_json(envelope("measure", 0, served, launch=called))
+                say_answer("measure", 0, served, launch=called)
             else:
                 say(f"{where}\non the other host: mooncake-preflight measure --to {where}")
 
@@ -225,7 +225,6 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
     """Print the result of ``measure --kill``; return the exit code of the command."""
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
-    from preflight.base.envelope import envelope
     from preflight.measuring.kills import survival_object, survival_text
 
     if isinstance(survival, Unknown):
@@ -235,7 +234,7 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
         code = exit_codes.WARN if survival.costs else exit_codes.PASS
         answer, text, reason = survival_object(survival), survival_text(survival), survival.reason
     if as_json:
-        say_json(envelope("measure", code, answer, reason=reason, launch=called))
+        say_answer("measure", code, answer, reason=reason, launch=called)
     else:
         say(text)
     return code
@@ -248,13 +247,12 @@ def _rehearsed(
 
     scale: every size is divided by it. step_seconds: the time limit of each step.
     """
-    from preflight.base.envelope import envelope
     from preflight.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)
     if json:
         found, word = answer_object(answer), answer.status
-        say_json(envelope("rehearse", answer.exit_code, found, word=word, reason=answer.reason))
+        say_answer("rehearse", answer.exit_code, found, word=word, reason=answer.reason)
     else:
         say(answer_text(answer, color))
     return answer.exit_code

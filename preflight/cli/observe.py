@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.base.within import limit_seconds, save, within
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, ROOT, NumberOption, with_launch
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def observe(
     import os
     import time
 
-    from preflight.base.envelope import envelope
-    from preflight.base.output import say, say_json
+    from preflight.base.output import say
     from preflight.observing.report import metrics_text, observation_object, observation_text
 
     if len(launch.words) == 1 and launch.words[0].isdigit() and not os.path.exists(launch.words[0]):
@@ -97,7 +96,7 @@ def observe(
         if as_json:
             answer, word = observation_object(observation), observation.verdict.value
             about, reason = observation.launch, observation.reason
-            say_json(envelope("observe", code, answer, word=word, reason=reason, launch=about))
+            say_answer("observe", code, answer, word=word, reason=reason, launch=about)
         else:
             say(observation_text(observation, color, quiet))
         if watch_seconds is None:

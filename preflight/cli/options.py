@@ -102,7 +102,7 @@ def _with_sglang_spelling(message: str, value: str, param: click.Parameter | Non
     """
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
-    if not bare or param is None or param.name != "hicache_size":
+    if not bare or param is None or param.name != "hicache_bytes":
         return message
     return (
         f"{bare_number(value, number)}. SGLang's own --hicache-size {number} is {number} x 10^9 "

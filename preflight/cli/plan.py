@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.commands import command, with_one_format
+from preflight.cli.commands import command, say_answer, with_one_format
 from preflight.cli.options import JSON, ROOT, TIMEOUT, with_host, with_launch
 from preflight.settings.dialects import FORMATS
 
@@ -63,7 +63,7 @@ def plan(
     from checks.capture.secrets import public
     from checks.hugetlb.targets import ASK_FIT
     from preflight.base import exit_codes
-    from preflight.base.output import say, say_json
+    from preflight.base.output import say
     from preflight.base.usage_error import UsageError
     from preflight.settings.dialects import ArtefactNames, missing, refused, render
     from preflight.settings.plan import plan_object, plan_of
@@ -76,7 +76,6 @@ def plan(
         elif the_plan.gaps:
             code = exit_codes.UNKNOWN
     if format_ == "json":
-        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 
         why = [*the_plan.impossible, *(f"{gap.topic}: {gap.reason}" for gap in the_plan.gaps)]
@@ -84,7 +83,7 @@ def plan(
         launched = about(the_plan.source, the_plan.processes)
         found, word = public(plan_object(the_plan)), "unknown" if the_plan.gaps else "known"
         reason = next(iter(why), None)
-        say_json(envelope("plan", code, found, word=word, reason=reason, launch=launched))
+        say_answer("plan", code, found, word=word, reason=reason, launch=launched)
         return code
     gaps, impossible = missing(the_plan, format_), refused(the_plan, format_)
     if FORMATS[format_].launch and not the_plan.source and not gaps:
@@ -182,11 +181,9 @@ def apply(
         )
     if as_json:
         from checks.capture.secrets import public
-        from preflight.base.envelope import envelope
-        from preflight.base.output import say_json
         from preflight.reading.understood import about
 
         answer = public(apply_object(account))
         reason, launched = "; ".join(account.reasons), about(source, processes)
-        say_json(envelope("apply", code, answer, reason=reason, launch=launched))
+        say_answer("apply", code, answer, reason=reason, launch=launched)
     return code

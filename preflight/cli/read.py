@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.base.output import columns, painter, say, say_json
+from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import NoLaunchError
 from preflight.base.within import within
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def read(
     if keys:
         return print_keys(launch, root, timeout_seconds, as_json, color)
     from checks.capture.secrets import public
-    from preflight.base.envelope import envelope
     from preflight.inputs.host_source import open_host
     from preflight.reading.answer import reading_object, reading_text
     from preflight.reading.understood import read_whole
@@ -98,7 +97,7 @@ def read(
         unread = [f"{each.what}, {each.origin}: {each.why}" for each in reading.unread]
         found, word = public(reading_object(reading, verbosity > 1)), "unread" if unread else "read"
         of, first = (reading.name, reading.sentence), next(iter(unread), None)
-        say_json(envelope("launch", code, found, word=word, reason=first, launch=of))
+        say_answer("launch", code, found, word=word, reason=first, launch=of)
     else:
         say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code
@@ -109,7 +108,6 @@ def print_keys(
 ) -> int:
     """Print the keys of every process that stores KV cache, and how those of each two relate."""
     from checks.capture.secrets import public
-    from preflight.base.envelope import envelope
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches
     from preflight.reading.understood import sentence
@@ -131,7 +129,7 @@ def print_keys(
         summaries = (sentence(each_sized.inputs.processes) for each_sized in sized)
         launches = (" and ".join(map(source_name, sized)), "; ".join(summaries))
         why = next(iter(reasons), None)
-        say_json(envelope("keys", code, public(_object(sides, pairs)), launch=launches, reason=why))
+        say_answer("keys", code, public(_object(sides, pairs)), launch=launches, reason=why)
     else:
         # A key's own text has a colon before an at sign, as a password in a URL has.
         say(_patterns(sides, columns()) + public(_text(pairs, painter(color), columns())))

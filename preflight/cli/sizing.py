@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -36,6 +36,20 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
     from preflight.sizing.launch_sizing import LaunchSizing
 
+# What describes a launch: as a field of Flags, and as it is typed.
+_NEEDED = {
+    "tp_size": "--tp-size",
+    "hicache_bytes": "--hicache-size",
+    "segment_bytes": "--global-segment-size",
+}
+_SAID_BY_LAUNCH = {
+    "arena_bytes": "--arena-pool-size",
+    "hugepage_bytes": "--hugepage-size",
+    "local_buffer_bytes": "--local-buffer-size",
+    "protocol": "--protocol",
+    "use_hugepage": "--use-hugepage",
+}
+
 
 @declared(
     "mooncake-hicache-sizing",
@@ -45,20 +59,23 @@ if TYPE_CHECKING:
     "    --global-segment-size 8gb",
 )
 @click.option("--tp-size", type=int, help="Tensor-parallel ranks.")
-@click.option("--hicache-size", type=SIZE, help="L2 host pool of one rank, as 64gb.")
 @click.option(
-    "--global-segment-size", type=SIZE,
+    "--hicache-size", "hicache_bytes", type=SIZE, help="L2 host pool of one rank, as 64gb."
+)
+@click.option(
+    "--global-segment-size", "segment_bytes", type=SIZE,
     help="Memory that the instance gives to the store, as 8gb (see --segment-scope).",
 )  # fmt: skip
 @click.option(
-    "--arena-pool-size", type=SIZE,
+    "--arena-pool-size", "arena_bytes", type=SIZE,
     help="MC_MMAP_ARENA_POOL_SIZE, per rank. Default: as the environment has it, or none.",
 )  # fmt: skip
 @click.option(
-    "--hugepage-size", type=SIZE, help="Of the pages: 2mb (Mooncake's default), 1gb, or 512mb."
-)
+    "--hugepage-size", "hugepage_bytes", type=SIZE,
+    help="Of the pages: 2mb (Mooncake's default), 1gb, or 512mb.",
+)  # fmt: skip
 @click.option(
-    "--available-hugetlb", type=Size(empty=True),
+    "--available-hugetlb", "available_bytes", type=Size(empty=True),
     help="Size the launch against this pool instead of what the kernel has.",
 )  # fmt: skip
 @click.option(
@@ -69,8 +86,9 @@ if TYPE_CHECKING:
 @click.option("--pp-size", type=int, default=1, show_default=True, help="Pipeline ranks.")
 @click.option("--dp-size", type=int, default=1, show_default=True, help="Replicas.")
 @click.option(
-    "--local-buffer-size", type=SIZE, help="Of each process. Default: 16mb, as in SGLang."
-)
+    "--local-buffer-size", "local_buffer_bytes", type=SIZE,
+    help="Of each process. Default: 16mb, as in SGLang.",
+)  # fmt: skip
 @click.option(
     "--segment-scope", type=click.Choice(["instance", "process"]), default="instance",
     show_default=True,
@@ -99,25 +117,14 @@ if TYPE_CHECKING:
 @taking_launch
 def command(
     *,
-    tp_size: int | None,
-    hicache_size: int | None,
-    global_segment_size: int | None,
-    arena_pool_size: int | None,
-    hugepage_size: int | None,
-    available_hugetlb: int | None,
     rule: str,
-    pp_size: int,
-    dp_size: int,
-    local_buffer_size: int | None,
-    segment_scope: str,
-    protocol: str | None,
-    use_hugepage: bool | None,
     explain: bool,
     as_json: bool,
     color: str,
     timeout_seconds: float,
     root: str,
     launch: LaunchWords,
+    **sizes: Any,
 ) -> int:
     """Size the HugeTLB pages that an SGLang HiCache launch with Mooncake takes from this host.
 
@@ -133,29 +140,17 @@ def command(
 
     host = within(timeout_seconds, f"--root {root}", lambda: _host(root))
     launch = launch._replace(gpu_bytes=launch.gpu_bytes or getattr(host, "gpu_bytes", None))
-    described = {
-        "--tp-size": tp_size,
-        "--hicache-size": hicache_size,
-        "--global-segment-size": global_segment_size,
-    }
     if launch.words:
         from preflight.inputs.written_launch import size_launch_words
         from preflight.judging.refusal import with_withheld
 
-        for flag, value in {
-            **described,
-            "--arena-pool-size": arena_pool_size,
-            "--hugepage-size": hugepage_size,
-            "--local-buffer-size": local_buffer_size,
-            "--protocol": protocol,
-            "--use-hugepage": use_hugepage,
-        }.items():
-            if value is not None:
+        for name, flag in (_NEEDED | _SAID_BY_LAUNCH).items():
+            if sizes[name] is not None:
                 why = f"{flag} beside a launch, which says it itself: drop one of them"
                 raise click.UsageError(why)
 
         def size() -> LaunchSizing:
-            sized = size_launch_words(launch, available_hugetlb, os.environ, host)
+            sized = size_launch_words(launch, sizes["available_bytes"], os.environ, host)
             return with_withheld(sized, host)
 
         name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
@@ -163,33 +158,21 @@ def command(
         return _say_launch(sized, rule, explain, as_json, color)
     if explain:
         raise click.UsageError("--explain is for a launch: give a script, or a command after --")
-    if tp_size is None or hicache_size is None or global_segment_size is None:
-        missing = next(name for name, value in described.items() if value is None)
-        raise click.UsageError(f"Missing option '{missing}' (or a launch to read).")
+    if missing := [flag for name, flag in _NEEDED.items() if sizes[name] is None]:
+        raise click.UsageError(f"Missing option '{missing[0]}' (or a launch to read).")
     from preflight.sizing.flag_inputs import Flags
     from preflight.sizing.sizing import size_flags
 
     flags = Flags(
-        tp_size=tp_size,
-        hicache_bytes=hicache_size,
-        segment_bytes=global_segment_size,
-        arena_bytes=arena_pool_size,
-        hugepage_bytes=hugepage_size,
-        available_bytes=available_hugetlb,
-        pp_size=pp_size,
-        dp_size=dp_size,
-        local_buffer_bytes=local_buffer_size,
-        segment_scope=segment_scope,
-        protocol=protocol,
+        **sizes,
         nic_nodes=launch.nic_nodes,
         rank_nodes=launch.rank_nodes,
-        use_hugepage=use_hugepage,
         mooncake_version=launch.mooncake_version,
         sglang_version=launch.sglang_version,
         documented=rule == "documented",
     )
-    source = click.get_current_context().get_parameter_source("available_hugetlb")
-    empty = available_hugetlb is None and source is ParameterSource.COMMANDLINE
+    source = click.get_current_context().get_parameter_source("available_bytes")
+    empty = flags.available_bytes is None and source is ParameterSource.COMMANDLINE
     if empty and not flags.documented:
         raise click.UsageError(
             "--available-hugetlb '': give the pool's size, such as 64gb, or leave the option out "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.commands import command
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def topology(
     defect of this program.
     """
     from checks.capture.secrets import public
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import columns, painter, say
     from preflight.check.report import EXIT_CODES
     from preflight.topology.answer import topology_answer
     from preflight.topology.report import answer_text, draws_lines
@@ -55,13 +55,12 @@ def topology(
     answer = topology_answer(launch, root, timeout_seconds, measure, short=not as_json)
     code = EXIT_CODES[answer.status]
     if as_json:
-        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
         from preflight.topology.report import answer_object
 
         found, launched = public(answer_object(answer)), about(answer.source, answer.processes)
         word = answer.status.value
-        say_json(envelope("topology", code, found, word=word, launch=launched))
+        say_answer("topology", code, found, word=word, launch=launched)
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
         say(public(answer_text(answer, painter(color), columns(), plain)))

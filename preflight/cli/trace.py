@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from preflight.base.output import Progress, columns, say, say_json
-from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
+from preflight.base.output import Progress, columns, say
+from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text, say_answer
 from preflight.cli.options import FILE_TIMEOUT, JSON, Integer
 
 # Lines that are written at once.
@@ -67,7 +67,6 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     Exit codes: 0 described; 64 usage error, or a line of the trace is not valid; 70 a defect of
     this program.
     """
-    from preflight.base.envelope import envelope
     from preflight.traces.describe import described, described_object, described_text
     from preflight.traces.formats import open_trace
 
@@ -75,7 +74,7 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     description = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
     progress.clear()
     if as_json:
-        say_json(envelope("trace", 0, described_object(description)))
+        say_answer("trace", 0, described_object(description))
     else:
         say(described_text(description, columns()))
     return 0
