@@ -13,8 +13,6 @@ from preflight.cli.options import FILE, Context, Option, Parameter, gathered, wi
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from preflight.inputs.launch_words import Chosen
-
 
 class CheckId(FileName):
     """The id of a check or rule, or a pattern; ``or_file``: or a file's name."""
@@ -53,7 +51,6 @@ class WaiverText(CheckId):
         return Waiver(check, reason.strip() or "no reason given")
 
 
-_CHOSEN = ("only", "skip", "ignore", "waivers")
 _CHECKS: tuple[Option, ...] = (
     click.option(
         "--only", type=CheckId(), multiple=True, metavar="GLOB",
@@ -76,10 +73,6 @@ _CHECKS: tuple[Option, ...] = (
 
 def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose checks and waive findings: ``chosen: Chosen``."""
-    return with_options(*_CHECKS)(gathered(function, "chosen", _chosen, *_CHOSEN))
-
-
-def _chosen(**options: Any) -> Chosen:
-    from preflight.inputs.launch_words import Chosen
-
-    return Chosen(**options)
+    names = ("only", "skip", "ignore", "waivers")
+    made = "preflight.inputs.launch_words:Chosen"
+    return with_options(*_CHECKS)(gathered(function, "chosen", made, *names))

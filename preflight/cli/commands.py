@@ -102,6 +102,12 @@ def examples_text(*examples: str) -> str | None:
     return "\n".join(lines) if examples else None
 
 
+def imported(where: str) -> Any:
+    """Return what ``MODULE:NAME`` names; the module is imported."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
 # Longer than any sentence: click cuts what is longer than its limit.
 _WHOLE_SENTENCE = 1000
 
@@ -140,11 +146,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command when it is asked for; None if there is no such command."""
         where = self._later.get(cmd_name)
-        if where is None:
-            return None
-        module, _, name = where.partition(":")
-        loaded: click.Command = getattr(import_module(module), name)
-        return loaded
+        return None if where is None else imported(where)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

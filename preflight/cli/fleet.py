@@ -157,12 +157,7 @@ def _with_shown(function: Any) -> Any:
     reports = click.option(
         "--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json."
     )
-
-    def shown(**options: Any) -> Shown:
-        from preflight.fleet.merge.command import Shown
-
-        return Shown(**options)
-
+    shown = "preflight.fleet.merge.command:Shown"
     made = gathered(function, "shown", shown, "reports", "answers", "color", "verbosity")
     verbosity = with_verbosity("What passed, too.")
     return with_options(reports, with_formats("text", "json", "html"), COLOR)(verbosity(made))
@@ -230,7 +225,7 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or nothing runs there;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.fleet.observe import observe_fleet
+    from preflight.fleet.asked import observe_fleet
     from preflight.fleet.remote.check import nodes_of
     from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.recorded_launch import recorded_launch
@@ -311,7 +306,7 @@ def measure(
     fails; 3 some pair was not measured; 64 usage error; 70 a defect of this program; 130
     interrupted.
     """
-    from preflight.fleet.measure import measure_fleet
+    from preflight.fleet.asked import measure_fleet
     from preflight.fleet.remote.check import nodes_of
     from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.recorded_launch import recorded_launch
@@ -373,10 +368,14 @@ def merge(
     together; 3 unknown: a node is silent, or a report cannot be used; 64 usage error; 70 a defect
     of this program.
     """
-    from preflight.fleet.merge.command import Shown, run_merge
+    from preflight.fleet.base.node_sets import expand
+    from preflight.fleet.merge.command import Shown, show_fleet
+    from preflight.fleet.merge.fleet import merged
+    from preflight.fleet.reports.reading import read_reports
     from preflight.fleet.reports.sources import given_reports
 
     if listed and ("text", None) not in answers and any(path is None for _, path in answers):
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
     shown = Shown(None, answers, color, verbosity, listed, list_format)
-    return run_merge(given_reports(reports), shown, expect)
+    found, expected = given_reports(reports), None if expect is None else expand(expect)
+    return show_fleet(merged(read_reports(found), expected), shown)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 import click
 
@@ -93,11 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run with ``arguments``; returns the exit code. ``help COMMAND`` is ``COMMAND --help``."""
     if next(iter(arguments), "") == "help":
         arguments = [*arguments[1:], "--help"]
-
-    def refused(exit_code: int, message: str) -> int:
-        return refuse(arguments, exit_code, message)
-
-    return run_command(command, NAME, arguments, refused)
+    return run_command(command, NAME, arguments, partial(refuse, arguments))
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
@@ -116,11 +114,9 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     for name, path in printed + [answer for answer in answers if answer[1] is not None]:
         # Where it was interrupted, no file is opened any more.
         if path is None or exit_code in (USAGE, DEFECT):
-            try:
-                with output_to(path):
-                    _refuse_as(name, words, code, message, protocol)
-            except UsageError:  # which is what was told already, or stands behind it
-                pass
+            # A UsageError is what was told already, or stands behind it.
+            with suppress(UsageError), output_to(path):
+                _refuse_as(name, words, code, message, protocol)
     return code
 
 

@@ -16,10 +16,9 @@ from checks.base.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.commands import JSON as JSON
 from preflight.cli.commands import AnyParamType as AnyParamType
-from preflight.cli.commands import FileName
+from preflight.cli.commands import FileName, imported
 
 if TYPE_CHECKING:
-    from preflight.capacity.workload import WorkloadOptions
     from preflight.inputs.launch_words import LaunchWords
 
 Parameter = click.Parameter | None
@@ -245,13 +244,17 @@ def with_options(*options: Option) -> Callable[[Function], Function]:
 
 
 def gathered(
-    function: Callable[..., Any], name: str, make: Callable[..., Any], *options: str
+    function: Callable[..., Any], name: str, make: Callable[..., Any] | str, *options: str
 ) -> Callable[..., Any]:
-    """Give ``function`` one parameter ``name``, made of the values of ``options``."""
+    """Give ``function`` one parameter ``name``, made of the values of ``options``.
+
+    make: called with them, by name; or ``MODULE:NAME``, imported when the command runs.
+    """
 
     @wraps(function)
     def with_one(**values: Any) -> Any:
-        made = make(**{option: values.pop(option) for option in options if option in values})
+        maker = imported(make) if isinstance(make, str) else make
+        made = maker(**{option: values.pop(option) for option in options if option in values})
         return function(**values, **{name: made})
 
     return with_one
@@ -331,12 +334,6 @@ def _launch_words(
 
 def with_workload(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the numbers of a workload: ``numbers: WorkloadOptions``."""
-
-    def made(**options: Any) -> WorkloadOptions:
-        from preflight.capacity.workload import WorkloadOptions
-
-        return WorkloadOptions(**options)
-
     adding = with_options(
         click.option("--clients", type=int, help="Conversations at once."),
         click.option("--rounds", type=int, help="Questions of each conversation."),
@@ -344,6 +341,7 @@ def with_workload(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--output-length", type=int, help="Tokens of an answer. Default: 1."),
     )
     names = ("clients", "rounds", "request_length", "output_length")
+    made = "preflight.capacity.workload:WorkloadOptions"
     return adding(gathered(function, "numbers", made, *names))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -226,11 +227,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run with ``arguments``; returns the exit code."""
-
-    def refused(exit_code: int, message: str) -> int:
-        return refuse(arguments, exit_code, message)
-
-    return run_command(command, "mooncake-hicache-sizing", arguments, refused)
+    return run_command(command, "mooncake-hicache-sizing", arguments, partial(refuse, arguments))
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:

@@ -128,7 +128,7 @@ def test_a_node_makes_the_checks_that_are_asked_for(capsys: Out) -> None:
 
 def test_what_is_chosen_goes_to_nodes_what_is_over_is_said(waivers: str, capsys: Out) -> None:
     chosen = Chosen(("memlock.*", "hugetlb.*", "pci.*"), ("memlock.inert*",), (), waivers)
-    words = check_words(chosen, 10, False)
+    words = check_words(chosen, 10)
     assert words[3:] == (
         "--only=memlock.*",
         "--only=hugetlb.*",

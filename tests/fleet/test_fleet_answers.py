@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.measure import MeasuredPair, fleet_answer, rounds, served_address
+from preflight.fleet.asked import MeasuredPair, pairs_answer, rounds
+from preflight.fleet.remote.engine import SERVED
 from preflight.fleet.reports.rows import FleetFinding
 from tests.fleet.netns_hosts import Hosts, hosts
 from tests.fleet.netns_hosts import why_not as why_no_hosts
@@ -66,7 +67,7 @@ def test_who_is_slow(speeds: Speeds, slow: list[tuple[str, str]], status: str) -
         )
         for nodes, rate in speeds.items()
     ]  # fmt: skip
-    answer = fleet_answer(sorted({*chain.from_iterable(speeds)}), pairs)
+    answer = pairs_answer(sorted({*chain.from_iterable(speeds)}), pairs)
     found = [
         (each.finding.subject, ",".join(each.nodes))
         for each in answer.findings
@@ -165,7 +166,8 @@ def test_two_hosts_as_a_user_measures_them(made: Hosts) -> None:
     with subprocess.Popen(serve, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as serving:
         try:
             assert serving.stdout is not None
-            address = next(filter(None, map(served_address, serving.stdout)), None)
+            found = (SERVED.search(line.decode()) for line in serving.stdout)
+            address = next((match[1] for match in found if match), None)
             words = f"mooncake-preflight measure --json --to {address} {' '.join(QUICK)}"
             done = subprocess.run(
                 [*made.ssh(TWO), words], capture_output=True, text=True, timeout=120

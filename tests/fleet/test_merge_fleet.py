@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.answer import fleet_object, verdict_text
-from preflight.fleet.merge.drift import drift, gathered
-from preflight.fleet.merge.fleet import Fleet, merged
+from preflight.fleet.merge.fleet import Fleet, drift, gathered, merged
 from preflight.fleet.reports.reading import Reports
 from preflight.fleet.reports.rows import Fact, NodeRow, absent
 from tests.fleet.merge_fleets import (

@@ -127,8 +127,8 @@ def test_a_login_shell_runs_what_is_sent(tmp_path: Path, shell: str, joined: boo
 def test_a_mistake_is_told_before_a_node_is_asked(chosen: Chosen, said: str) -> None:
     """Ten thousand nodes need not tell it."""
     with pytest.raises(UsageError, match=said):
-        check_words(chosen, 10, True)
-    assert check_words(Chosen(), 10, False) == ("check", "--json", "--timeout=10")
+        check_words(chosen, 10)
+    assert check_words(Chosen(), 10) == ("check", "--json", "--timeout=10")
 
 
 def run_carried(words: list[str], folder: Path) -> tuple[int, Any]:

@@ -20,8 +20,7 @@ from preflight.fleet.base.text import (
     plural,
     rest_of,
 )
-from preflight.fleet.merge.drift import Drift, Variant
-from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
+from preflight.fleet.merge.fleet import FAILING, PASSING, Drift, Fleet, Variant
 from preflight.fleet.reports.rows import (
     NO_REPORT,
     NOT_REACHED,

@@ -141,8 +141,13 @@ def _one_address(
 
 def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
     """Judge stores of several machines that register under one name."""
-    hosts = ((n, host) for n, launch in launches.items() for host in launch.hosts_of("advertised"))
-    names = grouped((host, name) for name, host in hosts if not loops(host))
+    names = grouped(
+        (service.host.lower(), name)
+        for name, launch in launches.items()
+        for service in launch.services
+        if service.kind == "advertised" and isinstance(service.host, str)
+        if not loops(service.host.lower())
+    )
     for host, nodes in names.items():
         if len({rows[name].boot or name for name in nodes}) > 1:
             text = "the others look for the segments of all of them on one machine"

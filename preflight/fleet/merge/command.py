@@ -1,18 +1,14 @@
 """A fleet as it is asked for: text, JSON, a page, or the names of its nodes alone."""
 
 import os
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from preflight.base.command_frame import Answers
 from preflight.base.output import columns, output_to, painter, say, say_json
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, save, within
-from preflight.fleet.base.node_sets import expand, fold
-from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet, merged
-from preflight.fleet.reports.reading import read_reports
-from preflight.fleet.reports.rows import Unusable
-from preflight.fleet.reports.sources import FoundReport
+from preflight.fleet.base.node_sets import fold
+from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
 
 
 class Shown(NamedTuple):
@@ -28,12 +24,6 @@ class Shown(NamedTuple):
     verbosity: int
     listed: str | None = None
     list_format: str = "nodeset"
-
-
-def run_merge(texts: Iterable[FoundReport | Unusable], shown: Shown, expect: str | None) -> int:
-    """Print the answer for ``expect``, or for whoever reports; returns the exit code."""
-    expected = None if expect is None else expand(expect)
-    return show_fleet(merged(read_reports(texts), expected), shown)
 
 
 def show_fleet(fleet: Fleet, shown: Shown) -> int:

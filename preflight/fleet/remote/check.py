@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from preflight.base.output import Progress, say
+from preflight.base.output import say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.fleet.base.node_sets import named_nodes
 from preflight.fleet.merge.command import Shown, keep, prepare, show_fleet
 from preflight.fleet.merge.fleet import merged
-from preflight.fleet.remote.program import Program, Question, SshNodes
+from preflight.fleet.remote.program import Program, SshNodes
 from preflight.fleet.remote.reply import NodeReply, answer_of
 from preflight.fleet.reports.reading import ReportReader, Reports
 from preflight.fleet.reports.rows import INTERRUPTED, NodeRow
@@ -24,21 +24,17 @@ def run_fleet_check(
     launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: Shown
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
-    from preflight.fleet.remote.engine import ask_or_carry, until_stopped
+    from preflight.fleet.remote.engine import ask_nodes
     from preflight.inputs.recorded_launch import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch)
     # What a node may take to read itself, so that it can still say what it could not read.
     left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
-    words = check_words(chosen, max(1.0, min(10.0, left)), record is not None)
+    words = check_words(chosen, max(1.0, min(10.0, left)))
     prepare(shown)
-    progress = Progress(shown.verbosity >= 0)
     reader = ReportReader()
     rows: dict[str, NodeRow] = {}
-
-    def show() -> None:
-        progress.show(f"{len(rows)} of {len(nodes)} nodes answered")
 
     def take(reply: NodeReply) -> None:
         """Add the row of a node that answered, and keep the answer under that node's name."""
@@ -51,21 +47,15 @@ def run_fleet_check(
             named = {**answer.document, "answer": {**found, "machine": machine}}
             keep(reply.node, json.dumps(named), shown)
 
-    def question(carried: bool) -> Question:
-        return program.question(words, record or b"", carried, joined=True)
-
-    with until_stopped(progress) as stopped:
-        ask_or_carry(nodes, program.carry, question, where, take, show)
-    for node in nodes if stopped else ():
-        if node not in rows:
-            take(NodeReply(node, ()))
+    quiet = shown.verbosity < 0
+    stopped = ask_nodes(nodes, words, record, where, program, take, joined=True, quiet=quiet)
     code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
     if not stopped:
         return code
     missing = sum(INTERRUPTED in {each.check for each in row.findings} for row in rows.values())
     text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
     say(text, err=True)
-    return 128 + stopped[0]
+    return 128 + stopped
 
 
 def nodes_of(where: SshNodes) -> list[str]:
@@ -77,7 +67,7 @@ def nodes_of(where: SshNodes) -> list[str]:
     return nodes
 
 
-def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:
+def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
     """Return the command line by which a node judges itself. Raises UsageError."""
     from preflight.check.answer import selection_of
 
@@ -90,8 +80,7 @@ def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str,
     words = ["check", "--json", f"--timeout={seconds:g}"]
     words += [f"--only={check}" for check in selection.only]
     words += [f"--skip={check}" for check in selection.skip]
-    words += [f"--ignore={check}={reason}" for check, reason in selection.ignore.items()]
-    return (*words, *(["-"] if with_launch else []))
+    return (*words, *(f"--ignore={check}={why}" for check, why in selection.ignore.items()))
 
 
 def sets_of(path: str) -> list[str]:

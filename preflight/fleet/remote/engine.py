@@ -24,10 +24,11 @@ from ClusterShell.Task import task_self  # type: ignore[import-untyped]
 from ClusterShell.Topology import TopologyError  # type: ignore[import-untyped]
 from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untyped]
 
+from checks.base.regex import regex
 from preflight.base.output import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.text import grouped
-from preflight.fleet.remote.program import Pair, Question, SshNodes
+from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply, lacks_tool
 
 # A report has some ten kilobytes; more than this is no report, and is not kept.
@@ -39,6 +40,8 @@ TICK_SECONDS = 0.1
 # a connection that is shared already is used all the same.
 _OPTIONS = "-oControlMaster=no"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Of a line of ``measure --serve --json``: HOST:PORT.
+SERVED = regex(r'"address": "([^"\s]+:[0-9]+)"')
 # Of each ssh: its three standard streams, and one more while it is started. Of everything else.
 _FILES_EACH, _FILES_BESIDE = 4, 40
 
@@ -59,31 +62,52 @@ def until_stopped(progress: Progress) -> Iterator[list[int]]:
         progress.clear()
 
 
-def ask_or_carry(
-    nodes: list[str],
-    carry: str,
-    question: Callable[[bool], Question],
+def ask_nodes(
+    nodes: Sequence[str],
+    words: Sequence[str],
+    record: bytes | None,
     ssh: SshNodes,
+    program: Program,
     answered: Callable[[NodeReply], None],
-    tick: Callable[[], None],
-) -> list[str]:
-    """Ask every node; carry the program to nodes that lack it, and ask them again.
+    *,
+    joined: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Run this program with ``words`` on every node; return the signal that ended it, 0 for none.
 
-    carry: auto, always, never. question: with the program, or without. Returns to whom it is taken.
+    record: of the launch, which the program reads. ``answered`` is told each node once, as it ends.
+    Nodes that lack the program get it (--carry auto), and are asked again. quiet: no progress.
     """
-    carried = nodes if carry == "always" else []
+    progress = Progress(not quiet)
+    ended: set[str] = set()
+    lacking = list(nodes) if program.carry == "always" else []
+
+    def question(carried: bool) -> Question:
+        every = (*words, *(["-"] if record is not None else []))
+        return program.question(every, record or b"", carried, joined)
+
+    def take(reply: NodeReply) -> None:
+        ended.add(reply.node)
+        answered(reply)
 
     def first(reply: NodeReply) -> None:
-        if carry == "auto" and lacks_tool(reply):
-            carried.append(reply.node)
+        if program.carry == "auto" and lacks_tool(reply):
+            lacking.append(reply.node)
         else:
-            answered(reply)
+            take(reply)
 
-    if carry != "always":
-        ask(dict.fromkeys(nodes, question(False)), ssh, first, tick)
-    if carried:
-        ask(dict.fromkeys(carried, question(True)), ssh, answered, tick)
-    return carried
+    def tick() -> None:
+        progress.show(f"{len(ended)} of {len(nodes)} nodes answered")
+
+    with until_stopped(progress) as stopped:
+        if program.carry != "always":
+            ask(dict.fromkeys(nodes, question(False)), ssh, first, tick)
+        if lacking:
+            ask(dict.fromkeys(lacking, question(True)), ssh, take, tick)
+    for node in nodes if stopped else ():
+        if node not in ended:
+            answered(NodeReply(node, ()))
+    return sum(stopped)
 
 
 def ask(
@@ -312,10 +336,10 @@ class _PairCollector(_Collector):
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
         """Keep a line; the serving node's address starts the asking node."""
         super().ev_read(worker, node, sname, msg)
-        served = self._pair.served(msg) if str(node) == self._pair.serving else None
-        if served is not None and not self._asked:
+        served = SERVED.search(msg.decode("utf-8", "replace"))
+        if str(node) == self._pair.serving and served is not None and not self._asked:
             self._asked = True
-            question = self._pair.ask(served)
+            question = self._pair.ask(served[1])
             _shell(task_self(), self._ssh, self, self._pair.asking, question)
 
     def finish(self) -> None:

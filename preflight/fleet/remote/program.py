@@ -80,14 +80,13 @@ class Question(NamedTuple):
 class Pair(NamedTuple):
     """Two nodes, of which one serves and the other asks that one.
 
-    serve: what the serving node is asked. served: the address in a line that the serving node
-    printed, None without one. ask: what the asking node is asked, by that address.
+    serve: what the serving node is asked. ask: what the asking node is asked, by the address that
+    the serving node printed.
     """
 
     serving: str
     asking: str
     serve: Question
-    served: Callable[[bytes], str | None]
     ask: Callable[[str], Question]
 
 
@@ -104,15 +103,12 @@ class Program(NamedTuple):
         """Return the line that runs the program with its input; ``joined``: one line comes back."""
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
-        line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"
+        program = (self.python, "-c", _READ_IT) if carried else self.command
+        line = f"exec sh -c '{script}' sh {shlex.join((*program, *words))}"
         if carried:  # the program stands in front of what it reads itself
             archive, start = zipapp(), _CARRIED.encode()
             content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
         return Question(line, content, carried)
-
-    def _words(self, words: Sequence[str], carried: bool) -> tuple[str, ...]:
-        program = (self.python, "-c", _READ_IT) if carried else self.command
-        return (*program, *words)
 
 
 class SshNodes(NamedTuple):

@@ -135,11 +135,6 @@ class NodeLaunch(NamedTuple):
         addresses = {service.address for service in self.services if service.kind in wanted}
         return tuple(sorted(addresses - {""}))
 
-    def hosts_of(self, kind: str) -> tuple[str, ...]:
-        """Return the known hosts of services of one kind, in small letters."""
-        hosts = [service.host for service in self.services if service.kind == kind]
-        return tuple(host.lower() for host in hosts if isinstance(host, str))
-
 
 class NodeRow(NamedTuple):
     """One report, or the row of a node without one."""
@@ -176,9 +171,9 @@ class NodeRow(NamedTuple):
 Rows = Mapping[str, NodeRow]
 
 
-def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> NodeRow:
+def absent(node: str, check: str, text: str) -> NodeRow:
     """Return the row of a node without a report. text: the reason."""
-    finding = FleetFinding(check, "unknown", "node", have, need, text)
+    finding = FleetFinding(check, "unknown", "node", text=text)
     return NodeRow(node, "", 0, "unknown", findings=(finding,))
 
 

@@ -1,13 +1,16 @@
-"""``fleet measure``: memory moves between each two nodes, in rounds that use no node twice."""
+"""``fleet measure`` and ``fleet observe``: nodes asked for more than a check.
+
+Memory moves between each two nodes, in rounds that use no node twice; what runs on each node is
+held against what was predicted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from checks.base.regex import regex
 from preflight.base.one_line import clean
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json
@@ -29,7 +32,6 @@ from preflight.measuring.findings import rate_text
 SLOW = "fleet.slow-transfers"
 # Below this share of what others reach, a node or a pair is slow; as measure.nic has it of NICs.
 SLOW_SHARE = 0.5
-_SERVED = regex(r'"address": "([^"\s]+:[0-9]+)"')
 
 
 class MeasuredPair(NamedTuple):
@@ -109,7 +111,7 @@ def measure_fleet(
             return question(carried, f"--to={served}", f"--budget={budget_seconds:g}s")
 
         serve = question(carried, "--serve", f"--budget={where.timeout_seconds:.0f}s")
-        return Pair(serving, asking, serve, served_address, ask)
+        return Pair(serving, asking, serve, ask)
 
     def take(carry: bool, pair: Pair, reply: NodeReply) -> None:
         if carry and lacks_tool(reply):
@@ -129,7 +131,7 @@ def measure_fleet(
             without.clear()
             if again:
                 ask_pairs(again, where, partial(take, False), show)
-    return fleet_answer(nodes, measured, *stopped)
+    return pairs_answer(nodes, measured, *stopped)
 
 
 def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -146,12 +148,6 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
         rounds_so_far.append([pair for pair in both if "" not in pair])
         ring = [*ring[-1:], *ring[:-1]]
     return rounds_so_far
-
-
-def served_address(line: bytes) -> str | None:
-    """Return the HOST:PORT of a line of ``measure --serve --json``, None of another line."""
-    match = _SERVED.search(line.decode("utf-8", "replace"))
-    return match[1] if match else None
 
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
@@ -212,7 +208,7 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
             yield from ((finding, node) for node in pair.nodes)
 
 
-def fleet_answer(
+def pairs_answer(
     nodes: Sequence[str], pairs: Sequence[MeasuredPair], stopped: int = 0
 ) -> FleetAnswer:
     """Return the answer about all pairs, the slowest first in its table.
@@ -239,3 +235,50 @@ def fleet_answer(
         [pair.row for pair in slowest_first],
         stopped,
     )
+
+
+class NodeObservation(NamedTuple):
+    """The findings of one node that are no pass, and how many programs run on the node."""
+
+    findings: tuple[FleetFinding, ...]
+    programs: int = 0
+
+
+def observe_fleet(
+    nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
+) -> FleetAnswer:
+    """Ask every node what runs there. record: of the launch. Raises UsageError."""
+    from preflight.fleet.remote.engine import ask_nodes
+
+    by_node: dict[str, NodeObservation] = {}
+
+    def take(reply: NodeReply) -> None:
+        document = answer_document(reply, "observe", where.timeout_seconds)
+        by_node[reply.node] = _of_node(document)
+
+    stopped = ask_nodes(nodes, ("observe", "--json"), record, where, program, take)
+    return nodes_answer({node: by_node[node] for node in nodes}, stopped)
+
+
+def _of_node(document: Json | FleetFinding) -> NodeObservation:
+    """Return a node's findings and programs; that no program runs on the node is a finding."""
+    if isinstance(document, FleetFinding):
+        return NodeObservation((document,))
+    programs = len(document["answer"]["programs"])
+    findings = tuple(findings_of(document))
+    if not programs and not findings:
+        findings = (trouble(NO_VERDICT, str(document["reason"])),)
+    return NodeObservation(findings, programs)
+
+
+def nodes_answer(by_node: Mapping[str, NodeObservation], stopped: int = 0) -> FleetAnswer:
+    """Return the answer about all nodes. stopped: the signal that ended it, 0 for none."""
+    good = sum(not seen.findings for seen in by_node.values())
+    programs = plural(sum(seen.programs for seen in by_node.values()), "program")
+    verdict = f"{plural(len(by_node), 'node')}, {programs}: as predicted on {plural(good, 'node')}"
+    findings = [(each, node) for node, seen in by_node.items() for each in seen.findings]
+    nodes = [
+        {"node": node, "programs": seen.programs, "findings": len(seen.findings)}
+        for node, seen in by_node.items()
+    ]
+    return FleetAnswer(on_nodes(findings), verdict, {"nodes": nodes}, stopped=stopped)
