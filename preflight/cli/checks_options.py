@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from preflight.cli.commands import FileName
-from preflight.cli.options import FILE, Context, Option, Parameter, gathered, with_options
+from preflight.cli.options import FILE, Context, Parameter, taking
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -51,7 +50,10 @@ class WaiverText(CheckId):
         return Waiver(check, reason.strip() or "no reason given")
 
 
-_CHECKS: tuple[Option, ...] = (
+# Which checks are made, and what of them is waived: ``chosen: Chosen``.
+with_checks = taking(
+    "chosen",
+    "preflight.inputs.launch_words:Chosen",
     click.option(
         "--only", type=CheckId(), multiple=True, metavar="GLOB",
         help="Make only these checks, as 'rdma.*'; may be given again.",
@@ -69,10 +71,3 @@ _CHECKS: tuple[Option, ...] = (
         help="The same from a file, each with a reason and a last day.",
     ),
 )  # fmt: skip
-
-
-def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose checks and waive findings: ``chosen: Chosen``."""
-    names = ("only", "skip", "ignore", "waivers")
-    made = "preflight.inputs.launch_words:Chosen"
-    return with_options(*_CHECKS)(gathered(function, "chosen", made, *names))

@@ -103,7 +103,7 @@ def examples_text(*examples: str) -> str | None:
 
 
 def imported(where: str) -> Any:
-    """Return what ``MODULE:NAME`` names; the module is imported."""
+    """Import the module of ``MODULE:NAME``, and return the named object."""
     module, _, name = where.partition(":")
     return getattr(import_module(module), name)
 

@@ -25,6 +25,7 @@ from preflight.cli.options import (
     NumberOption,
     Option,
     gathered,
+    taking,
     timeout_option,
     with_launch,
     with_launch_of_installed,
@@ -77,20 +78,6 @@ def fleet() -> None:
     """
 
 
-_REMOTE: tuple[Option, ...] = (
-    click.option(
-        "--remote-command", default="mooncake-preflight", show_default=True, metavar="COMMAND",
-        help="This program on the nodes.",
-    ),
-    click.option(
-        "--carry", type=click.Choice(["auto", "always", "never"]), default="auto",
-        show_default=True, help="Take this program along: where a node has none, always, never.",
-    ),
-    click.option(
-        "--remote-python", default="python3", show_default=True, metavar="COMMAND",
-        help="What runs the program that is taken along; 3.10 or newer.",
-    ),
-)  # fmt: skip
 _NODE_TIMEOUT = "Seconds, connecting included, after which a node that did not answer is unknown."
 _FANOUT: Option = click.option(
     "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
@@ -101,7 +88,9 @@ def _with_ssh_nodes(timeout: str, *fanout: Option) -> Decorator:
     """Add the options for nodes and for ssh: ``where: SshNodes``. timeout: what --timeout is."""
     nodes = "As gpu[001-064], @rack1 or @slurm:partition; may be given again."
     files = "Node sets, one a line."
-    options = (
+    return taking(
+        "where",
+        _where,
         click.option("--nodes", multiple=True, metavar="NODESET", help=nodes),
         click.option("--nodes-file", "nodes_files", multiple=True, metavar="FILE", help=files),
         click.option("--exclude", multiple=True, metavar="NODESET", help="Leave these out."),
@@ -117,11 +106,6 @@ def _with_ssh_nodes(timeout: str, *fanout: Option) -> Decorator:
             help="For ssh, as '-i ~/.ssh/fleet -oPort=2222'.",
         ),
     )  # fmt: skip
-    names = ("nodes", "nodes_files", "exclude", "timeout_seconds", "connect_seconds")
-    more = ("fanout", "user", "ssh_options")
-    return lambda function: with_options(*options)(
-        gathered(function, "where", _where, *names, *more)
-    )
 
 
 # Seconds in which ssh connects, where nobody says another number and --timeout leaves so many.
@@ -138,18 +122,31 @@ def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) 
     return SshNodes(connect_seconds=connect_seconds, **options)
 
 
-def _with_remote(function: Any) -> Any:
-    """Add the options for the program on a node: ``program: Program``."""
-    names = ("remote_command", "remote_python", "carry")
-    return with_options(*_REMOTE)(gathered(function, "program", _program, *names))
-
-
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
     from preflight.fleet.remote.program import Program, option_words
 
     give = "the program's path on the nodes"
     words = option_words("--remote-command", remote_command, give)
     return Program(words, remote_python, carry)
+
+
+# The program on a node: ``program: Program``.
+_with_remote = taking(
+    "program",
+    _program,
+    click.option(
+        "--remote-command", default="mooncake-preflight", show_default=True, metavar="COMMAND",
+        help="This program on the nodes.",
+    ),
+    click.option(
+        "--carry", type=click.Choice(["auto", "always", "never"]), default="auto",
+        show_default=True, help="Take this program along: where a node has none, always, never.",
+    ),
+    click.option(
+        "--remote-python", default="python3", show_default=True, metavar="COMMAND",
+        help="What runs the program that is taken along; 3.10 or newer.",
+    ),
+)  # fmt: skip
 
 
 def _with_shown(function: Any) -> Any:
@@ -377,5 +374,5 @@ def merge(
     if listed and ("text", None) not in answers and any(path is None for _, path in answers):
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
     shown = Shown(None, answers, color, verbosity, listed, list_format)
-    found, expected = given_reports(reports), None if expect is None else expand(expect)
-    return show_fleet(merged(read_reports(found), expected), shown)
+    expected = None if expect is None else expand(expect)
+    return show_fleet(merged(read_reports(given_reports(reports)), expected), shown)

@@ -16,7 +16,7 @@ from checks.base.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.commands import JSON as JSON
 from preflight.cli.commands import AnyParamType as AnyParamType
-from preflight.cli.commands import FileName, imported
+from preflight.cli.commands import Decorator, FileName, imported
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -149,13 +149,6 @@ ROOT: Option = click.option(
     "--root", "--host", "root", type=FILE, metavar="HOST", default="/", show_default=True,
     help="The host: /, a folder like it, a capture, demo:h800, or a TOML file with its words.",
 )  # fmt: skip
-_DESCRIBED: tuple[Option, ...] = (
-    ROOT,
-    click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb."),
-    click.option("--gpus", metavar="GPUS", help="Its GPUs, as 8xH800 or 8x288gb."),
-    click.option("--nics", metavar="NICS", help="Its NICs, as 8xmlx5 or 2xerdma."),
-    click.option("--numa", type=Integer(1, 64), help="Its NUMA nodes. Default: 1."),
-)
 
 
 def timeout_option(
@@ -260,6 +253,13 @@ def gathered(
     return with_one
 
 
+def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
+    """Return a decorator that adds ``options``, and gives their values as ``gathered`` does."""
+    nothing: Any = with_options(*options)(lambda: None)
+    names = [option.name for option in nothing.__click_params__]
+    return lambda function: with_options(*options)(gathered(function, name, make, *names))
+
+
 def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the launch with the options that describe it: ``launch: LaunchWords``."""
     return _with_launch(function, NIC_NODES, RANK_NODES, MOONCAKE_VERSION)
@@ -274,18 +274,24 @@ def _with_launch(function: Callable[..., Any], *first: Option) -> Callable[..., 
     return with_options(*first, *LAUNCH_OPTIONS, LAUNCH)(taking_launch(function))
 
 
-def with_described_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the host, which may be described in words: ``root``, as ``open_host`` takes it."""
+def _named_host(root: str, **options: Any) -> str:
+    if all(text is None for text in options.values()):
+        return root
+    from preflight.cli.named_inputs import described
 
-    def named(root: str, **words: Any) -> str:
-        if all(word is None for word in words.values()):
-            return root
-        from preflight.cli.named_inputs import described
+    return described(root, **options)
 
-        return described(root, **words)
 
-    names = ("root", "memory", "gpus", "nics", "numa")
-    return with_options(*_DESCRIBED)(gathered(function, "root", named, *names))
+# The host, which may be described in words: ``root``, as ``open_host`` takes it.
+with_described_host = taking(
+    "root",
+    _named_host,
+    ROOT,
+    click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb."),
+    click.option("--gpus", metavar="GPUS", help="Its GPUs, as 8xH800 or 8x288gb."),
+    click.option("--nics", metavar="NICS", help="Its NICs, as 8xmlx5 or 2xerdma."),
+    click.option("--numa", type=Integer(1, 64), help="Its NUMA nodes. Default: 1."),
+)
 
 
 def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -332,31 +338,22 @@ def _launch_words(
     return LaunchWords(launch, **given, model_config=model_config, gpu_bytes=gpu_memory)
 
 
-def with_workload(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the numbers of a workload: ``numbers: WorkloadOptions``."""
-    adding = with_options(
-        click.option("--clients", type=int, help="Conversations at once."),
-        click.option("--rounds", type=int, help="Questions of each conversation."),
-        click.option("--request-length", type=int, help="Tokens of a question."),
-        click.option("--output-length", type=int, help="Tokens of an answer. Default: 1."),
-    )
-    names = ("clients", "rounds", "request_length", "output_length")
-    made = "preflight.capacity.workload:WorkloadOptions"
-    return adding(gathered(function, "numbers", made, *names))
+# The numbers of a workload: ``numbers: WorkloadOptions``.
+with_workload = taking(
+    "numbers",
+    "preflight.capacity.workload:WorkloadOptions",
+    click.option("--clients", type=int, help="Conversations at once."),
+    click.option("--rounds", type=int, help="Questions of each conversation."),
+    click.option("--request-length", type=int, help="Tokens of a question."),
+    click.option("--output-length", type=int, help="Tokens of an answer. Default: 1."),
+)
 
 
-def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_verbosity(verbose: str) -> Decorator:
     """Add -q and -v as ``verbosity``: below 0 the verdict alone; ``verbose`` is the help of -v."""
-
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Add the two options, and hand the command their difference."""
-        adding = with_options(
-            click.option("-q", "--quiet", count=True, help="Print only the verdict."),
-            click.option("-v", "--verbose", count=True, help=verbose),
-        )
-        made = gathered(
-            function, "verbosity", lambda quiet, verbose: verbose - quiet, "quiet", "verbose"
-        )
-        return adding(made)
-
-    return decorated
+    return taking(
+        "verbosity",
+        lambda quiet, verbose: verbose - quiet,
+        click.option("-q", "--quiet", count=True, help="Print only the verdict."),
+        click.option("-v", "--verbose", count=True, help=verbose),
+    )
