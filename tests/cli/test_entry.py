@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,11 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+def run(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)
+
 
 # A real signal, when the import of the module in argv[1] begins.
 INTERRUPTED = """
@@ -60,7 +66,7 @@ def test_an_interrupt_while_modules_are_imported_is_silent_or_has_its_object(
 ) -> None:
     """As on every other way out."""
     command = [sys.executable, "-c", INTERRUPTED, place, function, *words]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = run(command)
     assert (ran.returncode, ran.stderr) == (code, "")
     found = json.loads(ran.stdout or "{}")
     assert found.get("schema", "") == (schema and f"{NAME}/{schema}/v1")
@@ -73,8 +79,7 @@ def test_the_module_is_the_program() -> None:
     """A gate that is started so and says nothing would be a pass that nobody gave."""
     command = [sys.executable, "-m", "mooncake_preflight", "exec", "--", "false"]
     environment = {**os.environ, "MOONCAKE_PREFLIGHT_MODE": "off"}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False)
-    assert ran.returncode == 1
+    assert run(command, cwd=ROOT, env=environment).returncode == 1
 
 
 def test_both_programs_start_there() -> None:
@@ -106,15 +111,8 @@ def _with_foreign(
 ) -> subprocess.CompletedProcess[str]:
     """Run with ``folder`` in front of everything on the path, by PYTHONPATH."""
     path = os.pathsep.join((str(folder), str(ROOT)))
-    return subprocess.run(
-        [sys.executable, "-c", START, str(folder), *words],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-c", START, str(folder), *words]
+    return run(command, env={**os.environ, "PYTHONPATH": path, **environment}, cwd="/")
 
 
 @pytest.mark.parametrize("name", ["checks", "preflight"])
@@ -192,9 +190,7 @@ def test_a_termination_has_its_object_and_its_code(place: str) -> None:
     words = ["check", "--json", "--", "mooncake_master"]
     command = [sys.executable, "-c", TERMINATED, place, "preflight", *words]
     for before in ([], ["unshare", "--pid", "--fork"]):
-        ran = subprocess.run(
-            [*before, *command], capture_output=True, text=True, timeout=60, check=False
-        )
+        ran = run([*before, *command])
         if "unshare failed" in ran.stderr:
             pytest.skip("no process namespace of its own without root")
         found = json.loads(ran.stdout)
@@ -227,7 +223,7 @@ def test_a_signal_finds_one_object_whenever_it_comes(
 ) -> None:
     """Where the answer stands already, its exit code too: it is the one in the object."""
     command = [sys.executable, "-c", AT, place, f"{int(number)}", *REFUSED]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = run(command)
     found = json.loads(ran.stdout)
     assert (ran.returncode, "Traceback" in ran.stderr) == (code or 128 + number, False)
     assert found["exit_code"] == ran.returncode
@@ -239,7 +235,7 @@ def test_a_defect_on_the_way_out_is_no_verdict() -> None:
     code += "def main(): raise RuntimeError('what')\n"
     code += "m.main = main\nmooncake_preflight.preflight()"
     command = [sys.executable, "-c", code, "check"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = run(command)
     assert (ran.returncode, ran.stdout) == (exit_codes.DEFECT, "")
     assert "RuntimeError: what" in ran.stderr
     assert "Traceback" not in ran.stderr

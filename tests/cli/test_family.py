@@ -7,16 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from preflight.cli.main import command as program
 from preflight.cli.main import run
-from preflight.cli.sizing import command as sizing
-from tests.docs.test_docs_links import PROGRAMS, accept
+from tests.cli.commands import EVERY, PROGRAMS, accept
+from tests.cli.commands import LEAVES as ALL
 from tests.paths import ROOT
 
 LAUNCH = (
@@ -24,22 +22,6 @@ LAUNCH = (
     "host_group env_files"
 ).split()
 CHOICE = "only skip ignore waivers".split()
-
-
-def commands(
-    group: click.Group = program, path: str = "mooncake-preflight"
-) -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        if isinstance(found, click.Group):
-            yield from commands(found, f"{path} {name}")
-        yield f"{path} {name}", found
-
-
-EVERY = {**dict(commands()), "mooncake-preflight": program, "mooncake-hicache-sizing": sizing}
-ALL = {path: each for path, each in EVERY.items() if not isinstance(each, click.Group)}
 
 
 def help_of(path: str, width: int = 100) -> str:

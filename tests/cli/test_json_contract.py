@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import jsonschema
 import pytest
 
@@ -17,14 +16,13 @@ from preflight.advisories.records import advisories
 from preflight.base import envelope
 from preflight.check.catalogue import catalogue
 from preflight.cli.main import NAME, run
-from preflight.cli.main import command as program
-from preflight.cli.sizing import command as sizing
 from preflight.cli.sizing import run as run_sizing
 from preflight.logs.patterns import read_patterns
 from preflight.traces.describe import mooncake_lines, profile_trace
 from tests.builders.check_fakes import installed
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.capacity.test_capacity_published import H800_L2
+from tests.cli.commands import LEAVES as EVERY_LEAF
 from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
@@ -67,18 +65,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
 WITH_ROOT = ("capacity", "check", "diff", "fit", "observe", "plan", "read", "topology", SIZING)
 
 
-def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
-    if not isinstance(group, click.Group):
-        yield path, group
-        return
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        yield from leaves(found, (*path, name))
-
-
-LEAVES = {**dict(leaves(program)), (SIZING,): sizing}
+LEAVES = {tuple(path.removeprefix(f"{NAME} ").split()): leaf for path, leaf in EVERY_LEAF.items()}
 
 
 def object_of(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Json:

@@ -21,9 +21,8 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.base.within import LIMIT_SECONDS, limit_seconds, within
-from preflight.cli.main import command
-from preflight.cli.sizing import command as sizing
 from preflight.inputs import host_source
+from tests.cli.commands import LEAVES
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -85,18 +84,8 @@ OPENED_ALIKE = {
 NOT_ASKED = ("fleet measure --python", "exec launch", "completion shell", "schema name")
 
 
-def _commands(found: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(found, click.Group):
-        yield " ".join(path), found
-        return
-    context = click.Context(found)
-    for name in found.list_commands(context):
-        each = found.get_command(context, name)
-        assert each is not None
-        yield from _commands(each, *path, name)
-
-
-COMMANDS = {**dict(_commands(command)), "": sizing}
+# Without the program's own name; "" is sizing.
+COMMANDS = {path.partition(" ")[2]: each for path, each in LEAVES.items()}
 
 
 def _files(name: str) -> Iterator[str]:

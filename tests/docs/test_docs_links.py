@@ -8,12 +8,10 @@ import shlex
 import click
 import pytest
 
-from preflight.cli.main import command as program
-from preflight.cli.sizing import command as sizing
+from tests.cli.commands import PROGRAMS, accept
 from tests.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PROGRAMS = {"mooncake-preflight": program, "mooncake-hicache-sizing": sizing}
 NAMES = "|".join(PROGRAMS)
 
 
@@ -97,15 +95,7 @@ def test_what_is_shown_can_be_typed_with_a_file_of_the_clone_or_ones_own() -> No
     assert {host for host in hosts if not host.endswith(".tar.gz")} <= own
 
 
-def accept(command: click.Command, words: list[str]) -> None:
-    context = command.make_context("it", words)
-    if isinstance(command, click.Group):
-        _, found, rest = command.resolve_command(context, words)
-        assert found is not None
-        accept(found, rest)
-
-
 @pytest.mark.parametrize("line", ["check --no-such-option", "no-such-command", "fleet nothing"])
 def test_what_is_not_taken_is_refused(line: str) -> None:
     with pytest.raises(click.ClickException):
-        accept(program, line.split())
+        accept(PROGRAMS["mooncake-preflight"], line.split())

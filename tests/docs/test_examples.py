@@ -13,6 +13,7 @@ import yaml
 from preflight.cli.main import command, run
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import ProcessKind, classify
+from tests.cli.commands import accept
 from tests.paths import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -23,16 +24,6 @@ CONTAINER = {"name", "image", "command", "args", "env", "resources", "volumeMoun
 CONTAINER |= {"securityContext"}
 
 
-def accepted(words: list[str]) -> bool:
-    """Whether the command line is one that this program takes; nothing is run."""
-    name, *rest = words
-    with command.make_context("mooncake-preflight", [name, *rest]) as context:
-        _, found, left = command.resolve_command(context, [name, *rest])
-        assert found is not None
-        found.make_context(name, left, parent=context)
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("slurm-*.sh")), ids=lambda path: path.name)
 def test_scripts_are_scripts_that_call_the_command_as_it_is(path: Path) -> None:
@@ -40,7 +31,7 @@ def test_scripts_are_scripts_that_call_the_command_as_it_is(path: Path) -> None:
     calls = re.findall(r"mooncake-preflight (check [^\n)]*)", path.read_text())
     assert calls
     for call in calls:
-        assert accepted(call.replace('"$LAUNCH"', "launch.sh").split())
+        accept(command, call.replace('"$LAUNCH"', "launch.sh").split())
 
 
 @pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.name)
@@ -55,7 +46,7 @@ def test_manifests_are_read_as_the_launch_that_they_are(path: Path) -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
         if container["image"] == "mooncake-preflight":
             for line in container["args"][0].splitlines():
-                assert accepted(line.removeprefix("mooncake-preflight ").split())
+                accept(command, line.removeprefix("mooncake-preflight ").split())
             continue
         resources = container["resources"]
         assert resources["requests"] == resources["limits"]  # huge pages must be
@@ -78,7 +69,7 @@ def test_the_monitor_calls_the_command_in_the_protocol_of_the_detector() -> None
     monitor = json.loads((EXAMPLES / "node-problem-detector.json").read_text())
     assert monitor["plugin"] == "custom"
     (rule,) = monitor["rules"]
-    assert accepted(rule["args"])
+    accept(command, rule["args"])
     assert rule["args"][rule["args"].index("--format") + 1] == "npd"
     assert rule["condition"] in {condition["type"] for condition in monitor["conditions"]}
     assert monitor["pluginConfig"]["max_output_length"] >= 80
@@ -91,5 +82,5 @@ def test_dockerfiles_end_in_the_command(name: str) -> None:
     words = json.loads(entry.removeprefix("ENTRYPOINT "))
     assert words[0] == "mooncake-preflight"
     if words[1:]:
-        assert accepted([*words[1:], "python3", "-m", "sglang.launch_server"])
+        accept(command, [*words[1:], "python3", "-m", "sglang.launch_server"])
     assert any(line.startswith("FROM ") for line in lines)

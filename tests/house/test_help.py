@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 import pytest
 
-from preflight.cli.main import command
-from preflight.cli.sizing import command as sizing
+from tests.cli.commands import EVERY
 
-
-def options() -> Iterator[tuple[str, click.Option, click.Context]]:
-    """Each option of each command, by the words that one types."""
-
-    def below(path: str, found: click.Command) -> Iterator[tuple[str, click.Option, click.Context]]:
-        context = click.Context(found, info_name=path)
-        if isinstance(found, click.Group):
-            for name in found.list_commands(context):
-                each = found.get_command(context, name)
-                assert each is not None
-                yield from below(f"{path} {name}", each)
-        for one in found.params:
-            if isinstance(one, click.Option):
-                yield f"{path} {one.opts[-1]}", one, context
-
-    yield from below("mooncake-preflight", command)
-    yield from below("mooncake-hicache-sizing", sizing)
-
-
-OPTIONS = list(options())
+OPTIONS = [
+    (f"{path} {option.opts[-1]}", option, click.Context(each, info_name=path))
+    for path, each in EVERY.items()
+    for option in each.params
+    if isinstance(option, click.Option)
+]
 
 
 @pytest.mark.parametrize(("name", "option", "context"), OPTIONS, ids=[name for name, *_ in OPTIONS])
