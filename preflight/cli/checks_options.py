@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.cli.commands import FileName
-from preflight.cli.options import FILE, Context, Parameter, taking
+from preflight.cli.commands import FileName, taking
+from preflight.cli.options import FILE, Context, Parameter
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

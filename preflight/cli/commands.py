@@ -25,6 +25,7 @@ else:
     AnyParamType = click.ParamType  # generic for type checkers alone, before click 8.4
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Option = Callable[[Any], Any]
 
 # Forms with an exit code of their own: one at a time.
 PROTOCOLS = ("nagios", "npd", "slurm-prolog", "k8s")
@@ -191,40 +192,62 @@ class FileName(AnyParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
+def with_options(*options: Option) -> Decorator:
+    """Return a decorator that adds ``options``, in the order in which --help is to show them."""
+
+    def decorated(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+def gathered(
+    function: Callable[..., Any], name: str, make: Callable[..., Any] | str, *options: str
+) -> Callable[..., Any]:
+    """Give ``function`` one parameter ``name``, made of the values of ``options``.
+
+    make: called with them, by name; or ``MODULE:NAME``, imported when the command runs.
+    """
+
+    @wraps(function)
+    def with_one(**values: Any) -> Any:
+        maker = imported(make) if isinstance(make, str) else make
+        made = maker(**{option: values.pop(option) for option in options if option in values})
+        return function(**values, **{name: made})
+
+    return with_one
+
+
+def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
+    """Return a decorator that adds ``options``, and gives their values as ``gathered`` does."""
+    nothing: Any = with_options(*options)(lambda: None)
+    names = [option.name for option in nothing.__click_params__]
+    return lambda function: with_options(*options)(gathered(function, name, make, *names))
+
+
 def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
     """Add in which of the forms ``names`` a command answers: ``answers``, each with its file.
 
     The first is the default.
     """
     default = names[0]
-    options = (
+    return taking(
+        "answers",
+        lambda **_: _answers(default),
         click.option(
-            "--json", "as_json", is_flag=True, help="As --format json: one object, always."
+            "--format", "format_", type=click.Choice(names), metavar="FORMAT", multiple=True,
+            help=f"One of {', '.join(names)}{again}. Default: {default}.",
         ),
         click.option(
             "--output", type=FileName(), metavar="FILE", multiple=True,
             help="Where the --format before it goes. Default: standard output.",
         ),
         click.option(
-            "--format", "format_", type=click.Choice(names), metavar="FORMAT", multiple=True,
-            help=f"One of {', '.join(names)}{again}. Default: {default}.",
+            "--json", "as_json", is_flag=True, help="As --format json: one object, always."
         ),
     )  # fmt: skip
-
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Add the three options to a command."""
-
-        @wraps(function)
-        def with_answers(**options: Any) -> Any:
-            for name in ("format_", "output", "as_json"):
-                del options[name]
-            return function(answers=_answers(names, default), **options)
-
-        for option in options:
-            with_answers = option(with_answers)
-        return with_answers
-
-    return decorated
 
 
 def with_one_format(*names: str) -> Decorator:
@@ -256,7 +279,7 @@ def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as
     return with_one_format("text", "json")(with_json)
 
 
-def _answers(names: tuple[str, ...], default: str) -> Answers:
+def _answers(default: str) -> Answers:
     """Return the answers that the command line asks for. Raises UsageError."""
     words = click.get_current_context().meta[WORDS]
     answers = asked_answers(own_words(words)) or [(default, None)]

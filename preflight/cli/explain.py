@@ -16,7 +16,7 @@ from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.cli.checks_options import CheckId
-from preflight.cli.commands import command, say_answer
+from preflight.cli.commands import command, say_answer, with_options
 from preflight.cli.options import (
     COLOR,
     FILE,
@@ -27,7 +27,6 @@ from preflight.cli.options import (
     RANK_NODES,
     TIMEOUT,
     taking_launch,
-    with_options,
 )
 
 if TYPE_CHECKING:

@@ -11,9 +11,13 @@ from preflight.cli.commands import (
     CONTEXT,
     Decorator,
     LazyGroup,
+    Option,
     command,
     examples_text,
+    gathered,
+    taking,
     with_formats,
+    with_options,
 )
 from preflight.cli.measure import seconds_of
 from preflight.cli.options import (
@@ -23,13 +27,9 @@ from preflight.cli.options import (
     SIZE,
     Integer,
     NumberOption,
-    Option,
-    gathered,
-    taking,
     timeout_option,
     with_launch,
     with_launch_of_installed,
-    with_options,
     with_verbosity,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from checks.base.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.commands import JSON as JSON
 from preflight.cli.commands import AnyParamType as AnyParamType
-from preflight.cli.commands import Decorator, FileName, imported
+from preflight.cli.commands import Decorator, FileName, Option, gathered, taking, with_options
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -138,8 +138,6 @@ SIZE = Size()
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-Option = Callable[[Any], Any]
 
 COLOR: Option = click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
@@ -223,41 +221,6 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
     ),
 )  # fmt: skip
 LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
-
-
-def with_options(*options: Option) -> Callable[[Function], Function]:
-    """Return a decorator that adds ``options``, in the order in which --help is to show them."""
-
-    def decorated(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorated
-
-
-def gathered(
-    function: Callable[..., Any], name: str, make: Callable[..., Any] | str, *options: str
-) -> Callable[..., Any]:
-    """Give ``function`` one parameter ``name``, made of the values of ``options``.
-
-    make: called with them, by name; or ``MODULE:NAME``, imported when the command runs.
-    """
-
-    @wraps(function)
-    def with_one(**values: Any) -> Any:
-        maker = imported(make) if isinstance(make, str) else make
-        made = maker(**{option: values.pop(option) for option in options if option in values})
-        return function(**values, **{name: made})
-
-    return with_one
-
-
-def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
-    """Return a decorator that adds ``options``, and gives their values as ``gathered`` does."""
-    nothing: Any = with_options(*options)(lambda: None)
-    names = [option.name for option in nothing.__click_params__]
-    return lambda function: with_options(*options)(gathered(function, name, make, *names))
 
 
 def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:

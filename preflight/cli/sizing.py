@@ -16,6 +16,7 @@ from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, painter, say, say_json
 from preflight.base.program import program_version
 from preflight.cli.commands import command as declared
+from preflight.cli.commands import with_options
 from preflight.cli.options import (
     COLOR,
     JSON,
@@ -29,7 +30,6 @@ from preflight.cli.options import (
     Size,
     taking_launch,
     with_host,
-    with_options,
 )
 
 if TYPE_CHECKING:
