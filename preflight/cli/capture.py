@@ -62,10 +62,8 @@ def capture(
         from preflight.observing.running_record import record_running
 
         seen = record_running(host.root)
-        answers.texts.update(seen.answers.texts)
-        answers.folders.update(seen.answers.folders)
-        answers.links.update(seen.answers.links)
-        answers.calls.update(seen.answers.calls)
+        for name in ("texts", "folders", "links", "calls"):
+            getattr(answers, name).update(getattr(seen.answers, name))
         extras["running"], named = seen.words, [*named, *seen.hosts]
     if not keep_names:
         from checks.capture.anonymise import anonymise

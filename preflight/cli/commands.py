@@ -44,8 +44,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # Options that many commands have, by their parameter: the title that --help has above them.
 _PARAMETERS = {
     "Which checks": "only skip ignore waivers",
-    "About the launch (docs/launch.md)": "nic_numa_nodes rank_numa_nodes mooncake_version "
-    "sglang_version model_config gpu_memory host_group env_files",
+    "About the launch (docs/launch.md)": "nic_nodes rank_nodes mooncake_version "
+    "sglang_version model_config gpu_bytes host_group env_files",
     "How much can be registered (--only registration)": "devices page region_bytes up_to_bytes "
     "force no_save",
     "A rehearsal": "rehearse scale",
@@ -271,12 +271,8 @@ def with_one_format(*names: str) -> Decorator:
 
 def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as the options beside it
     """Add --format text or json: ``as_json``."""
-
-    @wraps(function)
-    def with_json(*, format_: str, **options: Any) -> Any:
-        return function(as_json=format_ == "json", **options)
-
-    return with_one_format("text", "json")(with_json)
+    as_json = gathered(function, "as_json", lambda format_: format_ == "json", "format_")
+    return with_one_format("text", "json")(as_json)
 
 
 def _answers(default: str) -> Answers:

@@ -14,6 +14,7 @@ from preflight.base.command_frame import asked_answers, own_words, run_command
 from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, say, say_json
 from preflight.base.program import program_version
+from preflight.base.usage_error import UsageError
 from preflight.cli.commands import CONTEXT, PROTOCOLS, LazyGroup, examples_text, say_answer
 
 NAME = "mooncake-preflight"
@@ -103,7 +104,6 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
     Returns the exit code.
     """
-    from preflight.base.usage_error import UsageError
     from preflight.check.report import refusal_code
 
     words = own_words(arguments)

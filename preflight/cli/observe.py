@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING
 
 import click
 
+from preflight.base.output import say
 from preflight.base.within import limit_seconds, save, within
 from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, ROOT, NumberOption, with_launch
@@ -75,10 +78,6 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
     """
-    import os
-    import time
-
-    from preflight.base.output import say
     from preflight.observing.report import metrics_text, observation_object, observation_text
 
     if len(launch.words) == 1 and launch.words[0].isdigit() and not os.path.exists(launch.words[0]):
@@ -115,9 +114,6 @@ def observed(
 
     Raises UsageError.
     """
-    import os
-    import time
-
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs

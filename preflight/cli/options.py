@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +15,7 @@ from checks.base.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.commands import JSON as JSON
 from preflight.cli.commands import AnyParamType as AnyParamType
-from preflight.cli.commands import Decorator, FileName, Option, gathered, taking, with_options
+from preflight.cli.commands import Decorator, FileName, Option, gathered, taking
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -176,11 +175,11 @@ TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, "Seconds after which what was not
 FILE_TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, f"Seconds after which {_GIVEN_UP}", True)
 
 NIC_NODES: Option = click.option(
-    "--nic-numa-nodes", type=Nodes(),
+    "--nic-numa-nodes", "nic_nodes", type=Nodes(),
     help="NUMA nodes of the NICs in use, as 0,1, or none. Default: this host's.",
 )  # fmt: skip
 RANK_NODES: Option = click.option(
-    "--rank-numa-nodes", type=Nodes(repeats=True),
+    "--rank-numa-nodes", "rank_nodes", type=Nodes(repeats=True),
     help="The node that each rank is bound to, as 0,0,1,1, or none. Default: its GPU's.",
 )  # fmt: skip
 
@@ -208,7 +207,7 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
         help="The model's config.json, where no model folder or cache here has it.",
     ),
     click.option(
-        "--gpu-memory", type=Size(least_bytes=1),
+        "--gpu-memory", "gpu_bytes", type=Size(least_bytes=1),
         help="Memory of the launch's smallest GPU, for --hicache-ratio. Default: this host's.",
     ),
     click.option(
@@ -223,21 +222,8 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
 LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
-def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the launch with the options that describe it: ``launch: LaunchWords``."""
-    return _with_launch(function, NIC_NODES, RANK_NODES, MOONCAKE_VERSION)
-
-
-def with_launch_of_installed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the launch without its Mooncake release, which the installed one says itself."""
-    return _with_launch(function, NIC_NODES, RANK_NODES)
-
-
-def _with_launch(function: Callable[..., Any], *first: Option) -> Callable[..., Any]:
-    return with_options(*first, *LAUNCH_OPTIONS, LAUNCH)(taking_launch(function))
-
-
 def _named_host(root: str, **options: Any) -> str:
+    """Return the host that is named or described, as ``open_host`` takes it."""
     if all(text is None for text in options.values()):
         return root
     from preflight.cli.named_inputs import described
@@ -245,45 +231,32 @@ def _named_host(root: str, **options: Any) -> str:
     return described(root, **options)
 
 
-# The host, which may be described in words: ``root``, as ``open_host`` takes it.
-with_described_host = taking(
-    "root",
-    _named_host,
+def _told_host(**options: Any) -> str:
+    """Return the same, and say on standard error what is assumed of a host that is described."""
+    from checks.capture.root_names import is_description
+
+    root = _named_host(**options)
+    if is_description(root):
+        from preflight.cli.named_inputs import tell_assumptions
+
+        tell_assumptions(root)
+    return root
+
+
+_DESCRIBED: tuple[Option, ...] = (
     ROOT,
     click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb."),
     click.option("--gpus", metavar="GPUS", help="Its GPUs, as 8xH800 or 8x288gb."),
     click.option("--nics", metavar="NICS", help="Its NICs, as 8xmlx5 or 2xerdma."),
     click.option("--numa", type=Integer(1, 64), help="Its NUMA nodes. Default: 1."),
 )
+# The host, which may be described in words: ``root``, as ``open_host`` takes it.
+with_described_host = taking("root", _named_host, *_DESCRIBED)
+# The same, and what is assumed of a described host is said.
+with_host = taking("root", _told_host, *_DESCRIBED)
 
 
-def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the same, and say on standard error what is assumed of a host that is described."""
-
-    @wraps(function)
-    def telling(root: str, **options: Any) -> Any:
-        """Print what is assumed of a described host, then call ``function``."""
-        from checks.capture.root_names import is_description
-
-        if is_description(root):
-            from preflight.cli.named_inputs import tell_assumptions
-
-            tell_assumptions(root)
-        return function(root=root, **options)
-
-    return with_described_host(telling)
-
-
-def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``launch: LaunchWords`` of these options, which the caller adds itself."""
-    versions = ("mooncake_version", "sglang_version", "model_config")
-    names = ("nic_numa_nodes", "rank_numa_nodes", "gpu_memory", "host_group", "env_files", "launch")
-    return gathered(function, "launch", _launch_words, *versions, *names)
-
-
-def _launch_words(
-    launch: tuple[str, ...], model_config: str | None, gpu_memory: int | None, **words: Any
-) -> LaunchWords:
+def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: Any) -> LaunchWords:
     """Return the launch of the command line; standard input is read here, once."""
     from preflight.inputs.launch_words import LaunchWords
 
@@ -296,11 +269,24 @@ def _launch_words(
 
         # Here, once: what reads the launch may be another process, or read it twice.
         within(limit_seconds(), "standard input", lambda: read_small_file("-"))
-    names = {"nic_numa_nodes": "nic_nodes", "rank_numa_nodes": "rank_nodes"}
-    given = {names.get(name, name): value for name, value in words.items()}
-    return LaunchWords(launch, **given, model_config=model_config, gpu_bytes=gpu_memory)
+    return LaunchWords(launch, model_config=model_config, **options)
 
 
+def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``launch: LaunchWords`` of these options, which the caller adds itself."""
+    versions = ("mooncake_version", "sglang_version", "model_config")
+    names = ("nic_nodes", "rank_nodes", "gpu_bytes", "host_group", "env_files", "launch")
+    return gathered(function, "launch", _launch_words, *versions, *names)
+
+
+# The launch with the options that describe it: ``launch: LaunchWords``.
+with_launch = taking(
+    "launch", _launch_words, NIC_NODES, RANK_NODES, MOONCAKE_VERSION, *LAUNCH_OPTIONS, LAUNCH
+)
+# The same without its Mooncake release, which the installed one says itself.
+with_launch_of_installed = taking(
+    "launch", _launch_words, NIC_NODES, RANK_NODES, *LAUNCH_OPTIONS, LAUNCH
+)
 # The numbers of a workload: ``numbers: WorkloadOptions``.
 with_workload = taking(
     "numbers",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command, say_answer, with_one_format
 from preflight.cli.options import JSON, ROOT, TIMEOUT, with_host, with_launch
 from preflight.settings.dialects import FORMATS
@@ -64,7 +65,6 @@ def plan(
     from checks.hugetlb.targets import ASK_FIT
     from preflight.base import exit_codes
     from preflight.base.output import say
-    from preflight.base.usage_error import UsageError
     from preflight.settings.dialects import ArtefactNames, missing, refused, render
     from preflight.settings.plan import plan_object, plan_of
 
@@ -148,7 +148,6 @@ def apply(
     failed and the others were taken back; 3 what decides is not known; 64 usage error; 70 a defect
     of this program; 77 not permitted: the commands are printed instead.
     """
-    from preflight.base.usage_error import UsageError
     from preflight.settings.apply import (
         Account,
         Consent,

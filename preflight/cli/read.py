@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.base.one_line import clean
 from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import NoLaunchError
 from preflight.base.within import within
@@ -185,7 +186,6 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
     """Return the pattern of each process's keys as wrapped lines."""
-    from preflight.base.one_line import clean
     from preflight.render.text import wrapped
 
     texts = (f"{keys.process.name}, {keys.family}: {keys.pattern}" for s in sides for keys in s)
@@ -195,7 +195,6 @@ def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
 
 def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
     """Return each pair of processes with the parts of their keys side by side."""
-    from preflight.base.one_line import clean
     from preflight.render.text import wrapped
 
     lines = [""]

@@ -22,12 +22,6 @@ BLOCK = click.option(
     "--trace-block-tokens", type=Integer(1, 1 << 20),
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )  # fmt: skip
-SALT = click.option(
-    "--salt", metavar="TEXT",
-    help="The same salt gives blocks the same hashes. Default: a new salt each time.",
-)  # fmt: skip
-
-
 LATER = {name: f"preflight.cli.trace:{name}" for name in ("describe", "convert")}
 # What somebody types for a command that there is not -> what to type.
 GONE = {
@@ -83,7 +77,10 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
 @command("convert", "mooncake-preflight trace convert sglang.log > requests.jsonl")
 @PAGE
 @BLOCK
-@SALT
+@click.option(
+    "--salt", metavar="TEXT",
+    help="The same salt gives blocks the same hashes. Default: a new salt each time.",
+)  # fmt: skip
 @FILE_TIMEOUT
 @FILE
 def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, file: str) -> int:

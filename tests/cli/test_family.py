@@ -18,7 +18,7 @@ from tests.cli.commands import LEAVES as ALL
 from tests.paths import ROOT
 
 LAUNCH = (
-    "nic_numa_nodes rank_numa_nodes mooncake_version sglang_version model_config gpu_memory "
+    "nic_nodes rank_nodes mooncake_version sglang_version model_config gpu_bytes "
     "host_group env_files"
 ).split()
 CHOICE = "only skip ignore waivers".split()

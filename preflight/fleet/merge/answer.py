@@ -113,8 +113,9 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
-        few = [finding for finding in fleet.findings if not _common(fleet, finding)]
-        many = [finding for finding in fleet.findings if _common(fleet, finding)]
+        of_most = ((2 * len(each.nodes) > len(fleet.nodes) > 1, each) for each in fleet.findings)
+        by_count = grouped(of_most)
+        few, many = by_count.get(False, []), by_count.get(True, [])
         # A scheduler is given the lists of nodes.
         named = ((status, fleet.of(status)) for status in STATUSES)
         statuses = [
@@ -138,10 +139,6 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
             _passed(fleet, width, verbosity),
         ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _common(fleet: Fleet, on_nodes: OnNodes) -> bool:
-    return 2 * len(on_nodes.nodes) > len(fleet.nodes) > 1
 
 
 def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:

@@ -14,6 +14,7 @@ from preflight.fleet.base.node_sets import fold, in_order
 from preflight.fleet.base.text import by_size, grouped
 from preflight.fleet.rails import rail_findings
 from preflight.fleet.reports.rows import FleetFinding, NodeLaunch, OnNodes, Rows
+from preflight.processes.ports import split_address
 
 DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 # A day: reports of one run are minutes apart, and what is older tells of another state.
@@ -59,16 +60,10 @@ class Owners:
                 self._nodes[name.lower()] = node if known else ""
 
     def of(self, address: str) -> ServiceAddress:
-        host, port = split_address(address)
+        """Return the address with the node that it leads to; without a port that of a master."""
+        split = split_address(address)
+        host, port = split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
         return ServiceAddress(host, port, self._nodes.get(host, ""))
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """Return (host in small letters, port); without a port that of a master."""
-    from preflight.processes import ports
-
-    split = ports.split_address(address)
-    return split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
 
 
 def loops(host: str) -> bool:

@@ -47,8 +47,8 @@ def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verb
     """Print the answer; return its exit code. verbosity: below 0 the verdict alone, above 0 all."""
     if as_json:
         parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
-        code, status, reason = answer.exit_code, answer.status, answer.verdict
-        say_json(envelope(schema, code, parts, word=status, reason=reason))
+        word, reason = answer.status, answer.verdict
+        say_json(envelope(schema, answer.exit_code, parts, word=word, reason=reason))
     else:
         say("\n".join(_lines(answer, painter(color), verbosity)))
     return answer.exit_code
