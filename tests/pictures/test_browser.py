@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.fleet.merge.command import Shown, run_merge
-from preflight.fleet.reports.sources import FoundReport
+from preflight.fleet.merge.command import Shown, show_fleet
 from preflight.render.html_page import Keyed, page, status_badge, table
 from tests.builders.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
 from tests.capacity.test_capacity_trace import QWEN, TURNS
 from tests.checks.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
-from tests.fleet.merge_fleets import document
+from tests.fleet.merge_fleets import merged_reports
 from tests.fleet.test_merge_command import odd_fleet
 from tests.paths import ROOT
 from tests.pictures.conftest import Browser
@@ -155,8 +154,8 @@ def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("pages")
     more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace", "fit")}
     assert run(["check", "--format", "html", "--output", str(more["error"]), "/nowhere.sh"]) == 64
-    reports = [FoundReport("all", at, document(one)) for at, one in enumerate(odd_fleet(), 1)]
-    run_merge(reports, Shown(None, [("html", str(more["fleet"]))], "never", 0), None)
+    shown = Shown(None, [("html", str(more["fleet"]))], "never", 0)
+    show_fleet(merged_reports(odd_fleet()), shown)
     (folder / "run.sh").write_text(f"{QWEN}\n")
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(turn)}\n" for turn in TURNS))
     traced = ["--trace", str(folder / "trace.jsonl"), "--curve"]
