@@ -25,7 +25,7 @@ def print_advisories(
 ) -> int:
     """Print the known-bad combinations: all, or those that affect the launch on a host, or may.
 
-    launch: None for all of them. every: of a launch, all, with what each is to it.
+    launch: None for all records. every: all records, with what each is to the launch.
     """
     if launch is not None:
         return _of_launch(launch, root, timeout_seconds, every, as_json, color)

@@ -127,11 +127,11 @@ def capacity(
     from preflight.capacity.answer import CapacityRequest, capacity_of
     from preflight.capacity.deployment import Cluster
 
-    kind = workload if workload in KINDS else None
-    if kind is not None:
+    traffic = workload if workload in KINDS else None
+    if traffic is not None:
         workload = None
         if trace is not None:
-            raise UsageError(f"--workload {kind} stands in for a trace: give one of both")
+            raise UsageError(f"--workload {traffic} stands in for a trace: give one of both")
     formats = [name for name, _ in answers]
     trace_options = {
         "--curve": curve,
@@ -141,7 +141,7 @@ def capacity(
         "--routing": routing is not None,
     }
     for name, wanted in trace_options.items():
-        if wanted and trace is None and kind is None:
+        if wanted and trace is None and traffic is None:
             raise UsageError(f"{name} is about a trace: give --trace FILE, or --workload chat")
     asked = CapacityRequest(
         Cluster(nodes_in_cluster, other_segments),
@@ -165,15 +165,15 @@ def capacity(
                     say_answer("capacity", code, word="error", reason=computed.reason)
         return exit_codes.UNKNOWN
     replayed = None
-    if trace is not None or kind is not None:
+    if trace is not None or traffic is not None:
         from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answers
         from preflight.traces.describe import profile_trace
         from preflight.traces.formats import open_trace
 
         trace_request = TraceRequest(routing, prefill_tokens_per_second, curve, hit_rate)
         progress = Progress()
-        if kind is not None:
-            opened = profile_trace(kind, page_of(computed), KIND_REQUESTS, 0)
+        if traffic is not None:
+            opened = profile_trace(traffic, page_of(computed), KIND_REQUESTS, 0)
         else:
             opened = open_trace(str(trace), page_of(computed), trace_block_tokens)
         (replayed,) = trace_answers([computed], opened, trace_request, progress.show)
@@ -188,9 +188,9 @@ def capacity(
             if name == "json":
                 from preflight.reading.understood import about
 
-                found, word = public(_object(computed, replayed)), "unknown" if reasons else "known"
+                body, word = public(_object(computed, replayed)), "unknown" if reasons else "known"
                 of, why = about(computed.source, computed.processes), next(iter(reasons), None)
-                say_answer("capacity", code, found, word=word, reason=why, launch=of)
+                say_answer("capacity", code, body, word=word, reason=why, launch=of)
             elif name == "text":
                 say(public(_text(computed, replayed, color, plain, curve)))
             elif replayed is not None:

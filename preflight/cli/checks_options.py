@@ -1,4 +1,4 @@
-"""Which checks are made, and what of them counts: ids, patterns and waivers."""
+"""Which checks are made, and which findings count: ids, patterns and waivers."""
 
 from __future__ import annotations
 

@@ -277,8 +277,8 @@ def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as
 
 def _answers(default: str) -> Answers:
     """Return the answers that the command line asks for. Raises UsageError."""
-    words = click.get_current_context().meta[WORDS]
-    answers = asked_answers(own_words(words)) or [(default, None)]
+    argv = click.get_current_context().meta[WORDS]
+    answers = asked_answers(own_words(argv)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]
     asked, printed = [name for name, _ in answers], [n for n, path in answers if path is None]
     if twice := [name for name in asked if asked.count(name) > 1]:

@@ -138,14 +138,14 @@ def explain(
         raise click.UsageError("what is said of a launch goes with it: give --launch FILE")
     if index and at is not None:
         raise click.UsageError("--index is of every known line: give no launch and no host with it")
-    words = " ".join(what)
+    query = " ".join(what)
     if index and (what or log is not None):
         raise click.UsageError("--index is of every known line: give no words and no log with it")
     if index:
         return print_index(as_json)
     if what and log is not None:
-        raise click.UsageError(f"--log {log} and {words!r}: give one of them")
-    if what and not words.strip():
+        raise click.UsageError(f"--log {log} and {query!r}: give one of them")
+    if what and not query.strip():
         raise click.UsageError("give the ID of a check, a log's FILE, or words of a line")
     if not what and log is None and not is_piped(sys.stdin):
         if at is not None:
@@ -161,27 +161,27 @@ def explain(
     from preflight.logs.patterns import read_patterns
 
     every = catalogue()
-    if words.upper() in {line.id for line in every.advisories}:
-        return explain_page(every, words.upper(), as_json, color, at)
-    if words in every.ids or words in notices():
-        return explain_page(every, words, as_json, color, at)
-    exists = partial(os.path.exists, words)
-    if len(what) == 1 and (words == "-" or within(limit_seconds(), words, exists)):
-        return explain_log_files([words], as_json, color, at, verbose)
-    if len(what) > 1 and within(limit_seconds(), words, lambda: all(map(os.path.exists, what))):
+    if query.upper() in {line.id for line in every.advisories}:
+        return explain_page(every, query.upper(), as_json, color, at)
+    if query in every.ids or query in notices():
+        return explain_page(every, query, as_json, color, at)
+    exists = partial(os.path.exists, query)
+    if len(what) == 1 and (query == "-" or within(limit_seconds(), query, exists)):
+        return explain_log_files([query], as_json, color, at, verbose)
+    if len(what) > 1 and within(limit_seconds(), query, lambda: all(map(os.path.exists, what))):
         return explain_log_files(what, as_json, color, at, verbose)
     known = [read_pattern for read_pattern in read_patterns() if read_pattern.cause]
     lines = [line.id for line in known]
     # A line of a log may be one word too: oom-kill:constraint=...
     parts = (part for line in known for part in line.find if len(part) >= _LEAST_QUOTED)
-    quoted = any(part in words for part in parts)
-    named = len(words.split()) == 1 and any(mark in words for mark in ".-/")
-    if named and words not in lines and not quoted:
+    quoted = any(part in query for part in parts)
+    named = len(query.split()) == 1 and any(mark in query for mark in ".-/")
+    if named and query not in lines and not quoted:
         from preflight.check.answer import nearest
 
-        near = nearest(words, (*every.ids, *notices(), *lines))
-        raise UsageError(f"{words}: nothing has this id, and there is no such file{near}")
-    return explain_words(every, words, as_json, color, at)
+        near = nearest(query, (*every.ids, *notices(), *lines))
+        raise UsageError(f"{query}: nothing has this id, and there is no such file{near}")
+    return explain_words(every, query, as_json, color, at)
 
 
 # Shorter parts of known lines stand in ids too.
@@ -337,7 +337,7 @@ def explain_page(
 
 
 def explain_words(
-    every: Catalogue, words: str, as_json: bool, color: str, at: CheckedAt | None
+    every: Catalogue, query: str, as_json: bool, color: str, at: CheckedAt | None
 ) -> int:
     """Print the known lines, checks and rules that ``words`` are likely about.
 
@@ -347,17 +347,17 @@ def explain_words(
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
     rows = {row["id"]: row["asks"] for row in list_rows(every)}
-    matches = about(words, rows)
+    matches = about(query, rows)
     if not (matches.lines or matches.ids):
-        if len(words.split()) > 1:
+        if len(query.split()) > 1:
             raise UsageError(
-                f"{words}: no known line, check or rule has these words. What ended the server may "
+                f"{query}: no known line, check or rule has these words. What ended the server may "
                 "stand in another line: give the whole log (`mooncake-preflight explain "
                 "server.log`), or ask what this host lacks (`mooncake-preflight check launch.sh`)"
             )
         raise UsageError(
-            f"{words}: no id, no file, and no known line, check or rule has this word"
-            f"{nearest(words, every.ids)}"
+            f"{query}: no id, no file, and no known line, check or rule has this word"
+            f"{nearest(query, every.ids)}"
         )
     ids = [id_ for each in shown_lines(matches) for id_ in each.checks]
     ids = ids or [id_ for id_, _ in matches.ids]

@@ -200,10 +200,10 @@ def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
         from preflight.fit.report import WORDS, fit_object
         from preflight.reading.understood import about
 
-        code, found = answered.exit_code, public(fit_object(answered))
+        code, body = answered.exit_code, public(fit_object(answered))
         of, why = about(answered.launch, answered.processes), answered.answer.reason
         named = {"word": WORDS[code], "reason": why}
-        say_answer("fit", code, found, **named, launch=of, host=answered.host)
+        say_answer("fit", code, body, **named, launch=of, host=answered.host)
     elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.memory_map import draws_blocks

@@ -126,8 +126,8 @@ def _program(remote_command: str, remote_python: str, carry: str) -> Program:
     from preflight.fleet.remote.program import Program, option_words
 
     give = "the program's path on the nodes"
-    words = option_words("--remote-command", remote_command, give)
-    return Program(words, remote_python, carry)
+    argv = option_words("--remote-command", remote_command, give)
+    return Program(argv, remote_python, carry)
 
 
 # The program on a node: ``program: Program``.
@@ -311,13 +311,13 @@ def measure(
 
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise click.UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s")
-    words = [f"--spend={spend_bytes}b", *([f"--python={python}"] if python else [])]
+    options = [f"--spend={spend_bytes}b", *([f"--python={python}"] if python else [])]
     where = where._replace(timeout_seconds=where.timeout_seconds + budget_seconds)
     nodes = nodes_of(where)
     if len(nodes) < 2:
         raise click.UsageError("a pair takes two nodes: give --nodes 'gpu[001-004]'")
     record = recorded_launch(launch) if launch.words else None
-    answer = measure_fleet(nodes, record, words, budget_seconds, where, program)
+    answer = measure_fleet(nodes, record, options, budget_seconds, where, program)
     return say_answer(answer, "fleet-measure", as_json, color, verbosity)
 
 

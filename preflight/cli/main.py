@@ -106,8 +106,8 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """
     from preflight.check.report import refusal_code
 
-    words = own_words(arguments)
-    answers = asked_answers(words)
+    argv = own_words(arguments)
+    answers = asked_answers(argv)
     protocol = next((name for name, _ in answers if name in PROTOCOLS), "native")
     code = refusal_code(exit_code, protocol)
     printed = [answer for answer in answers if answer[1] is None][:1]
@@ -116,25 +116,25 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
         if path is None or exit_code in (USAGE, DEFECT):
             # A UsageError is what was told already, or stands behind it.
             with suppress(UsageError), output_to(path):
-                _refuse_as(name, words, code, message, protocol)
+                _refuse_as(name, argv, code, message, protocol)
     return code
 
 
-def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protocol: str) -> None:
+def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol: str) -> None:
     """Print that there is no answer in one format; nothing in those for persons alone."""
     from preflight.check.report import error_junit, error_object, refusal_line
 
     if name == "json":
-        asked_for = [schema for option, schema in ANSWERS.items() if option in words]
-        schema_name = next(iter(asked_for), SCHEMAS.get(next(iter(words), "")))
+        asked_for = [schema for option, schema in ANSWERS.items() if option in argv]
+        schema_name = next(iter(asked_for), SCHEMAS.get(next(iter(argv), "")))
         if schema_name is None:
-            say_json(error_object(protocol, code, message, _path(words)))
+            say_json(error_object(protocol, code, message, _path(argv)))
         else:
-            path = _path(words)
+            path = _path(argv)
             say_answer(schema_name, code, word="error", reason=message, command=path)
     elif name == "junit":
         say(error_junit(message).rstrip("\n"))
-    elif name == "html" and words[0] == "check":
+    elif name == "html" and argv[0] == "check":
         from preflight.cli.check import made
         from preflight.pictures.check_page import error_page
 
@@ -144,15 +144,15 @@ def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protoco
         say(line)
 
 
-def _path(words: Sequence[str]) -> str:
+def _path(argv: Sequence[str]) -> str:
     """Return the command that ``words`` begin with, or the program's own name."""
     reached: click.Command | None = command
-    for count, word in enumerate(words):
+    for count, word in enumerate(argv):
         if isinstance(reached, click.Group):
             reached = reached.get_command(click.Context(reached), word)
         if not isinstance(reached, click.Group):
-            return " ".join(words[: count + (reached is not None)]) or NAME
-    return " ".join(words) or NAME
+            return " ".join(argv[: count + (reached is not None)]) or NAME
+    return " ".join(argv) or NAME
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
     """Return a time of ``60s`` or ``2m``; a bare number is seconds."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
+    if match is None:
         raise click.BadParameter(f"{text!r} is not a time: write 60s or 2m")
-    return float(found[1]) * (60 if found[2] == "m" else 1)
+    return float(match[1]) * (60 if match[2] == "m" else 1)
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
@@ -209,13 +209,13 @@ def measure(
     only = parts or (() if peer is None else ("transfer",))
     answer = run.measure(measuring, wanted, only, peer, tokens_per_second)
     code, word = answer.exit_code, answer.status
-    found = envelope(
+    whole = envelope(
         "measure", code, answer_object(answer), word=word, reason=answer.reason, launch=called
     )
     if save is not None:
-        saved(save, save, f"{json_text(found)}\n".encode(), 0o644, timeout_seconds)
+        saved(save, save, f"{json_text(whole)}\n".encode(), 0o644, timeout_seconds)
     if as_json:
-        say_json(found)
+        say_json(whole)
     else:
         say(answer_text(answer, color))
     return code
@@ -251,8 +251,8 @@ def _rehearsed(
 
     answer = rehearse(launch, python, scale, step_seconds)
     if json:
-        found, word = answer_object(answer), answer.status
-        say_answer("rehearse", answer.exit_code, found, word=word, reason=answer.reason)
+        body, word = answer_object(answer), answer.status
+        say_answer("rehearse", answer.exit_code, body, word=word, reason=answer.reason)
     else:
         say(answer_text(answer, color))
     return answer.exit_code

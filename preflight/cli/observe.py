@@ -110,7 +110,7 @@ def observed(
     root: str = "/",
     traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Return what runs now and what is found of it, and the metrics that it serves, by pid.
+    """Return the observation of all programs that run now, and the metrics that each pid serves.
 
     Raises UsageError.
     """
@@ -142,7 +142,7 @@ def observed(
     looked_at = tuple(server for server in servers if server not in not_of_it)
     asked = {server.pid: served_metrics(server, host.root.live) for server in looked_at}
     served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
-    of_servers = [one for one in findings(servers, served) if one[0] in looked_at]
+    of_servers = [each for each in findings(servers, served) if each[0] in looked_at]
     of_servers += gpu_findings(looked_at, host.root)
     if traffic_seconds is not None:  # read anew each time
         of_servers += traffic_findings(looked_at, Root(), traffic_seconds, time.sleep)

@@ -1,4 +1,4 @@
-"""The options that commands share, whole groups of them, and the types of their values.
+"""The options that commands share, alone and in groups, and the types of their values.
 
 A group that belongs together is handed over as one record: a command's parameters are its request.
 """
@@ -96,7 +96,7 @@ class Size(AnyParamType):
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
     """Return a message that explains a bare --hicache-size.
 
-    It is SGLang's own spelling, and means 10^9 bytes there.
+    It is SGLang's own spelling, and means 10^9 bytes to SGLang.
     """
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9

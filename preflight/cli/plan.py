@@ -37,7 +37,9 @@ NAME = "mooncake-preflight plan"
     "--rdma-resource", metavar="NAME", default="rdma/hca", show_default=True,
     help="What the Kubernetes device plugin calls an RDMA device.",
 )  # fmt: skip
-@click.option("--exit-code", "told", is_flag=True, help="Exit with 1 where something is to change.")
+@click.option(
+    "--exit-code", "by_change", is_flag=True, help="Exit with 1 where something is to change."
+)
 @TIMEOUT
 @with_host
 @with_launch
@@ -46,7 +48,7 @@ def plan(
     format_: str,
     service: str,
     rdma_resource: str,
-    told: bool,
+    by_change: bool,
     timeout_seconds: float,
     root: str,
     launch: LaunchWords,
@@ -69,7 +71,8 @@ def plan(
     from preflight.settings.plan import plan_object, plan_of
 
     the_plan = plan_of(launch, root, timeout_seconds)
-    code = exit_codes.WARN if told and any(setting.change for setting in the_plan.settings) else 0
+    changes = any(setting.change for setting in the_plan.settings)
+    code = exit_codes.WARN if by_change and changes else 0
     if format_ in ("text", "json"):
         if the_plan.impossible and the_plan.grows:
             code = exit_codes.FAIL
@@ -81,9 +84,9 @@ def plan(
         why = [*the_plan.impossible, *(f"{gap.topic}: {gap.reason}" for gap in the_plan.gaps)]
         why += ["there are settings to change"] if code == exit_codes.WARN else []
         launched = about(the_plan.source, the_plan.processes)
-        found, word = public(plan_object(the_plan)), "unknown" if the_plan.gaps else "known"
+        body, word = public(plan_object(the_plan)), "unknown" if the_plan.gaps else "known"
         reason = next(iter(why), None)
-        say_answer("plan", code, found, word=word, reason=reason, launch=launched)
+        say_answer("plan", code, body, word=word, reason=reason, launch=launched)
         return code
     gaps, impossible = missing(the_plan, format_), refused(the_plan, format_)
     if FORMATS[format_].launch and not the_plan.source and not gaps:

@@ -96,9 +96,9 @@ def read(
     code = 3 if reading.unread else 0
     if as_json:
         unread = [f"{each.what}, {each.origin}: {each.why}" for each in reading.unread]
-        found, word = public(reading_object(reading, verbosity > 1)), "unread" if unread else "read"
+        body, word = public(reading_object(reading, verbosity > 1)), "unread" if unread else "read"
         of, first = (reading.name, reading.sentence), next(iter(unread), None)
-        say_answer("launch", code, found, word=word, reason=first, launch=of)
+        say_answer("launch", code, body, word=word, reason=first, launch=of)
     else:
         say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code
@@ -209,9 +209,9 @@ def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -
         head = f"{match.first.process.name} and {match.second.process.name}: "
         lines += ["", clean(head) + paint(verdict, _COLOURS.get(verdict, "red"))]
         for name in dict.fromkeys((*first, *second)) if alike else ():
-            one, other = first.get(name, "-"), second.get(name, "-")
-            mark = " " if one == other else "*"
-            lines += wrapped(clean(f" {mark} {name}: {one} | {other}"), width)
+            left, right = first.get(name, "-"), second.get(name, "-")
+            mark = " " if left == right else "*"
+            lines += wrapped(clean(f" {mark} {name}: {left} | {right}"), width)
         for reason in match.reasons:
             lines += wrapped(clean(f"  because {reason}"), width)
     return "\n".join(lines)

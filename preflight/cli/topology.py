@@ -58,9 +58,9 @@ def topology(
         from preflight.reading.understood import about
         from preflight.topology.report import answer_object
 
-        found, launched = public(answer_object(answer)), about(answer.source, answer.processes)
+        body, launched = public(answer_object(answer)), about(answer.source, answer.processes)
         word = answer.status.value
-        say_answer("topology", code, found, word=word, launch=launched)
+        say_answer("topology", code, body, word=word, launch=launched)
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
         say(public(answer_text(answer, painter(color), columns(), plain)))

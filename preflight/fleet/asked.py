@@ -85,7 +85,7 @@ class MeasuredPair(NamedTuple):
 def measure_fleet(
     nodes: Sequence[str],
     record: bytes | None,
-    words: Sequence[str],
+    options: Sequence[str],
     budget_seconds: float,
     where: SshNodes,
     program: Program,
@@ -103,7 +103,7 @@ def measure_fleet(
     progress = Progress()
 
     def question(carried: bool, *more: str) -> Question:
-        every = ["measure", "--json", *words, *more, *(["-"] if record is not None else [])]
+        every = ["measure", "--json", *options, *more, *(["-"] if record is not None else [])]
         return program.question(every, record or b"", carried)
 
     def pair_of(serving: str, asking: str, carried: bool) -> Pair:
@@ -247,7 +247,7 @@ class NodeObservation(NamedTuple):
 def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
-    """Ask every node what runs there. record: of the launch. Raises UsageError."""
+    """Ask every node which programs it runs. record: of the launch. Raises UsageError."""
     from preflight.fleet.remote.engine import ask_nodes
 
     by_node: dict[str, NodeObservation] = {}

@@ -187,8 +187,8 @@ def _unknown(subject: str, reason: str) -> FleetFinding:
     return FleetFinding("fleet.rail-unknown", "unknown", subject, reason, "", text)
 
 
-def _seen(words: Sequence[str]) -> str:
-    each = list(dict.fromkeys(words))
+def _seen(reasons: Sequence[str]) -> str:
+    each = list(dict.fromkeys(reasons))
     more = f", and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
     return f"{', '.join(each[:MOST_NAMED])}{more}"
 
@@ -216,7 +216,7 @@ def _rail_cells(rail: str, lane: Lane, nodes: Sequence[str]) -> tuple[str, ...]:
 def lane_of(rail: Rail) -> Lane:
     """Return the lane of one port; a missing fact makes its network Unknown."""
     layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
-    kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
+    gid_type = rail.gid_type if isinstance(rail.gid_type, str) else ""
     own_network = gid_network(layer, rail.gid, rail.known_addresses)
     if not isinstance(rail.link_layer, str):
         own_network = Unread(_why(rail.link_layer, "the link layer"))
@@ -227,9 +227,9 @@ def lane_of(rail: Rail) -> Lane:
         doubt = f"{UNREAD}: {rail.exits.reason}"
     elif rail.exits is not None:
         doubt, exits = "", tuple(sorted(route for route in rail.exits if network(route)))
-    told = isinstance(own_network, str)
-    others = tuple(route for route in exits if told and route != own_network)
-    return Lane(rail.device, rail.port, layer, kind, own_network, others, doubt)
+    is_known = isinstance(own_network, str)
+    others = tuple(route for route in exits if is_known and route != own_network)
+    return Lane(rail.device, rail.port, layer, gid_type, own_network, others, doubt)
 
 
 def _why(fact: Unknown | None, what: str) -> str:

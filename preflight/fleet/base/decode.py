@@ -36,9 +36,9 @@ class Unread(Unknown):
         return hash(self.reason)
 
 
-def decoded(kind: Any, value: Any, where: str = "") -> Any:
-    """Return a JSON value as a ``kind``; ``where`` is its place. Raises WrongError."""
-    scalars, items, record, unknown = _parts(kind)
+def decoded(hint: Any, value: Any, where: str = "") -> Any:
+    """Return a JSON value as the hint says; where: the value's place. Raises WrongError."""
+    scalars, items, record, unknown = _parts(hint)
     type_of_value = type(value)
     if type_of_value in (int, float) and not 0 <= value <= LARGEST_NUMBER:
         raise WrongError(f"{where} is {short(value)}")
@@ -56,33 +56,33 @@ def decoded(kind: Any, value: Any, where: str = "") -> Any:
 
 
 @lru_cache(maxsize=256)
-def _parts(kind: Any) -> tuple[frozenset[Any], Any, Any, bool]:
-    """Return scalars, item kind and record of a kind, and whether it may be Unknown."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    scalars = frozenset(get_origin(kind) or kind for kind in kinds)
-    items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple), None)
-    record = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
-    return scalars - {tuple, record, Unknown}, items, record, Unknown in kinds
+def _parts(hint: Any) -> tuple[frozenset[Any], Any, Any, bool]:
+    """Return a hint's scalars, list item and record, and whether it allows Unknown."""
+    hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    scalars = frozenset(get_origin(hint) or hint for hint in hints)
+    items = next((get_args(hint)[0] for hint in hints if get_origin(hint) is tuple), None)
+    record = next((hint for hint in hints if hasattr(hint, "_fields")), None)
+    return scalars - {tuple, record, Unknown}, items, record, Unknown in hints
 
 
 @lru_cache(maxsize=64)
 def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
-    """Return the name, the kind, whether it may be missing, and the default of each field."""
+    """Return each field's name, hint, whether it may be missing, and its default."""
     defaults = record._field_defaults
     return tuple(
-        (name, kind, name in defaults or NoneType in get_args(kind), defaults.get(name))
-        for name, kind in get_type_hints(record).items()
+        (name, hint, name in defaults or NoneType in get_args(hint), defaults.get(name))
+        for name, hint in get_type_hints(record).items()
     )
 
 
-def _field(value: Json, where: str, name: str, kind: Any, optional: bool, default: Any) -> Any:
+def _field(value: Json, where: str, name: str, hint: Any, optional: bool, default: Any) -> Any:
     """Return one field of a record, decoded, or its default. Raises WrongError."""
     item = value.get(name)
     if item is None and optional:
         return default
     if name not in value:
         raise WrongError(f"{where or 'it'} has no {name}")
-    return decoded(kind, item, f"{where}: {name}" if where else name)
+    return decoded(hint, item, f"{where}: {name}" if where else name)
 
 
 def no_constant(name: str) -> NoReturn:

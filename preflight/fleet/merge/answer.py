@@ -89,22 +89,22 @@ def drift_cells(drifting: Drift) -> tuple[str, str, str]:
 
 def pool_text(fleet: Fleet) -> str:
     """Return ``pool: 4.00 TiB = 63 x 64.00 GiB + 32.00 GiB (gpu040), …``; "" without a store."""
-    pool = fleet.pool
-    if pool is None:
+    segments = fleet.pool
+    if segments is None:
         return ""
     from checks.base.units import format_bytes
 
-    by_count = sorted(pool.shares, key=lambda share: -len(share[1]))
+    by_count = sorted(segments.shares, key=lambda share: -len(share[1]))
     parts = [
         f"{len(names)} x {format_bytes(size)}" + f" ({nodes_text(names)})" * (at > 0)
         for at, (size, names) in enumerate(by_count[:MOST_VARIANTS])
     ]
     if len(by_count) > MOST_VARIANTS:
         parts.append(f"{len(by_count) - MOST_VARIANTS} other sizes")
-    text = f"pool: {format_bytes(pool.total_bytes)} of global segments"
+    text = f"pool: {format_bytes(segments.total_bytes)} of global segments"
     text += f" = {' + '.join(parts)}" if parts else ""
-    if pool.unread:
-        text += f"; and what {nodes_text(pool.unread)} adds, which is unknown"
+    if segments.unread:
+        text += f"; and what {nodes_text(segments.unread)} adds, which is unknown"
     return text
 
 
@@ -226,8 +226,8 @@ def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
 
 def fleet_object(fleet: Fleet) -> Json:
     """Return the answer of ``schemas/fleet-v1.schema.json``: lists of nodes are node sets."""
-    pool = fleet.pool
-    shares = () if pool is None else pool.shares
+    segments = fleet.pool
+    shares = () if segments is None else segments.shares
     return {
         "nodes": len(fleet.nodes),
         "expected": fleet.expected,
@@ -255,12 +255,12 @@ def fleet_object(fleet: Fleet) -> Json:
             for item in fleet.drift
         ],
         "pool": None
-        if pool is None
+        if segments is None
         else {
-            "total_bytes": pool.total_bytes,
-            "stores": pool.stores,
+            "total_bytes": segments.total_bytes,
+            "stores": segments.stores,
             "shares": [{"size_bytes": size, "nodes": nodes_object(n)} for size, n in shares],
-            "unread": nodes_object(pool.unread),
+            "unread": nodes_object(segments.unread),
         },
         "unusable": [
             {**{key: x for key, x in plain(text).items() if key != "times"}, "count": text.times}

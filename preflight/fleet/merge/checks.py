@@ -77,8 +77,8 @@ def fleet_findings(
     """Yield every finding of the fleet, in no order. rows: of nodes with a whole report."""
     owners = Owners(rows)
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
-    for kind, (check, what, follows) in _SERVICES.items():
-        addresses = {name: launch.addresses_of(kind) for name, launch in launches.items()}
+    for role, (check, what, follows) in _SERVICES.items():
+        addresses = {name: launch.addresses_of(role) for name, launch in launches.items()}
         yield from _one_address(check, what, addresses, follows, owners)
     yield from _advertised(rows, launches)
     yield from _versions(launches, facts, owners)

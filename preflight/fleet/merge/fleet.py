@@ -66,7 +66,7 @@ class Drift(NamedTuple):
 
 
 class FleetNode(NamedTuple):
-    """A node: the worse of its own status and the fleet's; row: None without a usable report."""
+    """status: the worse of the node's report and the fleet's findings. row: None without one."""
 
     name: str
     status: str
@@ -159,9 +159,9 @@ def _absences(
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
     """Yield the findings on nodes without a report, unexpected nodes and unusable texts."""
-    words = {Trouble.UNREADABLE: "unreadable"}
+    terms = {Trouble.UNREADABLE: "unreadable"}
     broken = {
-        report.node: f"no report but one that is {words.get(report.trouble, report.trouble.value)}"
+        report.node: f"no report but one that is {terms.get(report.trouble, report.trouble.value)}"
         for report in unusable
     }
     absent = [name for name in names if name not in nodes_settled.rows]
@@ -191,17 +191,17 @@ def _findings(
     rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
     """Return wanting, waived and passed findings with their nodes, rare ones first."""
-    kinds: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
+    groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
-        kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
-        kinds[kind].append(OnNodes(finding, names))
+        group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
+        groups[group].append(OnNodes(finding, names))
 
     def place(item: OnNodes) -> tuple[object, ...]:
         finding, count = item.finding, len(item.nodes)
         rank = STATUSES.index(finding.status)
         return 2 * count > nodes, rank, count, finding.check, *map(str, finding)
 
-    wanting, waived, passed = (sorted(kind, key=place) for kind in kinds)
+    wanting, waived, passed = (sorted(group, key=place) for group in groups)
     return wanting, waived, passed
 
 

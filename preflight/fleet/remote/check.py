@@ -1,4 +1,4 @@
-"""Runs ``mooncake-preflight fleet check``: every node judged over ssh, and one answer of it."""
+"""Runs ``mooncake-preflight fleet check``: every node judged over ssh, in one answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_fleet_check(
     record = recorded_launch(launch)
     # What a node may take to read itself, so that it can still say what it could not read.
     left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
-    words = check_words(chosen, max(1.0, min(10.0, left)))
+    argv = check_words(chosen, max(1.0, min(10.0, left)))
     prepare(shown)
     reader = ReportReader()
     rows: dict[str, NodeRow] = {}
@@ -42,13 +42,13 @@ def run_fleet_check(
         rows[reply.node] = answer.row
         if answer.document is not None:
             # At once: what is there stays there, whatever becomes of this process.
-            found = answer.document.get("answer") or {}
-            machine = {**(found.get("machine") or {}), "name": reply.node}
-            named = {**answer.document, "answer": {**found, "machine": machine}}
+            answered = answer.document.get("answer") or {}
+            machine = {**(answered.get("machine") or {}), "name": reply.node}
+            named = {**answer.document, "answer": {**answered, "machine": machine}}
             keep(reply.node, json.dumps(named), shown)
 
     quiet = shown.verbosity < 0
-    stopped = ask_nodes(nodes, words, record, where, program, take, joined=True, quiet=quiet)
+    stopped = ask_nodes(nodes, argv, record, where, program, take, joined=True, quiet=quiet)
     code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
     if not stopped:
         return code
@@ -77,10 +77,10 @@ def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
         over = f"{waiver.check}: over since {waiver.until}"
         message = f"--waivers: {over}: it counts again on every node"
         say(f"mooncake-preflight: {message}", err=True)
-    words = ["check", "--json", f"--timeout={seconds:g}"]
-    words += [f"--only={check}" for check in selection.only]
-    words += [f"--skip={check}" for check in selection.skip]
-    return (*words, *(f"--ignore={check}={why}" for check, why in selection.ignore.items()))
+    argv = ["check", "--json", f"--timeout={seconds:g}"]
+    argv += [f"--only={check}" for check in selection.only]
+    argv += [f"--skip={check}" for check in selection.skip]
+    return (*argv, *(f"--ignore={check}={why}" for check, why in selection.ignore.items()))
 
 
 def sets_of(path: str) -> list[str]:

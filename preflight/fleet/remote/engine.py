@@ -64,7 +64,7 @@ def until_stopped(progress: Progress) -> Iterator[list[int]]:
 
 def ask_nodes(
     nodes: Sequence[str],
-    words: Sequence[str],
+    argv: Sequence[str],
     record: bytes | None,
     ssh: SshNodes,
     program: Program,
@@ -83,8 +83,8 @@ def ask_nodes(
     lacking = list(nodes) if program.carry == "always" else []
 
     def question(carried: bool) -> Question:
-        every = (*words, *(["-"] if record is not None else []))
-        return program.question(every, record or b"", carried, joined)
+        whole = (*argv, *(["-"] if record is not None else []))
+        return program.question(whole, record or b"", carried, joined)
 
     def take(reply: NodeReply) -> None:
         ended.add(reply.node)

@@ -70,7 +70,7 @@ _READ_IT = "import sys; given = sys.stdin.buffer; exec(given.read(int(given.read
 
 
 class Question(NamedTuple):
-    """What a node is asked: the line that ssh hands over, and what the program reads there."""
+    """The line that ssh hands over to a node, and the input of the program on that node."""
 
     line: str
     content: bytes
@@ -98,13 +98,13 @@ class Program(NamedTuple):
     carry: str
 
     def question(
-        self, words: Sequence[str], content: bytes, carried: bool, joined: bool = False
+        self, argv: Sequence[str], content: bytes, carried: bool, joined: bool = False
     ) -> Question:
         """Return the line that runs the program with its input; ``joined``: one line comes back."""
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         program = (self.python, "-c", _READ_IT) if carried else self.command
-        line = f"exec sh -c '{script}' sh {shlex.join((*program, *words))}"
+        line = f"exec sh -c '{script}' sh {shlex.join((*program, *argv))}"
         if carried:  # the program stands in front of what it reads itself
             archive, start = zipapp(), _CARRIED.encode()
             content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
@@ -130,12 +130,12 @@ class SshNodes(NamedTuple):
 def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
     """Return the words of an option's command line. Raises UsageError, with ``give``."""
     try:
-        words = tuple(shlex.split(text))
+        argv = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"{option} {text!r}: {error}") from None
-    if not words:
+    if not argv:
         raise UsageError(f"{option} is empty: give {give}")
-    return words
+    return argv
 
 
 @cache

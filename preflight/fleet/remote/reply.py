@@ -79,9 +79,9 @@ class NodeReply(NamedTuple):
     @property
     def reports(self) -> list[FoundReport | Unusable]:
         """Return the answers of check among the lines, broken ones included."""
-        found = reports_in(self.node, b"\n".join(self.lines))
+        texts = reports_in(self.node, b"\n".join(self.lines))
         none = (Trouble.EMPTY, Trouble.FOREIGN)
-        return [x for x in found if isinstance(x, FoundReport) or x.trouble not in none]
+        return [x for x in texts if isinstance(x, FoundReport) or x.trouble not in none]
 
 
 class NodeAnswer(NamedTuple):
@@ -147,8 +147,8 @@ def _not_reached(reply: NodeReply) -> tuple[str, str]:
         lines = [line for line in map(_clean, reply.error) if line]  # of a timeout two lines
         return SSH, "; ".join(lines[-2:]).removeprefix("ssh: ") or "ssh gave no reason"
     # A shell that lets nobody in says so on either (nologin: on standard output).
-    words = error or reply._replace(error=reply.lines).last_error
-    return REPORT, f"the login shell ended with exit code {reply.code}{words}"
+    sentence = error or reply._replace(error=reply.lines).last_error
+    return REPORT, f"the login shell ended with exit code {reply.code}{sentence}"
 
 
 def _clean(line: bytes) -> str:
@@ -183,7 +183,7 @@ def findings_of(document: Json) -> Iterator[FleetFinding]:
     """Yield the findings of an answer that are no pass, without process ids, which no two share."""
     for each in document["findings"]:
         if each["status"] in ("fail", "unknown", "warn"):
-            subject = ", ".join(re.sub(r", pid \d+$", "", one["name"]) for one in each["subjects"])
+            subject = ", ".join(re.sub(r", pid \d+$", "", who["name"]) for who in each["subjects"])
             have, need = ((each[key] or {"text": ""})["text"] for key in ("have", "need"))
             yield FleetFinding(each["check"], each["status"], subject, have, need, each["text"])
 

@@ -128,10 +128,10 @@ class NodeLaunch(NamedTuple):
     share: LaunchShare
     services: tuple[ServiceOf, ...] = ()
 
-    def addresses_of(self, kind: str) -> tuple[str, ...]:
-        """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
-        kinds = {service.kind for service in self.services if service.kind.startswith(f"{kind}-")}
-        wanted = {kind} if kind == "master" else kinds
+    def addresses_of(self, role: str) -> tuple[str, ...]:
+        """Return the known addresses of services, sorted. role: ``master``; ``metadata`` of any."""
+        kinds = {service.kind for service in self.services if service.kind.startswith(f"{role}-")}
+        wanted = {role} if role == "master" else kinds
         addresses = {service.address for service in self.services if service.kind in wanted}
         return tuple(sorted(addresses - {""}))
 
