@@ -8,7 +8,7 @@ from checks.base.finding import Finding, Status, Subject
 from checks.base.root import Root
 from checks.base.units import Quantity, format_bytes
 from checks.base.unknown import Unknown
-from checks.running.traffic import Traffic, read_traffic
+from checks.running.processes import Traffic, read_traffic
 from preflight.observing.running_launch import RunningServer
 
 GPU, TRAFFIC = "observe.gpu-memory", "observe.traffic"
