@@ -26,7 +26,6 @@ CHECK_MODULES = (
     "checks.rdma.capacity_checks",
     "checks.rdma.region_checks",
     "checks.rdma.gid_checks",
-    "checks.placement.binding_checks",
     "checks.placement.node_checks",
     "checks.gpu.judge",
     "checks.gpu.state_checks",

@@ -2,7 +2,7 @@
 
 A record has OSV's shape (https://ossf.github.io/osv-schema/), with what OSV has no field for in
 ``database_specific``. ``package`` is a product: all wheels of Mooncake are one. The conditions are
-an expression over named facts (``facts.py``), with no code in it: a test is
+an expression over named facts (``judge.py``), with no code in it: a test is
 ``{"fact": "env.MC_X", "is": "1"}``, and ``all``, ``any`` and ``not`` join tests.
 """
 

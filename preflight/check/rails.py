@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
-from checks.network.routing import RoutingTables, exits
+from checks.network.facts import RoutingTables, exits
 from checks.rdma.devices import Port, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import Use, port_of, uses

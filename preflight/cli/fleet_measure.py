@@ -64,7 +64,7 @@ def measure(
     from preflight.fleet.measure import measure_fleet
     from preflight.fleet.remote.check import nodes_of
     from preflight.fleet.reports.answers import say_answer
-    from preflight.inputs.recorded_launch import recorded_launch
+    from preflight.inputs.host_source import recorded_launch
     from preflight.measuring.plan import LEAST_BUDGET_SECONDS
 
     if budget_seconds < LEAST_BUDGET_SECONDS:

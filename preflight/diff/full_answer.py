@@ -17,8 +17,7 @@ from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel
-from preflight.advisories.facts import release_of
-from preflight.advisories.judge import advisory_findings, may_arise
+from preflight.advisories.judge import advisory_findings, may_arise, release_of
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.envelope import subjects
 from preflight.base.usage_error import UsageError

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.advisories import facts
+from preflight.advisories import judge
 from preflight.advisories.records import (
     PRODUCTS,
     SEVERITIES,
@@ -140,7 +140,7 @@ def test_there_are_many_and_each_has_its_own_number() -> None:
 @each_row("one", RECORDS)
 def test_a_record_names_only_what_there_is(one: Advisory) -> None:
     asked = {test.fact for test in comparisons_of(one.when)}
-    assert {name for name in asked if not name.startswith(("env.", "flag."))} <= facts.FACTS.keys()
+    assert {name for name in asked if not name.startswith(("env.", "flag."))} <= judge.FACTS.keys()
     assert set(one.covered_by) <= set(catalogue().ids)
     assert set(one.log) <= {pattern.id for pattern in read_patterns()}
     assert one.references

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
+from preflight.inputs.host_source import recorded_launch
 from preflight.inputs.launch_words import LaunchWords
-from preflight.inputs.recorded_launch import recorded_launch
 from tests.checks.test_not_recorded import LAUNCH
 
 pytestmark = pytest.mark.slow

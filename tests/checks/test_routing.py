@@ -13,7 +13,7 @@ import pytest
 
 from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import Unknown
-from checks.network.routing import RoutingRule, RoutingTables, TableRoute, exits, read_routing
+from checks.network.facts import RoutingRule, RoutingTables, TableRoute, exits, read_routing
 from tests.paths import ROOT
 from tests.tables import each_row
 

@@ -26,7 +26,7 @@ def run_fleet_check(
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
     from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
-    from preflight.inputs.recorded_launch import recorded_launch
+    from preflight.inputs.host_source import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch)
