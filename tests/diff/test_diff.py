@@ -35,11 +35,8 @@ LAUNCHES = {
     "sparse attention, stages": STORE.format(protocol="rdma")
     + SERVER.format(model="deepseek-ai/DeepSeek-V3.2", more="--pp-size 2"),
 }
-# Where rows of the release table and records of known problems begin or end.
-PAIRS = [("0.5.6.post2", "0.5.7"), ("0.5.12", "0.5.12.post1"), ("0.5.18", "0.5.19")]
 SCHEMA = json.loads((ROOT / "preflight/schemas/diff-v1.schema.json").read_text())
 Capture = pytest.CaptureFixture[str]
-Line = tuple[str, str]
 
 
 @pytest.fixture(scope="module")
