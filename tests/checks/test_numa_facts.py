@@ -17,7 +17,7 @@ import pytest
 from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown, known
 from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
-from checks.numa.nodes import parse_cpu_list, parse_cpu_map, parse_node_list
+from checks.numa.nodes import parse_cpu_list, parse_node_list
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 from tests.checks.recorded import recorded
 from tests.paths import ROOT
@@ -138,9 +138,7 @@ def test_a_list_cannot_fill_memory() -> None:
 @pytest.mark.parametrize(
     ("name", "nodes", "cpus"),
     [
-        ("32amd64-4s2n4c-cgroup2", (0, 1, 2, 3, 4, 5, 6, 7), 32),
         ("48amd64-4pa2n6c-sparse", (0, 1, 2, 33, 34, 45, 72, 73), 48),
-        pytest.param(*("40intel64-2g2n4c+pcilocality", (0, 1, 2, 3), 40), marks=pytest.mark.slow),
         ("2i386-2t-hugepagesizecount", (), 0),
     ],
 )
@@ -155,15 +153,6 @@ def test_recorded_machines(name: str, nodes: tuple[int, ...], cpus: int) -> None
         assert isinstance(node.available_bytes, int)
         assert isinstance(node.total_bytes, int)
         assert 0 < node.available_bytes <= node.total_bytes
-
-
-@pytest.mark.slow
-def test_this_machine() -> None:
-    """Live: this process's own allowance agrees with what the kernel hands out through Python."""
-    facts = read_numa(Root(), None)
-    assert facts.cpus_allowed == tuple(sorted(os.sched_getaffinity(0)))
-    assert isinstance(facts.mems_allowed, tuple)
-    assert set(facts.mems_allowed) <= set(facts.memory_nodes or facts.mems_allowed)
 
 
 def _with_filter(action: int, *calls: int) -> subprocess.CompletedProcess[str]:
@@ -251,29 +240,9 @@ def test_a_child_leaves_no_zombie_and_no_descriptor() -> None:
     assert seen() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("00000001,0000000f\n", (0, 1, 2, 3, 32)), ("f", (0, 1, 2, 3)), ("00000000\n\0", ())],
-)
-def test_a_map_of_cpus(text: str, cpus: tuple[int, ...]) -> None:
-    assert parse_cpu_map(text) == cpus
-
-
-@pytest.mark.parametrize("text", ["", "g", "1,,2", "123456789", ",".join(["0"] * 600)])
-def test_what_is_no_map_of_cpus(text: str) -> None:
-    with pytest.raises(ValueError, match="map of"):
-        parse_cpu_map(text)
-
-
 def test_lists_that_end_with_a_nul_are_read() -> None:
     assert parse_node_list("0-3\n\0") == parse_cpu_list("0-3\0") == (0, 1, 2, 3)
     assert parse_cpu_list("\n\0") == ()
-
-
-def test_a_node_whose_kernel_has_the_map_alone(tmp_path: Path) -> None:
-    files: dict[str, str | None] = {"/sys/devices/system/node/node0/cpulist": None}
-    files["/sys/devices/system/node/node0/cpumap"] = "00000000,00000005"
-    assert read(tmp_path, replace(SMALL, files=files)).nodes[0].cpus == (0, 2)
 
 
 NOTHING_IMPORTED = """

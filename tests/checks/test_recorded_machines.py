@@ -156,15 +156,11 @@ def machines(
 
 
 def _cpus(files: Files, folder: str) -> tuple[int, ...] | None:
-    """From the list of ranges, else from the map of bits."""
-    listed, mapped = files.word(f"{folder}/cpulist"), files.word(f"{folder}/cpumap")
-    if listed is not None:
-        ranges = re.findall(r"(\d+)(?:-(\d+))?", listed)
-        return tuple(cpu for one, two in ranges for cpu in range(int(one), int(two or one) + 1))
-    if mapped is None:
-        return None
-    bits = bin(int("".join(word.zfill(8) for word in mapped.split(",")), 16))[:1:-1]
-    return tuple(cpu for cpu, bit in enumerate(bits) if bit == "1")
+    """From the list of ranges; a kernel before 2.6.29 has none."""
+    listed = files.word(f"{folder}/cpulist")
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", listed or "")
+    numbers = tuple(cpu for one, two in ranges for cpu in range(int(one), int(two or one) + 1))
+    return None if listed is None else numbers
 
 
 def _kib(files: Files, name: str, row: str) -> int | None:
