@@ -1,7 +1,7 @@
 """The Linux machines that other projects record for their own tests, as facts read them.
 
-Those of hwloc, util-linux, libvirt, procfs and node_exporter are in Debian's source packages, which
-``.ci/run`` downloads to ``.cache/machines``. What stands in the files is read a second time, by
+Those of hwloc, util-linux and libvirt are in Debian's source packages, which ``.ci/run`` downloads
+to ``.cache/machines``. What stands in the files is read a second time, by
 small readers that know nothing of ours.
 """
 
@@ -37,9 +37,6 @@ PACKAGES = {
     "util-linux": ("util-linux_*.orig.tar.*", "/tests/ts/lscpu/dumps/", 16),
     # Their processors and nodes; some of its folders are links to others.
     "libvirt": ("libvirt_*.orig.tar.xz", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
-    # One host, in parts of several: memory, limits, networks, RDMA devices.
-    "procfs": ("golang-github-prometheus-procfs_*.orig.tar.*", "/testdata/", 1),
-    "node_exporter": ("prometheus-node-exporter_*.orig.tar.*", "/collector/fixtures/", 1),
 }
 _NUMBER = re.compile(r"\d+")
 NODES = "/sys/devices/system/node"
@@ -86,30 +83,6 @@ def _files(archive: Path) -> Files:
     return found
 
 
-def _add_ttar(text: str, tar: tarfile.TarFile) -> None:
-    """Add what a ttar has: entries of text, with a number of lines and words for what is none."""
-    for entry in re.split(r"(?m)^# ttar(?: -)+\n", text):
-        head, _, rest = entry.partition("\n")
-        while head.startswith("#"):
-            head, _, rest = rest.partition("\n")
-        kind, _, name = head.partition(": ")
-        member = tarfile.TarInfo(name)
-        first, _, body = rest.partition("\n")
-        content = b""
-        if not name:
-            continue
-        if kind == "Directory":
-            member.type = tarfile.DIRTYPE
-        elif first.startswith("SymlinkTo: "):
-            member.type, member.linkname = tarfile.SYMTYPE, first.removeprefix("SymlinkTo: ")
-        else:
-            lines = "".join(body.splitlines(True)[: int(first.removeprefix("Lines: "))])
-            lines = lines.replace("NULLBYTE", "\0")
-            content = re.sub(r"EOF\n$", "", lines).encode(errors="surrogateescape")
-            member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-
-
 @pytest.fixture(scope="module", params=PACKAGES)
 def machines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -119,11 +92,8 @@ def machines(
     if not sources:
         pytest.skip(f"no {pattern} in .cache/machines: bash .ci/run puts it there")
     folder = tmp_path_factory.mktemp(request.param)
-    together = folder / f"{sources[-1].name.partition('.orig.')[0]}.tar"
     with contextlib.ExitStack() as opened:
-        tar, made = (
-            opened.enter_context(tarfile.open(*at)) for at in ((sources[-1],), (together, "w"))
-        )
+        tar = opened.enter_context(tarfile.open(sources[-1]))
         parts: dict[str, tarfile.TarFile] = {}
         for member in tar:
             name = re.split(place, member.name, maxsplit=1)[-1]
@@ -138,11 +108,6 @@ def machines(
                 named = tarfile.TarInfo(f"sys/devices/system/{part[2]}")
                 named.size = member.size
                 parts[part[1]].addfile(named, content)
-            elif name.endswith("s.ttar"):
-                _add_ttar(content.read().decode(errors="surrogateescape"), made)
-            elif name.startswith("proc/"):
-                member.name = name
-                made.addfile(member, content)
             elif re.search(r"\.tar\.\w+$", name):
                 (folder / Path(name).name).write_bytes(content.read())
     every = [(archive, _files(archive)) for archive in sorted(folder.iterdir())]
