@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,7 +14,8 @@ import pytest
 from preflight.cli.main import run
 from preflight.inputs.host_source import recorded_launch
 from preflight.inputs.launch_words import LaunchWords
-from tests.checks.test_not_recorded import LAUNCH
+from tests import rows
+from tests.checks.test_recorded_hosts import LAUNCH
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,7 @@ def statuses(folder: Path, options: str) -> dict[str, set[str]]:
     assert "Traceback" not in done.stderr
     if not done.stdout:
         pytest.skip(f"no /proc of its own, or a Python that is too old: {done.stderr}")
-    found: dict[str, set[str]] = {}
-    for finding in json.loads(done.stdout)["findings"]:
-        found.setdefault(finding["check"], set()).add(finding["status"])
-    return found
+    return rows.statuses(done.stdout)
 
 
 def test_who_hides_processes_changes_no_verdict(folder: Path) -> None:

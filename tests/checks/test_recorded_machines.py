@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import posixpath
 import re
 import tarfile
@@ -26,8 +25,9 @@ from checks.pci.facts import read_function
 from checks.run.facts import read_facts
 from checks.run.runner import every_check
 from preflight.cli.main import run
-from tests.checks.test_not_recorded import LAUNCH
+from tests.checks.test_recorded_hosts import LAUNCH
 from tests.paths import ROOT
+from tests.rows import statuses
 
 MACHINES = ROOT / ".cache" / "machines"
 # Of each package: its source, the folders of its machines there, and how many it has at least.
@@ -310,19 +310,17 @@ def test_what_is_not_recorded_is_unknown(
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             run(["check", "--json", "--timeout", "60", "--root", str(archive), str(script)])
-        statuses: dict[str, set[str]] = {}
-        for finding in json.loads(out.getvalue())["findings"]:
-            statuses.setdefault(finding["check"], set()).add(finding["status"])
+        found = statuses(out.getvalue())
         every = {*files.files, *files.links, *files.folders}
         own = f"/proc/{files.links.get('/proc/self', 'self')}/"
         every |= {f"/proc/self/{name.removeprefix(own)}" for name in every if name.startswith(own)}
         for check, parts in PARTS.items():
             if not every.intersection(parts):
                 asked += 1
-                if statuses[check] != {"unknown"}:
-                    wrong.add((archive.name, check, *sorted(statuses[check])))
+                if found[check] != {"unknown"}:
+                    wrong.add((archive.name, check, *sorted(found[check])))
         for check in NOT_ASKED:
-            if not statuses[check] <= {"pass", "skip"}:
-                wrong.add((archive.name, check, *sorted(statuses[check])))
+            if not found[check] <= {"pass", "skip"}:
+                wrong.add((archive.name, check, *sorted(found[check])))
     assert wrong == set()
     assert asked > 10 * len(machines)

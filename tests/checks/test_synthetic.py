@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.builders.synthetic import (
     read_host,
 )
 from tests.checks.ranks import launch, rank
+from tests.rows import statuses
 
 MASTER = ("10.0.0.100", 50051)
 SYSCTL = "/etc/sysctl.d/90-mooncake.conf"
@@ -86,10 +86,7 @@ def check(
     words = ["check", "--json", "--root", str(build_host(tree, host)), str(file)]
     words += ["--timeout", str(PATIENCE_SECONDS)]
     code = run([*words, "--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"])
-    found: dict[str, set[str]] = {}
-    for finding in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(finding["check"], set()).add(finding["status"])
-    return Checked(code, found)
+    return Checked(code, statuses(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize(
@@ -100,10 +97,10 @@ def check(
 def test_a_fitting_launch_passes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, host: SyntheticHost, text: str
 ) -> None:
-    code, statuses = check(capsys, tmp_path, host, text)
-    bad = {name: found for name, found in statuses.items() if found - {"pass", "skip"}}
+    code, found = check(capsys, tmp_path, host, text)
+    bad = {name: one for name, one in found.items() if one - {"pass", "skip"}}
     assert (code, bad) == (0, {})
-    assert "pass" in statuses["hugetlb.shortage"]
+    assert "pass" in found["hugetlb.shortage"]
 
 
 def unknowns(record: Any, at: str) -> Iterator[tuple[str, Unknown]]:
