@@ -176,7 +176,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> str:
         f'Environment="X_PASSWORD={MARK}"\nExecStart=/usr/bin/dockerd --api-key {MARK}\n',
     }
     folder = tmp_path_factory.mktemp("host")
-    root = build_host(folder, replace(gpu_host(), files=files))
+    small = replace(gpu_host(), gpus=gpu_host().gpus[:2], nics=gpu_host().nics[:2], files=files)
+    root = build_host(folder, small)
     cmdline = root / "proc/cmdline"
     cmdline.write_text(f"{cmdline.read_text().strip()} x.password={MARK} a=http://u:{MARK}@h/\n")
     return str(root)
@@ -194,7 +195,7 @@ def _written(folder: Path, files: Mapping[str, str]) -> list[str]:
     ("place", "options"),
     [
         *((place, ()) for place in PLACES),
-        *((place, ("--keep-names",)) for place in some(PLACES, 4)),
+        *((place, ("--keep-names",)) for place in some(PLACES, 8)),
     ],
 )
 def test_nothing_of_it_is_in_a_capture(
@@ -322,16 +323,15 @@ def test_a_secret_is_in_no_sizing_and_no_report_of_exec(
     assert "SGLang" in ran.stderr
 
 
-@pytest.mark.parametrize("release", [(), ("--sglang-version", "0.5.10")])
 def test_the_value_of_a_flag_that_nobody_has_is_not_repeated(
-    release: tuple[str, ...], host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SGLang names it in its refusal, and so does the finding: the flag is what is to be mended."""
     lock = tmp_path / "lock.json"
     words = [*SERVER.split(), f"--string={MARK}", "--nope", MARK, "--hicache-sise=31"]
     for command in (
-        ["check", "--json", *release],
-        ["check", "--format", "html", *release],
+        ["check", "--json"],
+        ["check", "--json", "--sglang-version", "0.5.10"],
         ["diff", "--lock", str(lock)],
     ):
         run([*command, "--root", host, "--", *words])
