@@ -18,9 +18,9 @@ from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown, known
 from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_node_list
+from tests.builders.seccomp import KILL, REFUSE, filtered
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 from tests.checks.recorded import recorded
-from tests.paths import ROOT
 
 # No devices: they take most of the time to write.
 SMALL = replace(gpu_host(), gpus=(), nics=())
@@ -155,30 +155,9 @@ def test_recorded_machines(name: str, nodes: tuple[int, ...], cpus: int) -> None
         assert 0 < node.available_bytes <= node.total_bytes
 
 
-def _with_filter(action: int, *calls: int) -> subprocess.CompletedProcess[str]:
-    """``memory_policy()`` in a Python under a seccomp filter that acts on ``calls``."""
-    program = f"""
-import ctypes, struct
-rows = [(0x20, 0, 0, 0)]
-calls = {calls!r}
-for left, number in zip(range(len(calls), 0, -1), calls):
-    rows.append((0x15, left, 0, number))
-rows += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, {action})]
-code = b"".join(struct.pack("HBBI", *row) for row in rows)
-buffer = ctypes.create_string_buffer(code)
-class Program(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-libc = ctypes.CDLL(None, use_errno=True)
-filtered = Program(len(rows), ctypes.addressof(buffer))
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-assert libc.prctl(22, 2, ctypes.byref(filtered), 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP
-from checks.base.root import Root
-from checks.numa.facts import read_numa
-print(read_numa(Root(), None).policy)
-"""
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+POLICY = "from checks.numa.facts import read_numa; print(read_numa(Root(), None).policy)"
+# set_mempolicy, get_mempolicy and mbind of x86-64.
+SET, GET, MBIND = 238, 239, 237
 
 
 @pytest.mark.slow
@@ -187,17 +166,17 @@ class TestRealSeccompFilter:
     """The kernel itself refuses, as it does in a container."""
 
     def test_refused_calls_are_told_apart(self) -> None:
-        done = _with_filter(0x00050000 | errno.EPERM, 238)
+        done = filtered(POLICY, REFUSE | errno.EPERM, SET)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == str(MemoryPolicy(0, errno.EPERM, 0))
 
     def test_dockers_set(self) -> None:
-        done = _with_filter(0x00050000 | errno.EPERM, 237, 238, 239)
+        done = filtered(POLICY, REFUSE | errno.EPERM, SET, GET, MBIND)
         assert done.stdout.strip() == str(MemoryPolicy(errno.EPERM, errno.EPERM, errno.EPERM))
 
     def test_a_filter_that_kills_takes_the_child_alone(self) -> None:
         """The reader lives on and says why it does not know."""
-        done = _with_filter(0x80000000, 238)
+        done = filtered(POLICY, KILL, SET)
         assert done.returncode == 0, done.stderr
         assert "killed" in done.stdout
         assert "SIGSYS" in done.stdout
