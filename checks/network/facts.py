@@ -199,7 +199,12 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
-        addresses = _resolved(root.call("services.resolve", host))
+        reply = root.call("services.resolve", host)
+        addresses = Unknown("services.resolve: no address")
+        if isinstance(reply, Unknown):
+            addresses = reply
+        elif isinstance(reply, list) and reply:
+            addresses = tuple(map(str, reply))
     if service.own or port is None or isinstance(addresses, Unknown):
         return ServiceAnswer(addresses, Unknown("not asked"))
     reply = root.call("services.connect", host, port)
@@ -237,14 +242,6 @@ def _is_address(host: str) -> bool:
             continue
         return True
     return False
-
-
-@or_unknown
-def _resolved(addresses: object) -> tuple[str, ...] | Unknown:
-    addresses = known(addresses)
-    if isinstance(addresses, list) and addresses:
-        return tuple(str(address) for address in addresses)
-    return Unknown("services.resolve: no address")
 
 
 def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> ServiceAnswer:
@@ -329,19 +326,14 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
     """Read the kernel's rules and routes, live or recorded."""
     rules, routes = known(root.call("routing.rules")), known(root.call("routing.routes"))
     try:
-        read = tuple(_rule(row) for row in _list(rules))
-        rows = tuple(_route(row) for row in _list(routes))
+        if not isinstance(rules, list) or not isinstance(routes, list):
+            raise TypeError("not a list")
+        read, rows = tuple(map(_rule, rules)), tuple(map(_route, routes))
     except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
         return Unknown(f"routing: the recorded answer is damaged: {error}")
     if any(row.table == CUT for row in rows):
         return Unknown("routing: more routes than are read")
     return RoutingTables(read, rows)
-
-
-def _list(answer: object) -> list[Any]:
-    if not isinstance(answer, list):
-        raise TypeError("not a list")
-    return answer
 
 
 def _rule(row: dict[str, Any]) -> RoutingRule:
