@@ -3,7 +3,6 @@ so), and the kernel's list notation (``0-3,8``) that names them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from checks.base.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
@@ -31,14 +30,10 @@ def numa_nodes(root: Root) -> tuple[int, ...]:
 
 def memory_nodes(root: Root) -> tuple[int, ...]:
     """Return the nodes with host memory, over which the kernel spreads ``vm.nr_hugepages``."""
+    nodes = read_list(root, f"{NODES}/has_memory", parse_node_list)
     gpus = gpu_memory_nodes(root)
-    # Kernels before 3.8 have the second alone.
-    for name in ("has_memory", "has_normal_memory"):
-        content = root.text(f"{NODES}/{name}")
-        if not isinstance(content, Unknown):
-            with suppress(ValueError):
-                return tuple(node for node in parse_node_list(content) if node not in gpus)
-    return tuple(node for node in numa_nodes(root) if node not in gpus)
+    listed = numa_nodes(root) if isinstance(nodes, Unknown) else nodes
+    return tuple(node for node in listed if node not in gpus)
 
 
 def gpu_memory_nodes(root: Root) -> frozenset[int]:
@@ -83,14 +78,11 @@ def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:
 
 
 STATUS = "/proc/self/status"
-CPUSET = "/proc/self/cpuset"
-MOUNTED = "/proc/mounts"
-# The files of a cpuset: version 2, version 1, version 1 of before 3.17, and without a prefix.
+# The files of a cpuset: version 2, version 1, version 1 of before 3.17.
 _FILES = (
     ("cpuset.cpus.effective", "cpuset.mems.effective"),
     ("cpuset.effective_cpus", "cpuset.effective_mems"),
     ("cpuset.cpus", "cpuset.mems"),
-    ("cpus", "mems"),
 )
 Parser = Callable[[str], tuple[int, ...]]
 List = tuple[int, ...] | Unknown
@@ -142,7 +134,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 def _cpuset(root: Root) -> tuple[str, List, List]:
     """Return the innermost cpuset folder with lists, and its CPUs and nodes."""
     memberships = root.text(MEMBERSHIPS)
-    for top, path in (*_usual(memberships), *_mounted(root)):
+    for top, path in _memberships(memberships):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
             continue
@@ -158,27 +150,14 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
     return "", missing, missing
 
 
-def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
-    """Yield the folders in which most hosts mount this process's cpuset."""
+def _memberships(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
+    """Yield where cpusets are mounted, and which of them this process is in, of both versions."""
     for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
             yield CGROUP_MOUNT, path
         elif "cpuset" in controllers.split(","):
             yield f"{CGROUP_MOUNT}/cpuset", path
-
-
-def _mounted(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
-    path, mounts = root.word(CPUSET), root.text(MOUNTED)
-    if isinstance(path, Unknown) or isinstance(mounts, Unknown):
-        return
-    for fields in (line.split() for line in mounts.splitlines()):
-        if len(fields) > 3 and (
-            fields[2] in ("cpuset", "cgroup2")
-            or (fields[2] == "cgroup" and "cpuset" in fields[3].split(","))
-        ):
-            yield fields[1], path
 
 
 # Row of the host's table -> the row of a GPU's node that is in it.
