@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from checks.base.archive import MOST_BYTES, archive_bytes
-from checks.base.recording import Answers, RecordingRoot, no_answers
+from checks.base.recording import Answers, no_answers
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture import capture as capture_module
@@ -332,24 +332,6 @@ def test_what_was_not_asked_is_unknown_and_absent_only_where_a_listing_says_so(
     # Of many such answers a page makes one line, by their cause.
     assert (call.reason, call.cause) == ("not in this capture (x.y 2)", "not in this capture")
     assert asked(Root(root.locate("/proc")).text("/meminfo"))[1]  # nothing of this machine
-
-
-def test_each_thing_is_asked_once() -> None:
-    class Counting(Root):
-        def __init__(self) -> None:
-            super().__init__()
-            self.asked: list[str] = []
-
-        def text(self, name: str) -> str:
-            self.asked.append(name)
-            return str(len(self.asked))
-
-    inner = Counting()
-    root = RecordingRoot(inner)
-    assert [root.text("/a"), root.integer("/a"), root.word("/b"), root.text("/a")] == [
-        "1", 1, "2", "1",
-    ]  # fmt: skip
-    assert inner.asked == ["/a", "/b"]
 
 
 # What is refused -----------------------------------------------------------------------------

@@ -78,16 +78,6 @@ def test_cgroup_version_1(tmp_path: Path) -> None:
     assert (facts.cpuset_source, facts.cpuset_mems) == (folder, (1,))
 
 
-def test_an_empty_root(tmp_path: Path) -> None:
-    """No NUMA and no /proc are facts, and each missing one says so."""
-    facts = read_numa(Root(str(tmp_path)), None)
-    assert facts.nodes == ()
-    assert isinstance(facts.policy, Unknown)
-    for fact in (facts.cpus_allowed, facts.mems_allowed, facts.balancing):
-        assert isinstance(fact, Unknown)
-        assert fact.absent
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
@@ -108,17 +98,6 @@ def test_garbage_is_unknown_and_never_raises(tmp_path: Path, name: str, content:
     assert facts != sane
     assert facts.nodes[1] == sane.nodes[1]
     assert facts.policy == sane.policy
-
-
-@pytest.mark.parametrize("name", ["/proc/self/status", "/proc/sys/kernel/numa_balancing"])
-def test_an_unreadable_file_is_unknown_but_not_absent(tmp_path: Path, name: str) -> None:
-    """A folder in place of a file cannot be read, even by root."""
-    build_host(tmp_path, replace(SMALL, files={name: None, f"{name}/folder": ""}))
-    facts = read_numa(Root(str(tmp_path)), None)
-    fact = facts.mems_allowed if "status" in name else facts.balancing
-    assert isinstance(fact, Unknown)
-    assert not fact.absent
-    assert name in fact.reason
 
 
 @pytest.mark.parametrize("answer", [[], "no", {"set_mempolicy": 0}, {"mbind": "0"}, 7])

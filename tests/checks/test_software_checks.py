@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.installed import distribution_of, installed_mooncake
+from checks.base.installed import installed_mooncake
 from checks.base.needs import ContainerLimits, LaunchNeeds, Service
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -148,22 +148,6 @@ def test_this_interpreter() -> None:
     own = seen.environments[0]
     assert own.interpreter == sys.executable
     assert {(one.name, one.version) for one in own.mooncake} == set(installed_mooncake())
-
-
-@pytest.mark.parametrize(
-    ("name", "distribution"),
-    [
-        ("mooncake_transfer_engine_cuda13-0.3.14.dist-info", "mooncake-transfer-engine-cuda13"),
-        ("sglang-0.5.23.dist-info", "sglang"),
-        ("sglang", None),
-        ("sglang.egg-info", None),
-        (".dist-info", None),
-    ],
-)
-def test_names_of_distributions(name: str, distribution: str | None) -> None:
-    """PEP 427's folder names, normalised."""
-    found = distribution_of(name)
-    assert (found[0] if found else None) == distribution
 
 
 # -- checks ----------------------------------------------------------------------------------------

@@ -81,7 +81,6 @@ def _recorded(tmp_path: Path, needs: LaunchNeeds, direct: object = None, **other
         ({}, {"direct": False, "errno": "EINVAL"}, Status.FAIL),
         ({}, {"direct": False, "errno": "EOPNOTSUPP"}, Status.UNKNOWN),
         ({}, None, Status.UNKNOWN),
-        ({"size_bytes": "many"}, {"direct": True}, Status.UNKNOWN),
     ],
 )
 def test_recorded_folders(

@@ -58,14 +58,6 @@ def differs(capsys: Capture, *words: str) -> tuple[int, list[dict[str, Any]]]:
     return code, found["answer"]["changes"]
 
 
-def test_the_same_on_both_sides_differs_in_nothing(
-    tmp_path: Path, host: str, capsys: Capture
-) -> None:
-    path = launch(tmp_path, LAUNCHES["heads"])
-    same = ("--from", "sglang=0.5.9", "--to", "sglang=0.5.9")
-    assert differs(capsys, "--root", host, *same, path) == (0, [])
-
-
 def test_the_releases_differ_where_the_bytes_are_not_known(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:
