@@ -19,6 +19,9 @@ from checks.capture.root_names import is_description
 
 SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
+_NO_HOST = (
+    f"neither a capture, which has {CAPTURE_FILE}, nor a host's files, which are below proc and sys"
+)
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
 # Of each of the two objects: some 5 kB a process of a launch. Python's objects take 25 times that.
@@ -92,11 +95,15 @@ class Capture(Root):
 
 def open_root(path: str) -> Root:
     """Open "/", a folder, a capture, an archive, a demo or a description. Raises CaptureError."""
+
+    def refused(why: str) -> CaptureError:
+        return CaptureError(f"--root {path}: {why}")
+
     if path.startswith(DEMO):
         demos = [name.removesuffix(".tar.gz") for name in sorted(os.listdir(_DEMOS))]
         if path.removeprefix(DEMO) not in demos:
             known = ", ".join(f"{DEMO}{name}" for name in demos)
-            raise CaptureError(f"--root {path}: no such recorded host: there is {known}")
+            raise refused(f"no such recorded host: there is {known}")
         return open_root(os.path.join(_DEMOS, f"{path.removeprefix(DEMO)}.tar.gz"))
     if is_description(path):
         from checks.capture.described import DescribedRoot, description_of
@@ -106,19 +113,14 @@ def open_root(path: str) -> Root:
         if path.strip("/") and os.path.isfile(os.path.join(path, CAPTURE_FILE)):
             return _from_folder(path)
         if path.strip("/") and not any(os.path.isdir(f"{path}/{top}") for top in ("proc", "sys")):
-            raise _no_host(path)
+            raise refused(_NO_HOST)
         return Root(path)
     if not os.path.exists(path):
-        raise CaptureError(f"--root {path}: no such file or folder")
+        raise refused("no such file or folder")
     if not os.path.isfile(path):
-        raise CaptureError(
-            f"--root {path}: a device or a pipe: give a host's folder, or a capture as a file"
-        )
+        raise refused("a device or a pipe: give a host's folder, or a capture as a file")
     if os.path.getsize(path) > LARGEST_ARCHIVE_BYTES:
-        raise CaptureError(
-            f"--root {path}: more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host "
-            "has"
-        )
+        raise refused(f"more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host has")
     from checks.base.archive import ArchiveError, TreeRoot, read_archive
 
     try:
@@ -130,15 +132,8 @@ def open_root(path: str) -> Root:
         return _capture(path, content, archive.files)
     names = (*archive.files, *archive.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
-        raise _no_host(path)
+        raise refused(_NO_HOST)
     return TreeRoot(*archive)
-
-
-def _no_host(path: str) -> CaptureError:
-    return CaptureError(
-        f"--root {path}: neither a capture, which has {CAPTURE_FILE}, nor a host's files, "
-        "which are below proc and sys"
-    )
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:

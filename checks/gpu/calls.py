@@ -24,18 +24,16 @@ def nvml() -> dict[str, Any]:
     pynvml = _library()
     try:
         pynvml.nvmlInit()
+        try:
+            return {
+                "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
+                "cuda": _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+                "devices": [_device(index) for index in range(pynvml.nvmlDeviceGetCount())],
+            }
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return {"error": str(error), "code": int(error.value)}
-    try:
-        return {
-            "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
-            "cuda": _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2),
-            "devices": [_device(index) for index in range(pynvml.nvmlDeviceGetCount())],
-        }
-    except pynvml.NVMLError as error:
-        return {"error": str(error), "code": int(error.value)}
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def held() -> list[dict[str, Any]]:

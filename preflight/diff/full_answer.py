@@ -24,7 +24,7 @@ from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Host, Sized
 from preflight.inputs.launch_words import LaunchWords, Waiver
-from preflight.judging.judge_host import JudgedHost, judge_opened, judged_again
+from preflight.judging.judge_host import JudgedHost, judge_host, judged_again
 from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
@@ -106,7 +106,7 @@ def answer_of(
         sglang_version=side.versions.get("sglang", side.words.sglang_version),
     )
     checks = list(every_check())
-    seen = judge_opened(words, side.host, timeout_seconds, checks)
+    seen = judge_host(words, side.host, timeout_seconds, checks)
     facts = _with_versions(seen.facts, side.versions)
     if facts is not seen.facts:
         seen = seen._replace(facts=facts)

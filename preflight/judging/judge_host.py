@@ -39,27 +39,17 @@ class JudgedHost(NamedTuple):
 
 def judge_host(
     words: LaunchWords,
-    root: str,
+    root: str | Host,
     timeout_seconds: float,
     checks: Sequence[tuple[Check, Judge]],
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
-    """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError."""
-    return judge_opened(
-        words, open_host(root, timeout_seconds), timeout_seconds, checks, more_topics, slow
-    )
+    """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError.
 
-
-def judge_opened(
-    words: LaunchWords,
-    host: Host,
-    timeout_seconds: float,
-    checks: Sequence[tuple[Check, Judge]],
-    more_topics: Iterable[str] = READERS,
-    slow: Callable[[list[str]], None] | None = None,
-) -> JudgedHost:
-    """Judge on a host that is open: facts that were asked before are not read again."""
+    root: of a host that is open already, facts that were asked before are not read again.
+    """
+    host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     launch = size_within(words, host, timeout_seconds)
     sized = None if isinstance(launch, Unknown) else launch
     needs = None if sized is None else sized.needs
