@@ -28,7 +28,6 @@ CHECK_MODULES = (
     "checks.rdma.gid_checks",
     "checks.placement.node_checks",
     "checks.gpu.judge",
-    "checks.gpu.state_checks",
     "checks.placement.pci_checks",
     "checks.software.software_checks",
     "checks.system.judge",
