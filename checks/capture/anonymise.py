@@ -7,8 +7,6 @@ versions. The replacements are numbers in the order of the originals, so nothing
 be computed back, and the same host gives the same capture.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ could not be read could not), ``calls.json`` (what no file answers, in the form 
 too) and the files themselves, so that a person can read them, and a folder of them still serves.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar

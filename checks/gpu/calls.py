@@ -1,7 +1,5 @@
 """What only NVIDIA's libraries and this process's environment can tell of GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Also whether NVLink joins them where the launch asks for it, and on which way NI
 memory: peer memory or dma-buf.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 

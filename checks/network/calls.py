@@ -1,7 +1,5 @@
 """What only the running machine tells about its network: addresses, and ports that can be bound."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 What refuses a binding is a seccomp filter or a cpuset.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Checks of the folders and files that a launch names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch

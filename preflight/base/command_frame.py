@@ -1,7 +1,5 @@
 """What both commands share: their exit codes beside the verdict, and every way out of them."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ A writer makes its answer of texts that know their numbers (Quantity), what they
 and what they do (Line). ``schemas/NAME-v1.schema.json`` is the answer with its envelope.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

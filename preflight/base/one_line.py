@@ -1,7 +1,5 @@
 """Text of others, as it may stand in a line of a terminal."""
 
-from __future__ import annotations
-
 import re
 
 from checks.base.regex import regex

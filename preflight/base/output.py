@@ -1,7 +1,5 @@
 """Printing that a reader may walk away from without changing what the command answers."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Waiting for what a user or a launch names no longer than the command's time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context

@@ -7,8 +7,6 @@ stands, so that what refuses it still does. So do values of settings that are se
 kind, and what an address says of who asks.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tables and sentences for a terminal: as wide as it is, and no wider."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Collection, Sequence
 

@@ -3,8 +3,6 @@
 Memory is registered as Mooncake does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """Which launches a record is said of: conditions held by hand, on hosts that are written down."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each record of a known problem is whole, has its edges where it says, and is OSV."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Synthetic hosts: the files of /proc and /sys that the checkers read, written below a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Python under a real seccomp filter, as in a container."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

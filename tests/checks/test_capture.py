@@ -1,7 +1,5 @@
 """A capture answers as the host did, anywhere; and what is no capture is refused with a reason."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

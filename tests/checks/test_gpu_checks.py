@@ -1,7 +1,5 @@
 """Checks of GPUs and of the PCIe way to them: facts and needs give status, have, need, settings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GPU facts: PCI, NVML's answers, CUDA's, and the kernel's ways to GPU memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Servers that take one GPU: vLLM wants a part of the whole, SGLang one of what is free."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

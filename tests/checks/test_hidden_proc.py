@@ -1,7 +1,5 @@
 """/proc that hides other users' processes (hidepid=2), or all but processes (ProcSubset=pid)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Reading and judging: one part that hangs or breaks leaves the others whole, and never passes."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ports, addresses and services of a launch, against real sockets and against recorded hosts."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Checks of binding and placement: facts and needs give status, have, need and settings."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """NUMA facts from complete, damaged and recorded hosts, and from this machine."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """PCI facts: functions, their place in the tree, links, ACS, IOMMU; and how far they are apart."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

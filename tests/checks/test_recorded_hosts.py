@@ -4,8 +4,6 @@ They say here what they said there; what a folder or archive does not record is 
 absent.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -5,8 +5,6 @@ to ``.cache/machines``. What stands in the files is read a second time, by
 small readers that know nothing of ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import posixpath

@@ -1,7 +1,5 @@
 """Policy routing: what leads out of an interface for a source, by rules and tables."""
 
-from __future__ import annotations
-
 import ipaddress
 import shutil
 import socket

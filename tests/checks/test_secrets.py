@@ -1,7 +1,5 @@
 """No text of a launch is kept, nor any secret: planted in many places, none is in a capture."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

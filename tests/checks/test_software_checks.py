@@ -1,7 +1,5 @@
 """What is installed: read from trees and from here, and judged."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ELF reader and the search for libraries, held against ldd on real and on made files."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

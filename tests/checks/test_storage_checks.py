@@ -1,7 +1,5 @@
 """Folders and files of a launch: real folders of every kind that Mooncake refuses, and records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

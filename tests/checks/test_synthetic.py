@@ -1,7 +1,5 @@
 """The synthetic hosts are complete: every reader is served, and a fitting launch passes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The system: what is read of it, in trees and here, and what its checks make of that."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

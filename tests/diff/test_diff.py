@@ -1,7 +1,5 @@
 """``diff`` is the difference of what check, sizing and plan answer for each side."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Every section is held against the command that answers it: check, mooncake-hicac
 keys, advisories and plan.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The walks of ARCHITECTURE.md: their functions exist, run, and no package comes twice."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -4,8 +4,6 @@
 ``python -m tests.house.test_habits``.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """--help says of every option what it takes, and when one wants it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click
