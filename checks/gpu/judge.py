@@ -345,29 +345,21 @@ IDLE_BYTES = GIB
 MIG_ON = 1
 
 
-@or_unknown
-def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu] | Unknown:
-    """Return the GPUs that the launch uses, by NVML's address; without a launch all of the host."""
-    nvml = known(gpus.nvml)
-    if nvml.error:
-        return Unknown(f"NVML: {nvml.error}")
-    all_of = {gpu.address or f"GPU {n}": gpu for n, gpu in enumerate(nvml.gpus)}
-    if needs is None:
-        return all_of
-    used: dict[str, NvmlGpu] = {}
-    for process in gpu_processes(needs):
-        visible = known(visible_gpus(gpus, process))
-        if process.gpu is not None and process.gpu < len(visible):
-            address = visible[process.gpu]
-            used[address] = all_of[address]
-    return used
-
-
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge one by one. Raises UnjudgedError if there is none."""
-    if not passed("GPUs").known(gpus.nvidia) or physical_gpus(gpus) == ():
+    """Return the GPUs to judge one by one, by NVML's address: the launch's, without one all.
+
+    Raises UnjudgedError if there is none.
+    """
+    finding = passed("GPUs")
+    if not finding.known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
-    used = passed("GPUs").known(_of_launch(gpus, needs))
+    nvml = finding.known(gpus.nvml)
+    finding.known(Unknown(f"NVML: {nvml.error}") if nvml.error else None)
+    used = {gpu.address or f"GPU {n}": gpu for n, gpu in enumerate(nvml.gpus)}
+    if needs is not None:
+        shown = ((p.gpu, finding.known(visible_gpus(gpus, p))) for p in gpu_processes(needs))
+        taken = [at[index] for index, at in shown if index is not None and index < len(at)]
+        used = {address: used[address] for address in taken}
     if not used:
         raise UnjudgedError(skip("the launch uses no GPU of this host", "GPUs"))
     return used

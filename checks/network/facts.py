@@ -233,15 +233,10 @@ def has_no_address(why: Unknown) -> bool:
 
 def _is_address(host: str) -> bool:
     """Tell whether ``host`` is an address, which needs no name service."""
-    import socket
-
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except (OSError, ValueError):
-            continue
-        return True
-    return False
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> ServiceAnswer:

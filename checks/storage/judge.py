@@ -22,13 +22,12 @@ from checks.base.unknown import Unknown
 from checks.storage.facts import Folder, StorageFacts
 
 CHECKS = CheckSet()
-_NO_OFFLOAD = "the launch offloads to no folder"
 
 
 def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
     offloads = [item for item in the_launch(needs).storage if item.kind == "offload"]
     if not offloads:
-        raise UnjudgedError(skip(_NO_OFFLOAD))
+        raise UnjudgedError(skip("the launch offloads to no folder"))
     return offloads
 
 
@@ -43,7 +42,7 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 
 
 def _folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
-    """Judge one offload folder: its path, then whether Mooncake may use it."""
+    """Judge one offload folder: its path, then type, permission, mount and O_DIRECT."""
     evidence = (Evidence(item.origin, path),)
     if not path.startswith("/"):
         text = "Mooncake: storage_filepath must be an absolute path"
@@ -57,11 +56,6 @@ def _folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
             return unknown(path, folder)
         text = "the folder does not exist"
         return passed(path, "absent", evidence=evidence).failed(text, "make it", make)
-    return _usable(item, path, folder, evidence)
-
-
-def _usable(item: Storage, path: str, folder: Folder, evidence: tuple[Evidence, ...]) -> Finding:
-    """Judge a folder that exists: type, permission, mount and O_DIRECT."""
     where = path if not folder.parent else f"{folder.path}, the nearest that exists"
     seen = (*evidence, Evidence("lstat, access, statvfs", repr(folder._asdict())))
     finding = passed(path, where, evidence=seen)

@@ -69,7 +69,8 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.inputs.written_launch import options_of
+    from preflight.inputs.written_launch import host_words, options_of, read_launch
+    from preflight.sizing.chosen_releases import installed_there
 
     version, gpu_bytes = host.extras.get("mooncake_version"), words.gpu_bytes
     given_options = options_of(words)._replace(
@@ -78,8 +79,6 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         installed=captured_installed(host),
     )
     if words.words and carried is None:
-        from preflight.inputs.written_launch import read_launch
-
         of = host.environment, host.root, words.is_command
         launch = read_launch(words.words, words.env_files, *of)
         if words.by_program:
@@ -87,8 +86,6 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
             launch = launch._replace(reading=named_by_program(launch.reading))
         if host.capture is None:
-            from preflight.sizing.chosen_releases import installed_there
-
             installed = installed_there(launch.reading, host.root)
             given_options = given_options._replace(installed=installed)
         return launch, given_options
@@ -100,9 +97,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where}: its launch cannot be read: {error!r}") from None
     if carried is not None:  # what it leaves open is this host's own
-        from preflight.inputs.written_launch import host_words
         from preflight.launches.shell_script import in_environment
-        from preflight.sizing.chosen_releases import installed_there
 
         reading = in_environment(launch.reading, host.environment, host_words(host.root))
         launch = launch._replace(reading=reading)
