@@ -35,8 +35,7 @@ def nvml() -> dict[str, Any]:
 
 
 def held() -> list[dict[str, Any]]:
-    """Return each GPU's memory, and how much each process of this pid namespace holds (None:
-    untold).
+    """Return each GPU's memory, and what each process of this pid namespace holds (None: untold).
 
     Raises OSError if NVML cannot be asked.
     """
@@ -105,8 +104,7 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask for each GPU's ``rdma`` and ``dma_buf`` (0, 1), in CUDA's order, in a child without
-    context.
+    """Ask for each GPU's ``rdma`` and ``dma_buf`` (0, 1), in CUDA's order, in a child process.
 
     Raises OSError without libcuda or a driver.
     """

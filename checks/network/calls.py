@@ -89,7 +89,7 @@ def _seconds(share: float) -> float:
 def master(host: str, port: int) -> dict[str, Any]:
     """Ask a Mooncake master with Mooncake's own client, in a separate process; code 0: it is ready.
 
-    The protocol ``rpc_only`` returns before it joins: the master shows no such client afterwards.
+    By ``rpc_only`` the client returns before it joins: the master shows none afterwards.
     """
     import subprocess
     import sys

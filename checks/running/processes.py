@@ -191,8 +191,7 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
     """Return how much memory a process may lock or pin.
 
-    Its limit does not hold if CAP_IPC_LOCK is in effect in the initial user namespace: the kernel
-    asks for the capability first.
+    No limit holds with CAP_IPC_LOCK in the initial user namespace: the kernel asks for that first.
     """
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
@@ -255,8 +254,7 @@ class Registered(NamedTuple):
 def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
     """Return the objects that ``pids`` together hold of each device, for devices with any.
 
-    The kernel lists the processes of this program's own pid namespace alone: from the host those
-    in a container are Unknown.
+    From the host those of a container are Unknown: the kernel lists this pid namespace alone.
     """
     for pid in pids:
         status = known(root.text(f"/proc/{pid}/status"))
@@ -290,8 +288,7 @@ def read_traffic(
 ) -> dict[str, Traffic | Unknown] | Unknown:
     """Return the counters of each port: of RDMA devices, and of interfaces of its namespace.
 
-    verbs_devices: the files that it has open, as uverbs0. What goes by RDMA is in no counter of an
-    interface.
+    verbs_devices: open files, as uverbs0. What goes by RDMA is in no counter of an interface.
     """
     ports: dict[str, Traffic | Unknown] = {}
     for file in verbs_devices:

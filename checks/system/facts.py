@@ -15,10 +15,9 @@ TRY_SECONDS = 2.0
 
 
 def machine() -> dict[str, Any]:
-    """Return facts about this machine: architecture, base page size, PID namespace and libc.
+    """Return facts about this machine, and what the environment says of Kubernetes and containers.
 
-    Also what the environment says about Kubernetes and containers. libc: name and version, as
-    ``glibc 2.36``; "" for one that does not say.
+    libc: name and version, as ``glibc 2.36``; "" for one that does not say.
     """
     libc = ""
     with suppress(ValueError, OSError):

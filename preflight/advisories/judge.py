@@ -61,9 +61,8 @@ TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 class Verdict(NamedTuple):
     """A record held against one process.
 
-    version: of the product that is affected, or why it is not known. holds: of the record's
-    conditions and the version together. may_give: what may give the process flags, and is not
-    known; None for nothing.
+    version: of the affected product, or why it is not known. holds: of the record's conditions and
+    the version together. may_give: what may give the process flags and is not known, or None.
     """
 
     advisory: Advisory

@@ -63,8 +63,7 @@ def envelope(
 
     name: of the schema. exit_code: of the process. word: how it went: one of STATUSES, else the
     answer's outcome, beside the status of the exit code. reason: of the status; by default the
-    worst finding. launch: its source and its summary. host, command: by default those of the
-    command that runs.
+    worst finding. launch: source and summary. host, command: by default of the command that runs.
     """
     from checks.capture.secrets import public
 

@@ -28,10 +28,7 @@ class LateError(UsageError):
 
 
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
-    """Return the value of ``work``, which may be left to a thread.
-
-    Raises LateError if it is late.
-    """
+    """Return the value of ``work``, which may be left to a thread. Raises LateError."""
     done: list[Result] = []
     failed: list[BaseException] = []
 

@@ -97,10 +97,7 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
 def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
-    """Return all answers about one side, the name of its launch, and its processes.
-
-    Raises UsageError.
-    """
+    """Return all answers about a side, and its launch's name and processes. Raises UsageError."""
     words = side.words._replace(
         mooncake_version=side.versions.get("mooncake", side.words.mooncake_version),
         sglang_version=side.versions.get("sglang", side.words.sglang_version),

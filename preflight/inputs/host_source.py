@@ -140,8 +140,7 @@ def size_and_needs(
 ) -> Sized | None:
     """Return a launch's sizing and needs, None without a launch. Raises UsageError.
 
-    files: filled with the texts read beside the launch, by the names that the launch has for
-    them.
+    files: filled with the texts read beside the launch, by the launch's names for them.
     """
     written = launch_of(words, host)
     if written is None:

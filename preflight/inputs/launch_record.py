@@ -100,8 +100,7 @@ _OPEN_NAME = regex(
 def _known_words() -> frozenset[str]:
     """Return flags, keys and variables of all releases, all in one spelling.
 
-    In ``engine_words.txt`` stand those that readers of other engines take, and of trainers that
-    start SGLang: of flags and of JSON.
+    Those of other engines and of trainers that start SGLang stand in ``engine_words.txt``.
     """
     with open(data_file("engine_words.txt"), encoding="ascii") as file:
         of_engines = file.read().split()
@@ -352,10 +351,9 @@ def _left_open(word: Word) -> Word:
 
 
 def _answered(text: str, names: Collection[str]) -> str:
-    """Return a value with only the parts open that the host can answer.
+    """Return a value with only the parts open that the host can answer; others become ``$(...)``.
 
-    Other commands, and the defaults of unset variables, become ``$(...)``. names: of variables,
-    which a manifest writes as ``$(NAME)``.
+    names: of variables, which a manifest writes as ``$(NAME)``.
     """
 
     def asked(part: str) -> bool:

@@ -282,10 +282,7 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
 
 
 def _of_containers(needs: LaunchNeeds) -> str:
-    """Say which container's memory limit is too small, as ``check`` judges it; "" if none.
-
-    The launch itself sets these limits, whatever the host has.
-    """
+    """Say which memory limit that the launch gives a container is too small; "" if none."""
     for finding in container_memory(needs):
         if finding.status is Status.FAIL:
             where = f"memory of the container at {finding.subject}"

@@ -58,8 +58,7 @@ class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
     named: what the key's text holds or is hashed from. held: what the bytes behind it depend on.
-    pattern: a key as it is written. random: why no two processes agree, "" if they may.
-    store: master and tenant.
+    pattern: a key as written. random: why no two processes agree, or "". store: master, tenant.
     """
 
     process: LaunchProcess

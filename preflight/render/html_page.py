@@ -126,10 +126,9 @@ def table(
 ) -> Html:
     """Return a table in a box, which scrolls if the window is narrower.
 
-    On a phone each row is a list, its headings beside its cells. The first cell of a row is its
-    heading. name: read to people who cannot see the heading above, if there is no caption.
-    numeric_columns: by index, shown to the right and sorted as numbers with their units
-    (``1.5 GiB`` after ``900 MiB``).
+    On a phone each row is a list, headings beside cells. The first cell of a row is its heading.
+    name: read to people who cannot see the heading above, without a caption. numeric_columns: by
+    index, shown to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
     heads = [
