@@ -149,7 +149,7 @@ def _only(place: Location, names: Sequence[str]) -> Location:
 
 @or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
-    """Read ``{"cpu:0": [[preferred NICs], [others]]}`` as locations, sorted; else return Unknown."""
+    """Read ``{"cpu:0": [[preferred NICs], [others]]}`` as locations, sorted; else Unknown."""
     rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):

@@ -133,7 +133,7 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Read what is installed; Mooncake's optional parts (EFA, TENT, Redis) if they are asked for."""
+    """Read what is installed; Mooncake's optional parts (EFA, TENT, Redis) if asked for."""
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
