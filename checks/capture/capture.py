@@ -141,8 +141,12 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
     for name, text in sorted(answers.texts.items()):
         if isinstance(text, Unknown):
             continue
+        # A member of an archive may have this name on every system that unpacks it.
+        plain = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
+        plain = plain and not {"", ".", ".."} & set(name.split("/")[1:])
         relative = name.lstrip("/")
-        if _is_plain(name, answers) and relative not in (CAPTURE_FILE, CALLS_FILE):
+        taken = name in answers.folders or relative in (CAPTURE_FILE, CALLS_FILE)
+        if plain and not taken:
             members[relative] = text.encode()
         else:
             inline[name] = text
@@ -157,13 +161,6 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
     }
     calls = {**answers.calls, **_reasons(answers.calls)}
     return {CAPTURE_FILE: json_of(about), CALLS_FILE: json_of(calls), **members}
-
-
-def _is_plain(name: str, answers: Answers) -> bool:
-    """Return whether a member of an archive may have this name, on every system that unpacks it."""
-    parts = name.split("/")
-    good = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
-    return good and not {"", ".", ".."} & set(parts[1:]) and name not in answers.folders
 
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:

@@ -37,7 +37,9 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
         lines = [f"{name}: {error.format_message()}"]
         if isinstance(error, click.UsageError):
             path = name if error.ctx is None else error.ctx.command_path
-            if isinstance(error, click.NoSuchOption) and _takes_a_launch(error.ctx):
+            takes = () if error.ctx is None else error.ctx.command.params
+            launch = any(isinstance(p, click.Argument) and p.name == "launch" for p in takes)
+            if isinstance(error, click.NoSuchOption) and launch:
                 lines.append(f"A launch's own options stand behind --: {path} -- COMMAND ...")
             lines.append(f"Try '{path} --help'.")
         return refused(exit_codes.USAGE, error.format_message(), "\n".join(lines))
@@ -99,10 +101,3 @@ def asked_answers(words: Sequence[str]) -> Answers:
             else:
                 answers.append((value, None))
     return answers
-
-
-def _takes_a_launch(context: click.Context | None) -> bool:
-    return context is not None and any(
-        isinstance(parameter, click.Argument) and parameter.name == "launch"
-        for parameter in context.command.params
-    )

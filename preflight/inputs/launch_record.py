@@ -204,9 +204,13 @@ def _command(command: Command) -> Command | None:
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     positional = served and not "".join(texts[start : start + 1]).startswith("-")
-    kept = _arguments(command.words[start:], process_kind, positional)
+    # An interpreter, its options without what they take, and the module or script.
+    program = (
+        word if at in (0, start - 1) or _INTERPRETER.fullmatch(word.text) else _gone(word)
+        for at, word in enumerate(command.words[:start])
+    )
     return command._replace(
-        words=(*_program(command.words[:start]), *kept),
+        words=(*program, *_arguments(command.words[start:], process_kind, positional)),
         environment={
             name: word._replace(text=_value_of_variable(name, word.text))
             for name, word in sorted(command.environment.items())
@@ -233,13 +237,6 @@ def _nameless(run_as: RunAs) -> RunAs:
     user = run_as.user
     named = isinstance(user, str) and user and not user.isdecimal() and user != "root"
     return run_as._replace(user=REMOVED) if named else run_as
-
-
-def _program(words: Sequence[Word]) -> Iterator[Word]:
-    """Yield an interpreter, its options without what they take, and the module or script."""
-    for number, word in enumerate(words):
-        last = number in (0, len(words) - 1)
-        yield word if last or _INTERPRETER.fullmatch(word.text) else _gone(word)
 
 
 def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> Iterator[Word]:

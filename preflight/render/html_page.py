@@ -131,9 +131,10 @@ def table(
     index, shown to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
+    labels = [element("button", head, type="button") if sortable else head for head in headings]
     heads = [
-        _cell("th", element("button", head, type="button") if sortable else head, classes, "col")
-        for head, classes in zip(headings, kinds, strict=True)
+        element("th", shown, class_=classes or None, scope="col")
+        for shown, classes in zip(labels, kinds, strict=True)
     ]
     lines = [
         element("tr", *(_row_cell(at, *cell) for at, cell in enumerate(cells)))
@@ -155,12 +156,8 @@ def _row_cell(at: int, cell: Cell, classes: str, head: str) -> Html:
     if isinstance(cell, Keyed):
         cell = element("span", cell.shown, data_sort=repr(float(cell.key)))
     if at == 0 and cell:
-        return _cell("th", cell, classes, "row")
+        return element("th", cell, class_=classes or None, scope="row")
     return element("td", cell, class_=classes or None, data_head=head if cell else None)
-
-
-def _cell(name: str, shown: str, classes: str, scope: str | None = None) -> Html:
-    return element(name, shown, class_=classes or None, scope=scope)
 
 
 def _data(name: str) -> str:
