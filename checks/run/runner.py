@@ -32,7 +32,7 @@ CHECK_MODULES = (
     "checks.software.software_checks",
     "checks.system.judge",
     "checks.network.network_checks",
-    "checks.storage.judge",
+    "checks.storage.folders",
 )
 
 

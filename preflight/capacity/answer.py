@@ -6,7 +6,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
-from checks.storage.facts import Folder, read_storage
+from checks.storage.folders import Folder, read_storage
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import (
     Bounds,

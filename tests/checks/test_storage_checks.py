@@ -10,7 +10,7 @@ from checks.base.needs import LaunchNeeds, Storage
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
-from checks.storage import judge as storage_checks
+from checks.storage import folders as storage_checks
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
 
