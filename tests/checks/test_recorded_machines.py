@@ -6,7 +6,6 @@ small readers that know nothing of ours.
 """
 
 import contextlib
-import io
 import posixpath
 import re
 import tarfile
@@ -21,11 +20,7 @@ from checks.base.unknown import Unknown
 from checks.capture.capture import open_root
 from checks.pci.facts import read_function
 from checks.run.facts import read_facts
-from checks.run.runner import every_check
-from preflight.cli.main import run
-from tests.checks.test_recorded_hosts import LAUNCH
 from tests.paths import ROOT
-from tests.rows import statuses
 
 MACHINES = ROOT / ".cache" / "machines"
 # Of each package: its source, the folders of its machines there, and how many it has at least.
@@ -224,101 +219,3 @@ def test_facts_are_what_stands_in_the_files(machines: list[tuple[Path, Files]]) 
                 wrong[f"{archive.name} {name}"] = (expected.get(name), read.get(name))
     assert wrong == {}
     assert compared > 2 * len(machines)
-
-
-RDMA = ("/sys/class/infiniband", "/sys/module")
-# Of each check that speaks of the host, what of a recording it is about: one of these at least.
-PARTS = {
-    "gpu.count": (PCI, GPUS),
-    "gpu.driver": (PCI, GPUS),
-    "gpu.memory-busy": (PCI, GPUS),
-    "gpu.mig": (PCI, GPUS),
-    "hugetlb.after-reboot": ("/etc/sysctl.d",),
-    "hugetlb.cgroup-limit": ("/proc/self/mountinfo", "/sys/fs/cgroup"),
-    "hugetlb.page-size": (POOLS, "/proc/meminfo"),
-    "hugetlb.reservation": ("/proc/meminfo",),
-    "hugetlb.shortage": (POOLS, "/proc/meminfo"),
-    "limits.memory": ("/proc/self/limits",),
-    "limits.nofile": ("/proc/self/limits",),
-    "limits.run-as": ("/proc/self/status",),
-    "limits.threads": ("/proc/loadavg", "/proc/self/limits", "/sys/fs/cgroup"),
-    "memlock.inert-capability": ("/proc/self/mountinfo",),
-    "memlock.limit": ("/proc/self/limits", *RDMA),
-    "memlock.user-namespace": ("/proc/self/uid_map",),
-    "memory.cgroup": ("/proc/self/cgroup",),
-    "memory.host": ("/proc/meminfo",),
-    "memory.max-map-count": ("/proc/sys/vm",),
-    "memory.overcommit": ("/proc/sys/vm",),
-    "network.port-range": ("/proc/sys/net",),
-    "network.port-taken": (),
-    "numa.cpuset-excludes": (PCI, RDMA[0]),
-    "numa.gpu-nic-distance": (PCI,),
-    "numa.policy-refused": (PCI, RDMA[0]),
-    "numa.unknown-nic-node": RDMA,
-    "pci.acs": (PCI,),
-    "pci.iommu": ("/sys/kernel/iommu_groups",),
-    "pci.link-degraded": (PCI,),
-    "rdma.device-missing": RDMA,
-    "rdma.erdma-compat": RDMA,
-    "rdma.erdma-driver": (PCI,),
-    "rdma.no-device": RDMA,
-    "service.reachable": (),
-    "shm.space": (),
-    "software.library-missing": (),
-    "software.mooncake-duplicate": (),
-    "software.mooncake-missing": (),
-    "software.version-skew": (),
-    "storage.files": ("/m",),
-    "system.kernel-old": ("/proc/sys/kernel", "/proc/version"),
-    "system.page-size": (),
-    # Only the machine itself tells whether a device opens, and with that all that is asked of it.
-    **dict.fromkeys(
-        (
-            *("rdma.cgroup-limit", "rdma.fork-safe", "rdma.gid", "rdma.node-type", "rdma.pkey"),
-            *("rdma.port-down", "rdma.port-mtu", "rdma.provider-missing", "rdma.resources"),
-            *("rdma.region-too-large", "rdma.subnets", "rdma.table-capacity"),
-            "rdma.uverbs-permission",
-        ),
-        (),
-    ),
-}
-# What the launch asks nothing of: whatever the host has, nothing of it is judged.
-NOT_ASKED = {
-    *("gpu.imex", "gpu.peer-memory", "hugetlb.node-shortage", "io-uring.unavailable"),
-    *("memlock.io-uring-buffers", "memlock.runtime-limit", "network.advertised-address"),
-    *("network.time-wait", "numa.node-memory", "service.address", "software.numactl-missing"),
-    *("storage.offload-path", "storage.offload-space", "topology.mooncake-view"),
-    "software.not-built-in",
-}
-
-
-def test_no_check_is_left_out() -> None:
-    assert {check.id for check, _ in every_check()} == PARTS.keys() | NOT_ASKED
-
-
-def test_what_is_not_recorded_is_unknown(
-    machines: list[tuple[Path, Files]], tmp_path: Path
-) -> None:
-    """Neither a pass, nor a failure, nor skipped as what is not there."""
-    script = tmp_path / "launch.sh"
-    script.write_text(LAUNCH)
-    wrong = set()
-    asked = 0
-    for archive, files in machines:
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            run(["check", "--json", "--timeout", "60", "--root", str(archive), str(script)])
-        found = statuses(out.getvalue())
-        every = {*files.files, *files.links, *files.folders}
-        own = f"/proc/{files.links.get('/proc/self', 'self')}/"
-        every |= {f"/proc/self/{name.removeprefix(own)}" for name in every if name.startswith(own)}
-        for check, parts in PARTS.items():
-            if not every.intersection(parts):
-                asked += 1
-                if found[check] != {"unknown"}:
-                    wrong.add((archive.name, check, *sorted(found[check])))
-        for check in NOT_ASKED:
-            if not found[check] <= {"pass", "skip"}:
-                wrong.add((archive.name, check, *sorted(found[check])))
-    assert wrong == set()
-    assert asked > 10 * len(machines)
