@@ -60,11 +60,20 @@ def acs_control(read: Callable[[int, int], bytes]) -> int | None:
 
 # pci.ids: base class 03 is display (VGA 00, 3D 02, other 80), 12 is processing accelerators.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-# Makers of accelerators, by PCI vendor id (pci.ids): NVIDIA, AMD, Intel, Huawei, Moore Threads,
-# Habana, Hygon, Enflame, Kunlunxin, MetaX, Cambricon. A server's own VGA (ASPEED, Matrox) is none.
-ACCELERATOR_VENDORS = frozenset(
-    "0x10de 0x1002 0x8086 0x19e5 0x1ed5 0x1da3 0x1d94 0x1e36 0x1d22 0x9999 0xcabc".split()
-)
+# Makers of accelerators, by PCI vendor id (pci.ids). A server's own VGA (ASPEED, Matrox) is none.
+ACCELERATOR_VENDORS = {
+    "0x10de": "NVIDIA",
+    "0x1002": "AMD",
+    "0x8086": "Intel",
+    "0x19e5": "Huawei",
+    "0x1ed5": "Moore Threads",
+    "0x1da3": "Habana",
+    "0x1d94": "Hygon",
+    "0x1e36": "Enflame",
+    "0x1d22": "Kunlunxin",
+    "0x9999": "MetaX",
+    "0xcabc": "Cambricon",
+}
 # The DMA function of a ConnectX-8 through which a "Direct NIC" reaches its GPU; such a platform
 # needs ACS on (rdma-core kernel-boot/rdma_topo).
 DIRECT_NIC_FUNCTION = ("0x15b3", "0x2100")

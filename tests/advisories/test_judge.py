@@ -10,6 +10,7 @@ from checks.base.finding import Consequence, Finding, Status
 from checks.base.unknown import Unknown
 from preflight.advisories.judge import advisory_findings, verdicts
 from preflight.cli.main import run
+from preflight.inputs.host_source import Host, open_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
 from tests.builders.synthetic import build_host, gpu_host
@@ -60,11 +61,17 @@ WARN = Status.WARN
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> str:
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_host(tmp_path_factory.mktemp("host") / "root", gpu_host()))
 
 
-def seen(tmp_path: Path, host: str, text: str, mooncake: str, sglang: str) -> JudgedHost:
+@pytest.fixture(scope="module")
+def host(root: str) -> Host:
+    """The host, open: each thing is asked once."""
+    return open_host(root)
+
+
+def seen(tmp_path: Path, host: Host, text: str, mooncake: str, sglang: str) -> JudgedHost:
     path = tmp_path / "launch.sh"
     path.write_text(text + "\n")
     words = LaunchWords((str(path),), mooncake_version=mooncake, sglang_version=sglang)
@@ -193,7 +200,7 @@ def said(found: list[Finding]) -> dict[int, Status]:
 )
 def test_a_condition_by_hand(
     tmp_path: Path,
-    host: str,
+    host: Host,
     text: str,
     mooncake: str,
     sglang: str,
@@ -278,7 +285,7 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
 )
 def test_what_holds_of_a_process(
     tmp_path: Path,
-    host: str,
+    host: Host,
     text: str,
     mooncake: str,
     sglang: str,
@@ -306,7 +313,7 @@ def test_what_holds_of_a_process(
     ],
 )
 def test_what_words_that_are_not_known_decide_is_one_skip_and_no_pass(
-    tmp_path: Path, host: str, text: str, hangs: set[int], decided: set[int]
+    tmp_path: Path, host: Host, text: str, hangs: set[int], decided: set[int]
 ) -> None:
     at = seen(tmp_path, host, "MC_IB_PORT=0 " + text, "0.3.12", "0.5.12.post1")
     unknown = {int(one.advisory.id[-4:]) for one in verdicts(at) if one.hangs_on_words}
@@ -328,7 +335,7 @@ def test_what_words_that_are_not_known_decide_is_one_skip_and_no_pass(
     ],
 )
 def test_a_connector_that_is_not_known_may_be_mooncakes(
-    tmp_path: Path, host: str, config: str, unknown: bool
+    tmp_path: Path, host: Host, config: str, unknown: bool
 ) -> None:
     """It counted as none, and the records of Mooncake as not affecting it."""
     text = f"LMCACHE_CONFIG_FILE=/nosuch.yaml vllm serve m --kv-transfer-config {config}"
@@ -341,7 +348,7 @@ def test_a_connector_that_is_not_known_may_be_mooncakes(
 
 
 def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
-    tmp_path: Path, host: str
+    tmp_path: Path, host: Host
 ) -> None:
     text = SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE
     found = advisory_findings(seen(tmp_path, host, text, "0.3.12", "0.5.23"))
@@ -354,12 +361,12 @@ def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
     assert [each.source.rpartition("/")[2] for each in one.evidence] == ["3066", "3073"]
 
 
-def test_a_launch_that_uses_nothing_of_it_has_one_pass(tmp_path: Path, host: str) -> None:
+def test_a_launch_that_uses_nothing_of_it_has_one_pass(tmp_path: Path, host: Host) -> None:
     found = advisory_findings(seen(tmp_path, host, MHA, "0.3.14", "0.5.23"))
     assert [(one.check, one.status) for one in found] == [("launch.advisories", Status.PASS)]
 
 
-def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, host: str) -> None:
+def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, host: Host) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"docker run image {TCP.replace(' M', ' -e M')}x\n{SSD}{TCP}{DSA}{CACHE}\n")
     found = advisory_findings(judge_host(LaunchWords((str(path),)), host, 20, [], TOPICS))
@@ -368,7 +375,7 @@ def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, hos
     assert any("--mooncake-version" in one.text for one in skipped)
 
 
-def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: str) -> None:
+def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: Host) -> None:
     """Two store services whose configuration is not there, with the first good release of 1; one
     alone has no peer."""
     service = f"{TCP}python3 -m mooncake.mooncake_store_service --config=/x.json"
@@ -387,7 +394,7 @@ def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: str) -
     assert {one.holds for one in alone if one.advisory.id == "MP-2026-0001"} == {False}
 
 
-def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: str) -> None:
+def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: Host) -> None:
     """The same launch, and the host's model of the GPU's own not read: affected where ..."""
     found = advisory_findings(
         seen(
@@ -404,7 +411,7 @@ def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: str) -> Non
     assert one.cause
 
 
-def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: str) -> None:
+def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: Host) -> None:
     """Of overlapping halves the rule l2-halves-overlap tells."""
     text = "MC_STORE_USE_HUGEPAGE=1 " + TCP + MHA + CACHE
     at = seen(tmp_path, host, text, "0.3.14", "0.5.23")
@@ -435,7 +442,7 @@ AFFECTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_no_record_is_said_outside_its_range(path: Path, host: str, pair: tuple[str, str]) -> None:
+def test_no_record_is_said_outside_its_range(path: Path, host: Host, pair: tuple[str, str]) -> None:
     words = LaunchWords((str(path),), mooncake_version=pair[0], sglang_version=pair[1])
     found = said(advisory_findings(judge_host(words, host, 20, [], TOPICS)))
     certain = {number for number, status in found.items() if status is not Status.UNKNOWN}
@@ -454,7 +461,7 @@ def answer(capsys: Out, *words: str) -> tuple[int, Any]:
 
 @pytest.mark.slow
 def test_the_command_lists_all_and_those_of_a_launch(
-    tmp_path: Path, host: str, capsys: Out
+    tmp_path: Path, root: str, capsys: Out
 ) -> None:
     schema = json.loads((ROOT / "preflight/schemas/advisories-v1.schema.json").read_text())
     code, every = answer(capsys, "--json")
@@ -463,7 +470,7 @@ def test_the_command_lists_all_and_those_of_a_launch(
     assert (code, every["launch"], len(known) >= 60) == (0, None, True)
     path = tmp_path / "launch.sh"
     path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
-    of = ("--root", host, "--sglang-version", "0.5.23", "--json", str(path))
+    of = ("--root", root, "--sglang-version", "0.5.23", "--json", str(path))
     code, found = answer(capsys, "--mooncake-version", "0.3.12", *of)
     valid(found, schema)
     rows = {row["advisory"]: row for row in found["answer"]["advisories"]}
@@ -500,10 +507,10 @@ def test_a_log_names_the_records_that_print_such_a_line(tmp_path: Path, capsys: 
     assert "advisory.mp-2026-0012" in found["mooncake.disk-descriptor"]
 
 
-def test_check_takes_a_records_id_for_a_waiver(tmp_path: Path, host: str, capsys: Out) -> None:
+def test_check_takes_a_records_id_for_a_waiver(tmp_path: Path, root: str, capsys: Out) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
-    only = ("--only", "advisory.*", "--only", "launch.advisories", "--root", host, "--json")
+    only = ("--only", "advisory.*", "--only", "launch.advisories", "--root", root, "--json")
     of = ("--mooncake-version", "0.3.12", "--sglang-version", "0.5.23", str(path))
     assert run(["check", *only, *of]) == 2
     assert json.loads(capsys.readouterr().out)["status"] == "fail"
