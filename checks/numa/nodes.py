@@ -78,11 +78,14 @@ def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:
 
 
 STATUS = "/proc/self/status"
-# The files of a cpuset: version 2, version 1, version 1 of before 3.17.
+CPUSET = "/proc/self/cpuset"
+MOUNTED = "/proc/mounts"
+# The files of a cpuset: version 2, version 1, version 1 of before 3.17, and without a prefix.
 _FILES = (
     ("cpuset.cpus.effective", "cpuset.mems.effective"),
     ("cpuset.effective_cpus", "cpuset.effective_mems"),
     ("cpuset.cpus", "cpuset.mems"),
+    ("cpus", "mems"),
 )
 Parser = Callable[[str], tuple[int, ...]]
 List = tuple[int, ...] | Unknown
@@ -134,7 +137,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 def _cpuset(root: Root) -> tuple[str, List, List]:
     """Return the innermost cpuset folder with lists, and its CPUs and nodes."""
     memberships = root.text(MEMBERSHIPS)
-    for top, path in _memberships(memberships):
+    for top, path in (*_usual(memberships), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
             continue
@@ -150,14 +153,27 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
     return "", missing, missing
 
 
-def _memberships(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
-    """Yield where cpusets are mounted, and which of them this process is in, of both versions."""
+def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
+    """Yield the folders in which most hosts mount this process's cpuset."""
     for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
             yield CGROUP_MOUNT, path
         elif "cpuset" in controllers.split(","):
             yield f"{CGROUP_MOUNT}/cpuset", path
+
+
+def _mounted(root: Root) -> Iterator[tuple[str, str]]:
+    """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
+    path, mounts = root.word(CPUSET), root.text(MOUNTED)
+    if isinstance(path, Unknown) or isinstance(mounts, Unknown):
+        return
+    for fields in (line.split() for line in mounts.splitlines()):
+        if len(fields) > 3 and (
+            fields[2] in ("cpuset", "cgroup2")
+            or (fields[2] == "cgroup" and "cpuset" in fields[3].split(","))
+        ):
+            yield fields[1], path
 
 
 # Row of the host's table -> the row of a GPU's node that is in it.

@@ -19,6 +19,7 @@ from checks.hugetlb.targets import Target, all_targets
 from checks.numa.nodes import (
     gpu_memory_nodes,
     memory_nodes,
+    read_allowed,
     read_meminfo,
     read_node_meminfo,
 )
@@ -101,6 +102,33 @@ def test_check_and_fit_know_a_cpuset(tmp_path: Path, capsys: pytest.CaptureFixtu
     node = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
     assert bad["check"][0] == "fail"
     assert set(bad["check"][1]) <= {node}
+
+
+@pytest.mark.parametrize(
+    ("mounts", "files"),
+    [
+        ("c /cgroup/unified cgroup2 rw 0 0", {"cgroup/unified/a/cpuset.{}.effective": "1"}),
+        ("none /dev/cpuset cpuset rw 0 0", {"dev/cpuset/a/{}": "1", "dev/cpuset/{}": "0-1"}),
+        (
+            "c /mnt cgroup rw,cpuset 0 0",
+            {"mnt/a/cpuset.{}": "0-1", "mnt/a/cpuset.effective_{}": "1"},
+        ),
+    ],
+)
+def test_a_recorded_cpuset_is_found_wherever_it_is_mounted(
+    tmp_path: Path, mounts: str, files: dict[str, str]
+) -> None:
+    root = _host(tmp_path, "0-1")
+    (root / "proc/self/status").unlink()
+    (root / "proc/self/cpuset").write_text("/a\n")
+    (root / "proc/mounts").write_text(f"{mounts}\n")
+    for name, content in files.items():
+        for kind in ("cpus", "mems"):
+            path = root / name.format(kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{content}\n")
+    assert read_allowed(Root(str(root))).mems == (1,)
+    assert _stock(root)[WHOLE] == Stock(512, 512)
 
 
 def _grace(folder: Path) -> Path:
