@@ -333,27 +333,17 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
 
 def _rule(row: dict[str, Any]) -> RoutingRule:
     """Read a recorded rule. Raises ValueError and the like if it is damaged."""
-    for prefix in (row["from"], row["to"]):
-        if prefix:
-            ipaddress.ip_network(prefix, strict=False)
-    mark = row["mark"]
+    for network in filter(None, (row["from"], row["to"])):
+        ipaddress.ip_network(network, strict=False)
     family, priority, action, table = (
         int(row[key]) for key in ("family", "priority", "action", "table")
     )
+    source, target, iif, oif = (str(row[key]) for key in ("from", "to", "iif", "oif"))
+    goto, prefix = (None if row[n] is None else int(row[n]) for n in ("goto", "suppress_prefix"))
+    mark = None if row["mark"] is None else (int(row["mark"][0]), int(row["mark"][1]))
+    other, invert = tuple(map(int, row["other"])), row["invert"] is True
     return RoutingRule(
-        family,
-        priority,
-        action,
-        table,
-        row["invert"] is True,
-        str(row["from"]),
-        str(row["to"]),
-        str(row["iif"]),
-        str(row["oif"]),
-        None if mark is None else (int(mark[0]), int(mark[1])),
-        None if row["goto"] is None else int(row["goto"]),
-        None if row["suppress_prefix"] is None else int(row["suppress_prefix"]),
-        tuple(int(number) for number in row["other"]),
+        family, priority, action, table, invert, source, target, iif, oif, mark, goto, prefix, other
     )
 
 
