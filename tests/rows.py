@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,3 +37,11 @@ def flat(found: Mapping[str, Any]) -> Json:
     own = found["answer"] or {}
     word = {"outcome": found["status"]}
     return {**{key: found[key] for key in found if key != "answer"}, **word, **own}
+
+
+def statuses(answer: str) -> dict[str, set[str]]:
+    """Of each check in an answer of ``check --json``, its statuses."""
+    found: dict[str, set[str]] = {}
+    for row in json.loads(answer)["findings"]:
+        found.setdefault(row["check"], set()).add(row["status"])
+    return found

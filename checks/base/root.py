@@ -34,7 +34,7 @@ CALL_MODULES = {
     "routing": "checks.network.calls",
     "services": "checks.network.calls",
     "software": "checks.software.calls",
-    "storage": "checks.storage.facts",
+    "storage": "checks.storage.folders",
     "system": "checks.system.facts",
 }
 

@@ -7,8 +7,6 @@ versions. The replacements are numbers in the order of the originals, so nothing
 be computed back, and the same host gives the same capture.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -37,9 +35,8 @@ _HOST_BITS = 8
 
 
 def keeps_ipv4(address: int) -> bool:
-    """Tell whether an address means the same on every host, so that it is not replaced.
-
-    Loopback, link-local, multicast and above (so masks too, as 255.255.240.0), "this network".
+    """Tell whether an address means the same on every host: loopback, link-local, multicast and
+    masks, "this network". Such an address is not replaced.
     """
     first, second = address >> 24, address >> 16 & 255
     return first in (0, 127) or first >= 224 or (first, second) == (169, 254)
@@ -135,10 +132,8 @@ class PrivateNames:
         _visit(text, self._learn)
 
     def learn_launch(self, text: str) -> None:
-        """Collect all private names in a launch or in the caller's variables.
-
-        Those are what ``learn`` finds, users and hosts of mail addresses, and host names
-        with a dot in addresses.
+        """Collect what ``learn`` does, of a launch or of the caller's variables; besides users and
+        hosts of mail addresses, and host names with a dot in addresses.
         """
         self.learn(text)
         for user, host in _MAIL.findall(text):

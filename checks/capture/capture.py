@@ -5,8 +5,6 @@ could not be read could not), ``calls.json`` (what no file answers, in the form 
 too) and the files themselves, so that a person can read them, and a folder of them still serves.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -19,6 +17,9 @@ from checks.capture.root_names import is_description
 
 SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
+_NO_HOST = (
+    f"neither a capture, which has {CAPTURE_FILE}, nor a host's files, which are below proc and sys"
+)
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
 # Of each of the two objects: some 5 kB a process of a launch. Python's objects take 25 times that.
@@ -92,11 +93,15 @@ class Capture(Root):
 
 def open_root(path: str) -> Root:
     """Open "/", a folder, a capture, an archive, a demo or a description. Raises CaptureError."""
+
+    def refused(why: str) -> CaptureError:
+        return CaptureError(f"--root {path}: {why}")
+
     if path.startswith(DEMO):
         demos = [name.removesuffix(".tar.gz") for name in sorted(os.listdir(_DEMOS))]
         if path.removeprefix(DEMO) not in demos:
             known = ", ".join(f"{DEMO}{name}" for name in demos)
-            raise CaptureError(f"--root {path}: no such recorded host: there is {known}")
+            raise refused(f"no such recorded host: there is {known}")
         return open_root(os.path.join(_DEMOS, f"{path.removeprefix(DEMO)}.tar.gz"))
     if is_description(path):
         from checks.capture.described import DescribedRoot, description_of
@@ -106,19 +111,14 @@ def open_root(path: str) -> Root:
         if path.strip("/") and os.path.isfile(os.path.join(path, CAPTURE_FILE)):
             return _from_folder(path)
         if path.strip("/") and not any(os.path.isdir(f"{path}/{top}") for top in ("proc", "sys")):
-            raise _no_host(path)
+            raise refused(_NO_HOST)
         return Root(path)
     if not os.path.exists(path):
-        raise CaptureError(f"--root {path}: no such file or folder")
+        raise refused("no such file or folder")
     if not os.path.isfile(path):
-        raise CaptureError(
-            f"--root {path}: a device or a pipe: give a host's folder, or a capture as a file"
-        )
+        raise refused("a device or a pipe: give a host's folder, or a capture as a file")
     if os.path.getsize(path) > LARGEST_ARCHIVE_BYTES:
-        raise CaptureError(
-            f"--root {path}: more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host "
-            "has"
-        )
+        raise refused(f"more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host has")
     from checks.base.archive import ArchiveError, TreeRoot, read_archive
 
     try:
@@ -130,15 +130,8 @@ def open_root(path: str) -> Root:
         return _capture(path, content, archive.files)
     names = (*archive.files, *archive.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
-        raise _no_host(path)
+        raise refused(_NO_HOST)
     return TreeRoot(*archive)
-
-
-def _no_host(path: str) -> CaptureError:
-    return CaptureError(
-        f"--root {path}: neither a capture, which has {CAPTURE_FILE}, nor a host's files, "
-        "which are below proc and sys"
-    )
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
@@ -148,8 +141,12 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
     for name, text in sorted(answers.texts.items()):
         if isinstance(text, Unknown):
             continue
+        # A member of an archive may have this name on every system that unpacks it.
+        plain = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
+        plain = plain and not {"", ".", ".."} & set(name.split("/")[1:])
         relative = name.lstrip("/")
-        if _is_plain(name, answers) and relative not in (CAPTURE_FILE, CALLS_FILE):
+        taken = name in answers.folders or relative in (CAPTURE_FILE, CALLS_FILE)
+        if plain and not taken:
             members[relative] = text.encode()
         else:
             inline[name] = text
@@ -164,13 +161,6 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
     }
     calls = {**answers.calls, **_reasons(answers.calls)}
     return {CAPTURE_FILE: json_of(about), CALLS_FILE: json_of(calls), **members}
-
-
-def _is_plain(name: str, answers: Answers) -> bool:
-    """Return whether a member of an archive may have this name, on every system that unpacks it."""
-    parts = name.split("/")
-    good = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
-    return good and not {"", ".", ".."} & set(parts[1:]) and name not in answers.folders
 
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:

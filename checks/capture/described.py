@@ -223,10 +223,9 @@ def usable_bytes(memory_bytes: int, nodes: int) -> int:
 
 
 def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
-    """Yield the described GPUs, or ``count`` of each known kind: names, and the smallest of
-    them.
+    """Yield names and devices: the described GPUs, or ``count`` of each known kind.
 
-    Kinds within eight per cent of each other count as one.
+    Kinds within eight per cent of each other count as one, of which the smallest is taken.
     """
     devices = _devices("gpus", gpus)
     if devices is not None:

@@ -4,8 +4,6 @@ A setting is known by its name (``HF_TOKEN=``, ``--api-key``, ``"redis_password"
 guessed by its looks: no text of a launch is kept, so that none has to be searched.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What only NVIDIA's libraries and this process's environment can tell of GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -24,23 +22,20 @@ def nvml() -> dict[str, Any]:
     pynvml = _library()
     try:
         pynvml.nvmlInit()
+        try:
+            return {
+                "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
+                "cuda": _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+                "devices": [_device(index) for index in range(pynvml.nvmlDeviceGetCount())],
+            }
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return {"error": str(error), "code": int(error.value)}
-    try:
-        return {
-            "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
-            "cuda": _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2),
-            "devices": [_device(index) for index in range(pynvml.nvmlDeviceGetCount())],
-        }
-    except pynvml.NVMLError as error:
-        return {"error": str(error), "code": int(error.value)}
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def held() -> list[dict[str, Any]]:
-    """Return each GPU's memory, and how much each process of this pid namespace holds (None:
-    untold).
+    """Return each GPU's memory, and what each process of this pid namespace holds (None: untold).
 
     Raises OSError if NVML cannot be asked.
     """
@@ -109,8 +104,7 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask for each GPU's ``rdma`` and ``dma_buf`` (0, 1), in CUDA's order, in a child without
-    context.
+    """Ask for each GPU's ``rdma`` and ``dma_buf`` (0, 1), in CUDA's order, in a child process.
 
     Raises OSError without libcuda or a driver.
     """

@@ -178,12 +178,11 @@ def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
     answer = known(root.call("gpus.cuda_attributes"))
     if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return Unknown("gpus.cuda_attributes: not a list of GPUs")
-    flags = ((_flag(entry.get("rdma")), _flag(entry.get("dma_buf"))) for entry in answer)
-    return tuple(CudaAbility(*each) for each in flags)
-
-
-def _flag(value: object) -> bool | None:
-    return bool(value) if isinstance(value, int) else None
+    pairs = ((entry.get(name) for name in ("rdma", "dma_buf")) for entry in answer)
+    return tuple(
+        CudaAbility(*(bool(flag) if isinstance(flag, int) else None for flag in pair))
+        for pair in pairs
+    )
 
 
 def _integer(value: object) -> int | None:

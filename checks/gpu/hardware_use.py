@@ -1,7 +1,5 @@
 """Which GPU, NICs and NUMA nodes of this host a process of the launch uses."""
 
-from __future__ import annotations
-
 from checks.base.needs import GPU_RESOURCES, GivenGpus, LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts

@@ -1,7 +1,5 @@
 """What only the running machine tells about its network: addresses, and ports that can be bound."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterator
@@ -91,7 +89,7 @@ def _seconds(share: float) -> float:
 def master(host: str, port: int) -> dict[str, Any]:
     """Ask a Mooncake master with Mooncake's own client, in a separate process; code 0: it is ready.
 
-    The protocol ``rpc_only`` returns before it joins: the master shows no such client afterwards.
+    By ``rpc_only`` the client returns before it joins: the master shows none afterwards.
     """
     import subprocess
     import sys
@@ -119,7 +117,7 @@ def master(host: str, port: int) -> dict[str, Any]:
 
 # linux/rtnetlink.h
 RTM_NEWROUTE, RTM_GETROUTE, RTM_NEWRULE, RTM_GETRULE = 24, 26, 32, 34
-RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_MULTIPATH, RTA_TABLE, RTA_VIA = 1, 4, 5, 9, 15, 18
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_MULTIPATH, RTA_TABLE = 1, 4, 5, 9, 15
 RTM_F_CLONED = 0x200
 # linux/fib_rules.h
 FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_GOTO, FRA_PRIORITY, FRA_FWMARK = 1, 2, 3, 4, 6, 10
@@ -141,18 +139,14 @@ def rules() -> list[dict[str, Any]]:
 
     action: of fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields.
     """
-    return [
-        _rule(family, body)
-        for family in _FAMILIES
-        for body in _messages(family, RTM_GETRULE, RTM_NEWRULE)
-    ]
+    asked = ((family, _messages(family, RTM_GETRULE, RTM_NEWRULE)) for family in _FAMILIES)
+    return [_rule(family, body) for family, bodies in asked for body in bodies]
 
 
 def _rule(family: int, body: bytes) -> dict[str, Any]:
     """Read one routing rule of a netlink message."""
-    _, to_length, from_length, tos, table, _, _, action, flags = struct.unpack_from(
-        "=BBBBBBBBI", body
-    )
+    header = struct.unpack_from("=BBBBBBBBI", body)
+    _, to_length, from_length, tos, table, _, _, action, flags = header
     attributes = dict(netlink_attributes(body[12:]))
     mark, mask = (_number(attributes.get(number)) for number in (FRA_FWMARK, FRA_FWMASK))
     others = sorted(attributes.keys() - _OF_NO_ACCOUNT - _READ)
@@ -217,16 +211,14 @@ def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
         return []
     attributes = dict(netlink_attributes(body[12:]))
     table = _number(attributes.get(RTA_TABLE)) or table
-    hops = []
-    for index, hop in _hops(attributes):
-        via = hop.get(RTA_GATEWAY)
-        gateway = "" if via is None else socket.inet_ntop(family, via)
-        if via is None and len(hop.get(RTA_VIA, b"")) > 2:
-            gateway = _via(hop[RTA_VIA])
-        hops.append((gateway, names.get(index, "") if index else ""))
     written = _prefix(family, attributes.get(RTA_DST), length)
     written = written or ("0.0.0.0/0" if family == socket.AF_INET else "::/0")
-    return [[_version(family), table, type_, written, gateway, name] for gateway, name in hops]
+    rows = []
+    for index, hop in _hops(attributes):
+        via = hop.get(RTA_GATEWAY)  # one of the other family is not read: nothing asks for it
+        gateway = "" if via is None else socket.inet_ntop(family, via)
+        rows.append([_version(family), table, type_, written, gateway, names.get(index, "")])
+    return rows
 
 
 def _hops(attributes: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
@@ -242,13 +234,6 @@ def _hops(attributes: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
         hops.append((index, dict(netlink_attributes(data[8:length]))))
         data = data[(length + 3) & ~3 :]
     return hops
-
-
-def _via(raw: bytes) -> str:
-    """Read struct rtvia: a gateway of the other family."""
-    family = struct.unpack_from("=H", raw)[0]
-    size = {socket.AF_INET: 4, socket.AF_INET6: 16}.get(family)
-    return socket.inet_ntop(family, raw[2:]) if (size is not None and len(raw) == 2 + size) else ""
 
 
 def _prefix(family: int, raw: bytes | None, length: int) -> str:

@@ -1,7 +1,5 @@
 """Can a launch bind its ports, be reached at its own address, and reach what it talks to?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch

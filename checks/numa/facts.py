@@ -12,7 +12,6 @@ from checks.numa.nodes import (
     memory_nodes,
     numa_nodes,
     parse_cpu_list,
-    parse_cpu_map,
     read_allowed,
     read_list,
     read_node_meminfo,
@@ -131,20 +130,12 @@ def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> Num
     table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
     return NumaNode(
         node,
-        _cpus(root, folder),
+        read_list(root, f"{folder}/cpulist", parse_cpu_list),
         _sum(table, "MemTotal"),
         _sum(table, "MemFree"),
         _sum(table, "Active(file)", "Inactive(file)", "SReclaimable"),
         _distances(root, f"{folder}/distance"),
     )
-
-
-def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
-    """Read a node's CPUs; kernels before 2.6.29 have the map alone."""
-    cpus = read_list(root, f"{folder}/cpulist", parse_cpu_list)
-    if isinstance(cpus, Unknown) and cpus.absent:
-        return read_list(root, f"{folder}/cpumap", parse_cpu_map)
-    return cpus
 
 
 @or_unknown

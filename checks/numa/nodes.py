@@ -2,9 +2,7 @@
 so), and the kernel's list notation (``0-3,8``) that names them.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from checks.base.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
@@ -32,14 +30,10 @@ def numa_nodes(root: Root) -> tuple[int, ...]:
 
 def memory_nodes(root: Root) -> tuple[int, ...]:
     """Return the nodes with host memory, over which the kernel spreads ``vm.nr_hugepages``."""
+    nodes = read_list(root, f"{NODES}/has_memory", parse_node_list)
     gpus = gpu_memory_nodes(root)
-    # Kernels before 3.8 have the second alone.
-    for name in ("has_memory", "has_normal_memory"):
-        content = root.text(f"{NODES}/{name}")
-        if not isinstance(content, Unknown):
-            with suppress(ValueError):
-                return tuple(node for node in parse_node_list(content) if node not in gpus)
-    return tuple(node for node in numa_nodes(root) if node not in gpus)
+    listed = numa_nodes(root) if isinstance(nodes, Unknown) else nodes
+    return tuple(node for node in listed if node not in gpus)
 
 
 def gpu_memory_nodes(root: Root) -> frozenset[int]:
@@ -68,17 +62,6 @@ def parse_node_list(text: str) -> tuple[int, ...]:
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Return a list of CPUs likewise; an empty one, as a node of memory alone has, is ``()``."""
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
-
-
-def parse_cpu_map(text: str) -> tuple[int, ...]:
-    """Parse ``"00000001,0000000f"``, 32 CPUs a word, to (0, 1, 2, 3, 32). Raises ValueError."""
-    masks = text.strip(_AROUND).split(",")
-    if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in masks):
-        raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")
-    if len(masks) * 32 > MOST_CPUS:
-        raise ValueError(f"not a map of up to {MOST_CPUS} CPUs")
-    mask = int("".join(word.zfill(8) for word in masks), 16)
-    return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
 def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:

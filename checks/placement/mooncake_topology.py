@@ -149,10 +149,7 @@ def _only(place: Location, names: Sequence[str]) -> Location:
 
 @or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
-    """Read Mooncake's topology as locations, sorted by type and number; else return Unknown.
-
-    The text is ``{"cpu:0": [[preferred NICs], [other NICs]]}``.
-    """
+    """Read ``{"cpu:0": [[preferred NICs], [others]]}`` as locations, sorted; else Unknown."""
     rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):

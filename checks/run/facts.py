@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from checks.pci.facts import PciFacts
     from checks.rdma.facts import RdmaFacts
     from checks.software.facts import SoftwareFacts
-    from checks.storage.facts import StorageFacts
+    from checks.storage.folders import StorageFacts
     from checks.system.facts import SystemFacts
 
 
@@ -44,7 +44,7 @@ READERS: dict[str, tuple[str, str]] = {
     "software": ("checks.software.facts", "read_software"),
     "network": ("checks.network.facts", "read_network"),
     "services": ("checks.network.facts", "read_services"),
-    "storage": ("checks.storage.facts", "read_storage"),
+    "storage": ("checks.storage.folders", "read_storage"),
 }
 
 

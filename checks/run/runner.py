@@ -22,15 +22,13 @@ CHECK_MODULES = (
     "checks.rdma.fork",
     "checks.rdma.capacity_checks",
     "checks.rdma.gid_checks",
-    "checks.placement.binding_checks",
     "checks.placement.node_checks",
     "checks.gpu.judge",
-    "checks.gpu.state_checks",
     "checks.placement.pci_checks",
     "checks.software.software_checks",
     "checks.system.judge",
     "checks.network.network_checks",
-    "checks.storage.judge",
+    "checks.storage.folders",
 )
 
 

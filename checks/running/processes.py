@@ -1,13 +1,14 @@
-"""Which processes run, and what each has: memory by page size and NUMA node, limits, open files.
+"""Which processes run, and what each has: memory by page size and NUMA node, limits, open files,
+registrations, and the traffic of its ports.
 
-Read from /proc alone: no process is stopped, attached to or signalled, and nothing is written. A
-process that ends meanwhile is left out. Source: proc(5), numa(7).
+Read from /proc, /sys and netlink alone: no process is stopped, attached to or signalled, and
+nothing is written. A process that ends meanwhile is left out. Source: proc(5), numa(7).
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from checks.base.regex import regex
@@ -190,8 +191,7 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
     """Return how much memory a process may lock or pin.
 
-    Its limit does not hold if CAP_IPC_LOCK is in effect in the initial user namespace: the kernel
-    asks for the capability first.
+    No limit holds with CAP_IPC_LOCK in the initial user namespace: the kernel asks for that first.
     """
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
@@ -239,3 +239,72 @@ def read_packages(root: Root, pid: int) -> Packages:
     maps = root.text(f"/proc/{pid}/maps")
     texts = "" if isinstance(maps, Unknown) else maps
     return Packages(*(tuple(dict.fromkeys(r.findall(texts))) for r in (_PACKAGES, _REPLACED)))
+
+
+class Registered(NamedTuple):
+    """What the processes of one program hold of one device."""
+
+    device: str
+    bytes: int
+    regions: int
+    queue_pairs: int
+
+
+@or_unknown
+def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
+    """Return the objects that ``pids`` together hold of each device, for devices with any.
+
+    From the host those of a container are Unknown: the kernel lists this pid namespace alone.
+    """
+    for pid in pids:
+        status = known(root.text(f"/proc/{pid}/status"))
+        numbers = next((x for x in status.splitlines() if x.startswith("NSpid:")), "").split()
+        if len(numbers) > 2:
+            return Unknown(f"pid {pid} is in a container: the kernel lists its regions in there")
+    answer = known(root.call("rdma.held"))
+    devices = []
+    for device, processes in answer.items():
+        held = [processes[str(pid)] for pid in pids if str(pid) in processes]
+        if held:
+            sums = (sum(each.get(name, 0) for each in held) for name in ("mr_bytes", "mr", "qp"))
+            devices.append(Registered(device, *sums))
+    return tuple(devices)
+
+
+# counters/port_rcv_data and port_xmit_data are in 32-bit words (IBTA, PortCounters).
+_WORD_BYTES = 4
+
+
+class Traffic(NamedTuple):
+    """Bytes since the port came up."""
+
+    received: int
+    sent: int
+
+
+@or_unknown
+def read_traffic(
+    root: Root, pid: int, verbs_devices: Iterable[str]
+) -> dict[str, Traffic | Unknown] | Unknown:
+    """Return the counters of each port: of RDMA devices, and of interfaces of its namespace.
+
+    verbs_devices: open files, as uverbs0. What goes by RDMA is in no counter of an interface.
+    """
+    ports: dict[str, Traffic | Unknown] = {}
+    for file in verbs_devices:
+        device = known(root.text(f"/sys/class/infiniband_verbs/{file}/ibdev")).strip()
+        folder = f"/sys/class/infiniband/{device}/ports"
+        for port in known(root.names(folder)):
+            ports[f"rdma {device} port {port}"] = _port(root, f"{folder}/{port}/counters")
+    for line in known(root.text(f"/proc/{pid}/net/dev")).splitlines():
+        interface, colon, numbers = line.partition(":")
+        counts = [kernel_count(number) for number in numbers.split()]
+        if colon and len(counts) >= 9 and counts[0] is not None and counts[8] is not None:
+            ports[interface.strip()] = Traffic(counts[0], counts[8])
+    return ports
+
+
+@or_unknown
+def _port(root: Root, folder: str) -> Traffic | Unknown:
+    words = (known(root.count(f"{folder}/{name}")) for name in ("port_rcv_data", "port_xmit_data"))
+    return Traffic(*(count * _WORD_BYTES for count in words))

@@ -131,12 +131,11 @@ def _identity(path: str, elf: Elf) -> dict[str, str]:
 
 
 def records(folder: str) -> list[dict[str, Any]]:
-    """Compare the files of each Mooncake wheel in ``folder`` with the wheel's RECORD.
+    """Compare the files of each Mooncake wheel in ``folder`` with the wheel's RECORD (PyPA's form).
 
     ``info``: the wheel's .dist-info; ``listed``: how many files of Mooncake RECORD lists, None
-    without a RECORD; ``changed``: [name, bytes in RECORD, bytes on disk, None if the file is
-    absent]. Sizes are compared, and of some files the hash. Source: PyPA, Recording installed
-    projects.
+    without a RECORD; ``changed``: [name, bytes in RECORD, bytes on disk, None if absent]. Sizes are
+    compared, and of some files the hash.
     """
     import csv
 

@@ -62,11 +62,9 @@ class CompiledFile(NamedTuple):
 
 
 class Record(NamedTuple):
-    """How a wheel's files differ from its RECORD. listed: how many files RECORD names, None
-    without.
+    """How a wheel's files differ from its RECORD. listed: how many it names, None without a RECORD.
 
-    changed: (name, bytes in RECORD, bytes on disk, None if it is absent); equal bytes mean
-    another content.
+    changed: (name, bytes in RECORD, bytes on disk, None if absent); equal bytes: another content.
     """
 
     wheel: Distribution
@@ -135,10 +133,7 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Read which software is installed: Python environments, programs, package records, the master.
-
-    Optional parts of Mooncake (EFA, TENT, Redis) are read only if the launch asks for one.
-    """
+    """Read what is installed; Mooncake's optional parts (EFA, TENT, Redis) if asked for."""
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)

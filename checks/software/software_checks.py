@@ -1,7 +1,5 @@
 """Is Mooncake there once, for the launch's interpreter, with its libraries and as meant?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, any_launch, the_launch

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -14,26 +15,21 @@ TRY_SECONDS = 2.0
 
 
 def machine() -> dict[str, Any]:
-    """Return facts about this machine: architecture, base page size, PID namespace and libc.
+    """Return facts about this machine, and what the environment says of Kubernetes and containers.
 
-    Also what the environment says about Kubernetes and containers.
+    libc: name and version, as ``glibc 2.36``; "" for one that does not say.
     """
+    libc = ""
+    with suppress(ValueError, OSError):
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     return {
         "architecture": os.uname().machine,
         "page_bytes": os.sysconf("SC_PAGE_SIZE"),
         "pid_namespace": os.readlink("/proc/self/ns/pid"),
         "kubernetes": "KUBERNETES_SERVICE_HOST" in os.environ,
         "container": os.environ.get("container", ""),  # noqa: SIM112 - systemd and Podman write it so
-        "libc": _libc(),
+        "libc": libc,
     }
-
-
-def _libc() -> str:
-    """Return the C library's name and version, as ``glibc 2.36``; "" for one that does not say."""
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):
-        return ""
 
 
 def cgroup_namespace() -> str:
@@ -179,25 +175,19 @@ def _glibc(machine: object) -> str | Unknown:
 def _page_bytes(machine: object) -> int | Unknown:
     """Read the base page size."""
     machine = known(machine)
-    value = _number(machine.get("page_bytes") if isinstance(machine, dict) else None)
+    value = machine.get("page_bytes") if isinstance(machine, dict) else None
     # A page is a power of two; anything else would spoil every count that is made with it.
-    if isinstance(value, Unknown) or value < 4096 or value & (value - 1):
+    if type(value) is not int or value < 4096 or value & (value - 1):
         return Unknown("system.machine: has no page_bytes")
     return value
 
 
 @or_unknown
-def _number(answer: object) -> int | Unknown:
-    answer = known(answer)
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        return answer
-    return Unknown(f"not a number: {str(answer)[:40]!r}")
-
-
 def _errno(answer: object) -> int | Unknown:
-    code = _number(answer)
-    known = isinstance(code, Unknown) or 0 <= code < MOST_ERRNO
-    return code if known else Unknown(f"not an errno: {code}")
+    code = known(answer)
+    if type(code) is int and 0 <= code < MOST_ERRNO:
+        return code
+    return Unknown(f"not an errno: {str(code)[:40]!r}")
 
 
 def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:

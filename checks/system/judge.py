@@ -93,7 +93,10 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
     finding = passed("host", have, evidence=evidence)
-    asked = _asked_sizes(needs)
+    usages = () if needs is None or isinstance(needs.usages, Unknown) else needs.usages
+    counts = [pages.items() for usage in usages for pages in (usage.mapped, usage.dropped)]
+    # The sizes that the launch maps, arena and fallbacks included.
+    asked = sorted({spot.page_size_bytes for pages in counts for spot, count in pages if count})
     if system.architecture == "aarch64":
         sizes = ARM64_SIZES_BYTES.get(size, ())
         missing = [wanted for wanted in asked if wanted not in sizes]
@@ -114,13 +117,6 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
         return
     text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
     yield finding if size == _USUAL_PAGE_BYTES else finding.warned(text)
-
-
-def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
-    """Return the huge page sizes that the launch maps, arena and fallbacks included."""
-    usages = () if needs is None or isinstance(needs.usages, Unknown) else needs.usages
-    counts = [pages.items() for usage in usages for pages in (usage.mapped, usage.dropped)]
-    return sorted({spot.page_size_bytes for pages in counts for spot, count in pages if count})
 
 
 class _Wants(NamedTuple):

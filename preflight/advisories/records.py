@@ -2,7 +2,7 @@
 
 A record has OSV's shape (https://ossf.github.io/osv-schema/), with what OSV has no field for in
 ``database_specific``. ``package`` is a product: all wheels of Mooncake are one. The conditions are
-an expression over named facts (``facts.py``), with no code in it: a test is
+an expression over named facts (``judge.py``), with no code in it: a test is
 ``{"fact": "env.MC_X", "is": "1"}``, and ``all``, ``any`` and ``not`` join tests.
 """
 
@@ -52,6 +52,10 @@ class Range(NamedTuple):
     introduced: str
     fixed: str = ""
     last: str = ""
+
+
+# OSV's words for the fields of ``Range``.
+_EVENTS = ("introduced", "fixed", "last_affected")
 
 
 class Affected(NamedTuple):
@@ -165,12 +169,9 @@ def _affected(row: Mapping[str, Any]) -> Affected:
         if event_type == "introduced":
             ranges.append(Range(version))
         else:
-            ranges[-1] = ranges[-1]._replace(**{_ENDS[event_type]: version})
+            field = Range._fields[_EVENTS.index(event_type)]
+            ranges[-1] = ranges[-1]._replace(**{field: version})
     return Affected(row["package"], tuple(ranges))
-
-
-# How a range ends, in OSV's word and in the field of ``Range``.
-_ENDS = {"fixed": "fixed", "last_affected": "last"}
 
 
 def expression(table: Mapping[str, Any]) -> Expression:
@@ -182,13 +183,6 @@ def expression(table: Mapping[str, Any]) -> Expression:
     if op == "not":
         return Group(op, (expression(parts),))
     return Group(op, tuple(expression(part) for part in parts))
-
-
-def comparisons_of(condition: Expression | None) -> list[Comparison]:
-    """Return every comparison in a condition."""
-    if condition is None or isinstance(condition, Comparison):
-        return [] if condition is None else [condition]
-    return [test for part in condition.parts for test in comparisons_of(part)]
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
@@ -249,17 +243,16 @@ def program_of(product: str) -> str:
 
 def in_ranges(affected: Affected, version: str) -> bool | Unknown:
     """Tell whether a version is affected; Unknown for a text that is no version."""
-    key = version_key(affected.product, version)
-    return key if isinstance(key, Unknown) else any(_in(affected, r, key) for r in affected.ranges)
-
-
-def _in(affected: Affected, span: Range, key: Any) -> bool:
-    """Tell whether a version lies in one range."""
-
     of = partial(version_key, affected.product)
-    begun = span.introduced == "0" or of(span.introduced) <= key
-    ended = (span.fixed and key >= of(span.fixed)) or (span.last and key > of(span.last))
-    return bool(begun and not ended)
+    key = of(version)
+    if isinstance(key, Unknown):
+        return key
+    return any(
+        (span.introduced == "0" or of(span.introduced) <= key)
+        and not (span.fixed and key >= of(span.fixed))
+        and not (span.last and key > of(span.last))
+        for span in affected.ranges
+    )
 
 
 def version_key(product: str, text: str) -> Any:
@@ -315,7 +308,12 @@ def as_osv(known: Advisory) -> dict[str, Any]:
     affected = []
     for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]
-        events = [event for bounds in each.ranges for event in _events(bounds)]
+        pairs = (
+            pair
+            for span in each.ranges
+            for pair in zip(_EVENTS, (span.introduced, span.fixed, span.last), strict=True)
+        )
+        events = [{event: version} for event, version in pairs if version]
         for name in names:
             package = {"ecosystem": ecosystem, "name": name}
             ranges = [{"type": "ECOSYSTEM", "events": events}]
@@ -344,9 +342,3 @@ def for_scanners(known: Advisory) -> bool:
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself
-
-
-def _events(bounds: Range) -> list[dict[str, str]]:
-    """Return a range in OSV's form."""
-    ends = {"introduced": bounds.introduced, "fixed": bounds.fixed, "last_affected": bounds.last}
-    return [{event: version} for event, version in ends.items() if version]

@@ -1,7 +1,5 @@
 """What both commands share: their exit codes beside the verdict, and every way out of them."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Sequence
 
@@ -23,7 +21,9 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
     """Run ``command``; returns its exit code, never a traceback. refuse: for no answer."""
     open_streams()
 
-    def refused(exit_code: int, message: str) -> int:
+    def refused(exit_code: int, message: str, shown: str | None = None) -> int:
+        """Say ``shown``, by default the message behind the program's name; refuse."""
+        say(f"{name}: {message}" if shown is None else shown, err=True)
         try:
             return refuse(exit_code, message)
         except OutputError:  # from here on what is printed is discarded
@@ -32,54 +32,45 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
     try:
         return int(command.main(list(arguments), name, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
-        say(error.format_message(), err=True)
-        return refused(exit_codes.USAGE, "no subcommand was given")
+        return refused(exit_codes.USAGE, "no subcommand was given", error.format_message())
     except click.ClickException as error:
-        say(f"{name}: {error.format_message()}", err=True)
+        lines = [f"{name}: {error.format_message()}"]
         if isinstance(error, click.UsageError):
             path = name if error.ctx is None else error.ctx.command_path
-            if isinstance(error, click.NoSuchOption) and _takes_a_launch(error.ctx):
-                say(f"A launch's own options stand behind --: {path} -- COMMAND ...", err=True)
-            say(f"Try '{path} --help'.", err=True)
-        return refused(exit_codes.USAGE, error.format_message())
+            takes = () if error.ctx is None else error.ctx.command.params
+            launch = any(isinstance(p, click.Argument) and p.name == "launch" for p in takes)
+            if isinstance(error, click.NoSuchOption) and launch:
+                lines.append(f"A launch's own options stand behind --: {path} -- COMMAND ...")
+            lines.append(f"Try '{path} --help'.")
+        return refused(exit_codes.USAGE, error.format_message(), "\n".join(lines))
     except OutputError as error:
-        say(f"{name}: {error}", err=True)
         return refused(exit_codes.USAGE, str(error))
     except (click.Abort, KeyboardInterrupt) as error:
-        say(f"{name}: interrupted", err=True)
         # click makes an Abort of what interrupted it.
         signalled = error.__cause__ if isinstance(error, click.Abort) else error
         return refused(interrupted_code(signalled), "interrupted")
     except MemoryError:
         message = "this program itself finds no memory (ulimit -v, or the memory cgroup)"
-        say(f"{name}: {message}", err=True)
         return refused(exit_codes.DEFECT, message)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and _of_others(error):
-            message = _missing(error)
-            say(f"{name}: {message}", err=True)
-            return refused(exit_codes.USAGE, message)
+        if isinstance(error, ModuleNotFoundError):
+            module = (error.name or "").partition(".")[0]
+            if module not in ("", "checks", "preflight"):
+                return refused(exit_codes.USAGE, _not_installed(module))
         if isinstance(error, OSError) and error.errno in _FULL:
-            message = f"{error.filename or 'standard output'}: {error.strerror}"
             discard_output()
-            say(f"{name}: {message}", err=True)
+            message = f"{error.filename or 'standard output'}: {error.strerror}"
             return refused(exit_codes.USAGE, message)
         message = f"a defect of {name}, please report it: {type(error).__name__}: {error}"
-        say(f"{name}: {message}", err=True)
         return refused(exit_codes.DEFECT, message)
 
 
-def _of_others(error: ModuleNotFoundError) -> bool:
-    return bool(error.name) and (error.name or "").partition(".")[0] not in ("checks", "preflight")
-
-
-def _missing(error: ModuleNotFoundError) -> str:
+def _not_installed(module: str) -> str:
     """Return the message for a dependency that is not installed (``pip install --no-deps``)."""
     import sys
 
     from preflight.base.shell import line
 
-    module = (error.name or "").partition(".")[0]
     wheel = {"yaml": "PyYAML", "pynvml": "nvidia-ml-py"}.get(module, module)
     install = line([sys.executable, "-m", "pip", "install", wheel])
     return f"{wheel} is not installed for {sys.executable}: {install}"
@@ -110,10 +101,3 @@ def asked_answers(words: Sequence[str]) -> Answers:
             else:
                 answers.append((value, None))
     return answers
-
-
-def _takes_a_launch(context: click.Context | None) -> bool:
-    return context is not None and any(
-        isinstance(parameter, click.Argument) and parameter.name == "launch"
-        for parameter in context.command.params
-    )

@@ -4,8 +4,6 @@ A writer makes its answer of texts that know their numbers (Quantity), what they
 and what they do (Line). ``schemas/NAME-v1.schema.json`` is the answer with its envelope.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -65,8 +63,7 @@ def envelope(
 
     name: of the schema. exit_code: of the process. word: how it went: one of STATUSES, else the
     answer's outcome, beside the status of the exit code. reason: of the status; by default the
-    worst finding. launch: its source and its summary. host, command: by default those of the
-    command that runs.
+    worst finding. launch: source and summary. host, command: by default of the command that runs.
     """
     from checks.capture.secrets import public
 
@@ -124,35 +121,31 @@ def amount(text: str) -> Json | None:
 
 
 def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
-    """Return the subjects of a finding as JSON, each with its kind; processes without a check."""
-    return [_subject(text, check) for text in texts]
+    """Return the subjects of a finding as JSON, each with its kind; processes without a check.
 
-
-def _subject(text: str, check: str) -> Json:
-    """Return a subject as JSON; if ``text`` carries no kind, the check decides the kind."""
-    known = text if isinstance(text, Subject) else Subject(text)
-    beginnings = [one for one in SUBJECTS if check.startswith(one)]
-    # A rule's is a place in the launch; one without a check is a process.
+    If a text carries no kind, the check decides: a rule's subject is a place in the launch.
+    """
+    beginnings = [beginning for beginning in SUBJECTS if check.startswith(beginning)]
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
-    kind = known.kind or _ITSELF.get(text, usual)
-    return {"kind": kind, "name": text, "ranks": list(known.ranks)}
+    known = (text if isinstance(text, Subject) else Subject(text) for text in texts)
+    return [
+        {"kind": one.kind or _ITSELF.get(one, usual), "name": str(one), "ranks": list(one.ranks)}
+        for one in known
+    ]
 
 
 def actions(lines: Iterable[str], check: str = "") -> list[Json]:
     """Return lines of shell, and those for people, with what each does. check: what they mend."""
-    return [_action(line, check) for line in lines]
-
-
-def _action(text: str, check: str) -> Json:
-    """Return an advice line as JSON. check: the finding that the line mends, "" for none."""
-    known = text if isinstance(text, Line) else Line(text)
-    return {
-        "kind": known.does,
-        "text": text,
-        "argv": list(known.argv) or None,
-        "file": known.file or None,
-        "content": known.content or None,
-        "needs_root": known.needs_root,
-        "restarts": known.restarts or None,
-        "mends": [check] if check else [],
-    }
+    return [
+        {
+            "kind": known.does,
+            "text": str(known),
+            "argv": list(known.argv) or None,
+            "file": known.file or None,
+            "content": known.content or None,
+            "needs_root": known.needs_root,
+            "restarts": known.restarts or None,
+            "mends": [check] if check else [],
+        }
+        for known in (line if isinstance(line, Line) else Line(line) for line in lines)
+    ]

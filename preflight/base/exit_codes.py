@@ -1,7 +1,5 @@
 """Every exit code of both commands, and what it says."""
 
-from __future__ import annotations
-
 PASS = 0
 WARN = 1  # it runs, and something is not as it should be
 FAIL = 2  # it will not start, will not last, or cannot be had

@@ -1,7 +1,5 @@
 """Text of others, as it may stand in a line of a terminal."""
 
-from __future__ import annotations
-
 import re
 
 from checks.base.regex import regex
@@ -30,7 +28,13 @@ def shortened(text: str, most: int) -> str:
 
 def with_short_paths(text: str, most: int) -> str:
     """Return the text with the end alone of paths longer than ``most`` characters."""
-    return _PATH.sub(lambda found: _end_of(found[0], most), text)
+
+    def end_of(match: re.Match[str]) -> str:
+        path = match[0]
+        end = path[-max(1, most - 3) :]
+        return path if len(path) <= most else f"...{end[max(0, end.find('/')) :]}"
+
+    return _PATH.sub(end_of, text)
 
 
 def with_last_name(text: str, path: str) -> str:
@@ -40,10 +44,3 @@ def with_last_name(text: str, path: str) -> str:
         return text
     whole = re.compile(rf"(?<![\w/.-]){re.escape(path)}(?![\w/-]|\.\w)")
     return whole.sub(lambda _: name, text)
-
-
-def _end_of(path: str, most: int) -> str:
-    if len(path) <= most:
-        return path
-    end = path[-max(1, most - 3) :]
-    return f"...{end[max(0, end.find('/')) :]}"

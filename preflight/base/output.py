@@ -1,7 +1,5 @@
 """Printing that a reader may walk away from without changing what the command answers."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -52,8 +50,6 @@ def open_streams() -> None:
 
 def shown(text: str) -> str:
     """Return text with control characters written out; lines and our own colours stay."""
-    from preflight.base.shell import visible
-
     return "".join(
         ("\x1b[0m" if part == "0" else f"\x1b[{part}m\x1b[1m")
         if at % 2
@@ -95,9 +91,8 @@ def say(text: str, *, err: bool = False) -> None:
         from textwrap import fill
 
         whole = partial(fill, width=columns(), break_long_words=False, break_on_hyphens=False)
-        text = "\n".join(
-            whole(line) if len(line) > columns() else line for line in text.split("\n")
-        )
+        fitted = (whole(each) if len(each) > columns() else each for each in text.split("\n"))
+        text = "\n".join(fitted)
     try:
         try:
             click.echo(text, err=err, color=True)
@@ -106,21 +101,17 @@ def say(text: str, *, err: bool = False) -> None:
             plain = text.encode(encoding, "backslashreplace").decode(encoding)
             click.echo(plain, err=err, color=True)
     except KeyboardInterrupt:
-        _discard(stream)
+        discard_output(stream)
         raise
     except OSError as error:
-        _discard(stream)
+        discard_output(stream)
         if not err and not isinstance(error, BrokenPipeError):
             raise OutputError(f"standard output: {error.strerror}") from None
 
 
-def discard_output() -> None:
-    """Discard what standard output still holds: it takes no more, and would fail at the end."""
-    _discard(sys.stdout)
-
-
-def _discard(stream: TextIO) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def discard_output(stream: TextIO | None = None) -> None:
+    """Discard what a stream, else standard output, still holds: it would fail at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def say_json(answer: dict[str, Any], *, err: bool = False) -> None:
@@ -179,9 +170,6 @@ def columns() -> int:
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, width))
 
 
-_MOST_COLUMNS = 100
-
-
 class Progress:
     """A line that says what is being done, after some seconds; no line stays."""
 
@@ -192,7 +180,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Write ``text`` over the line that is shown."""
-        text = visible(text[:_MOST_COLUMNS])
+        text = visible(text[:PIPE_COLUMNS])
         if self._shown and time.monotonic() >= self._from and text != self._text:
             sys.stderr.write(f"\r{text:<{len(self._text)}}")
             sys.stderr.flush()

@@ -1,7 +1,5 @@
 """What the program has of itself: its version, and the folder of its tables."""
 
-from __future__ import annotations
-
 import os
 
 

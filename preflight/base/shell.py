@@ -64,12 +64,12 @@ def quote(text: str) -> str:
     """Return one word for bash, on one line that a terminal shows as it is."""
     if text.isprintable():
         return shlex.quote(text)
-    shown = (a if a.isprintable() and a not in "\\'" else _escaped(a) for a in text)
+    letters = ((a, a.encode("utf-8", "surrogateescape")) for a in text)
+    shown = (
+        a if a.isprintable() and a not in "\\'" else "".join(f"\\x{byte:02x}" for byte in raw)
+        for a, raw in letters
+    )
     return f"$'{''.join(shown)}'"
-
-
-def _escaped(letter: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
 
 
 def posix_assignment(name: str, value: str) -> str:
@@ -137,10 +137,8 @@ _MOST_DEVICES = 2
 def _with_folders(words: Sequence[str]) -> list[str]:
     """Return an engine's words with the folder in place of many devices below."""
     folders = [word.rpartition("/")[0] for word in words if word.startswith("--device=/dev/")]
-    many = {folder for folder in folders if folders.count(folder) > _MOST_DEVICES}
-    many -= {"--device=/dev"}
-    found = (folder if (folder := word.rpartition("/")[0]) in many else word for word in words)
-    return list(dict.fromkeys(found))
+    many = {each for each in folders if folders.count(each) > _MOST_DEVICES} - {"--device=/dev"}
+    return [*dict.fromkeys(d if (d := word.rpartition("/")[0]) in many else word for word in words)]
 
 
 def write(text: str, path: str, sudo: str = "") -> Line:

@@ -1,7 +1,5 @@
 """The one error that a user can mend: what was given cannot be meant."""
 
-from __future__ import annotations
-
 
 class UsageError(ValueError):
     """A value that cannot be meant; the sentence names the value, the rule and the spelling."""

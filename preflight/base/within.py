@@ -1,7 +1,5 @@
 """Waiting for what a user or a launch names no longer than the command's time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
@@ -30,10 +28,7 @@ class LateError(UsageError):
 
 
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
-    """Return the value of ``work``, which may be left to a thread.
-
-    Raises LateError if it is late.
-    """
+    """Return the value of ``work``, which may be left to a thread. Raises LateError."""
     done: list[Result] = []
     failed: list[BaseException] = []
 

@@ -9,7 +9,7 @@ from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
-from checks.storage.facts import Folder, read_storage
+from checks.storage.folders import Folder, read_storage
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import (
     DEFAULT_WRITE_POLICY,

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease, mooncake_release
-from checks.storage.facts import Folder
+from checks.storage.folders import Folder
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import (
     Bounds,

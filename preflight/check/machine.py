@@ -18,7 +18,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer
-from checks.network.routing import RoutingTables, exits
+from checks.network.facts import RoutingTables, exits
 from checks.rdma.devices import Port, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY

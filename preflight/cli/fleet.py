@@ -225,7 +225,7 @@ def observe(
     from preflight.fleet.asked import observe_fleet
     from preflight.fleet.remote.check import nodes_of
     from preflight.fleet.reports.answers import say_answer
-    from preflight.inputs.recorded_launch import recorded_launch
+    from preflight.inputs.host_source import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch) if launch.words else None
@@ -306,7 +306,7 @@ def measure(
     from preflight.fleet.asked import measure_fleet
     from preflight.fleet.remote.check import nodes_of
     from preflight.fleet.reports.answers import say_answer
-    from preflight.inputs.recorded_launch import recorded_launch
+    from preflight.inputs.host_source import recorded_launch
     from preflight.measuring.records import LEAST_BUDGET_SECONDS
 
     if budget_seconds < LEAST_BUDGET_SECONDS:

@@ -75,7 +75,7 @@ def read(
     or use one key for different bytes; 3 for two it is not known.
     """
     if record:
-        from preflight.inputs.recorded_launch import recorded_launch
+        from preflight.inputs.host_source import recorded_launch
 
         recorded = recorded_launch(launch)
         if recorded is None:

@@ -17,15 +17,14 @@ from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel
-from preflight.advisories.facts import release_of
-from preflight.advisories.judge import advisory_findings, may_arise
+from preflight.advisories.judge import advisory_findings, may_arise, release_of
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.envelope import subjects
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Host, Sized
 from preflight.inputs.launch_words import LaunchWords, Waiver
-from preflight.judging.judge_host import JudgedHost, judge_opened, judged_again
+from preflight.judging.judge_host import JudgedHost, judge_host, judged_again
 from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
@@ -98,16 +97,13 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
 def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
-    """Return all answers about one side, the name of its launch, and its processes.
-
-    Raises UsageError.
-    """
+    """Return all answers about a side, and its launch's name and processes. Raises UsageError."""
     words = side.words._replace(
         mooncake_version=side.versions.get("mooncake", side.words.mooncake_version),
         sglang_version=side.versions.get("sglang", side.words.sglang_version),
     )
     checks = list(every_check())
-    seen = judge_opened(words, side.host, timeout_seconds, checks)
+    seen = judge_host(words, side.host, timeout_seconds, checks)
     facts = _with_versions(seen.facts, side.versions)
     if facts is not seen.facts:
         seen = seen._replace(facts=facts)

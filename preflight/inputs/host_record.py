@@ -52,7 +52,13 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
         "launch": None,
     }
     files: dict[str, str | Unknown] = {}
-    within(timeout_seconds, f"--root {host.name}", lambda: _size_the_widest(host))
+
+    def size_the_widest() -> None:
+        with suppress(UsageError):  # what it would have read stays unread: unknown for the others
+            launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
+            size_written(launch, LaunchOptions(), host.root)
+
+    within(timeout_seconds, f"--root {host.name}", size_the_widest)
     name = words.words[0] if len(words.words) == 1 else "the launch, or a file that it names"
     sized = within(timeout_seconds, name, lambda: size_and_needs(words, host, files))
     hosts: tuple[str, ...] = ()
@@ -84,12 +90,6 @@ def _installed(host: Host) -> dict[str, Any] | None:
     others = {"others": [list(pair) for pair in installed.others]} if installed.others else {}
     mooncake = [list(pair) for pair in installed.mooncake]
     return {"mooncake": mooncake, "sglang": installed.sglang, **others}
-
-
-def _size_the_widest(host: Host) -> None:
-    with suppress(UsageError):  # what it would have read stays unread: unknown for the others
-        launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
-        size_written(launch, LaunchOptions(), host.root)
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:

@@ -12,7 +12,7 @@ from checks.capture.capture import Capture, open_root
 from checks.capture.root_names import CaptureError, is_description
 from checks.run.facts import DEFAULT_LIMIT_SECONDS
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LateError, within
+from preflight.base.within import LateError, limit_seconds, within
 from preflight.inputs.launch_words import LaunchWords
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from preflight.launches.source import ReadFile
     from preflight.processes.processes import LaunchOptions
     from preflight.sizing.launch_sizing import LaunchSizing
-
 
 # How a launch that was read elsewhere says what it is.
 RECORD_SCHEMA = "mooncake-preflight/launch-record/v1"
@@ -70,7 +69,8 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.inputs.written_launch import options_of
+    from preflight.inputs.written_launch import host_words, options_of, read_launch
+    from preflight.sizing.chosen_releases import installed_there
 
     version, gpu_bytes = host.extras.get("mooncake_version"), words.gpu_bytes
     given_options = options_of(words)._replace(
@@ -79,8 +79,6 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         installed=captured_installed(host),
     )
     if words.words and carried is None:
-        from preflight.inputs.written_launch import read_launch
-
         of = host.environment, host.root, words.is_command
         launch = read_launch(words.words, words.env_files, *of)
         if words.by_program:
@@ -88,8 +86,6 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
             launch = launch._replace(reading=named_by_program(launch.reading))
         if host.capture is None:
-            from preflight.sizing.chosen_releases import installed_there
-
             installed = installed_there(launch.reading, host.root)
             given_options = given_options._replace(installed=installed)
         return launch, given_options
@@ -101,9 +97,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where}: its launch cannot be read: {error!r}") from None
     if carried is not None:  # what it leaves open is this host's own
-        from preflight.inputs.written_launch import host_words
         from preflight.launches.shell_script import in_environment
-        from preflight.sizing.chosen_releases import installed_there
 
         reading = in_environment(launch.reading, host.environment, host_words(host.root))
         launch = launch._replace(reading=reading)
@@ -146,13 +140,11 @@ def size_and_needs(
 ) -> Sized | None:
     """Return a launch's sizing and needs, None without a launch. Raises UsageError.
 
-    files: filled with the texts read beside the launch, by the names that the launch has for
-    them.
+    files: filled with the texts read beside the launch, by the launch's names for them.
     """
     written = launch_of(words, host)
     if written is None:
         return None
-    from preflight.inputs.between_bounds import least_needs
     from preflight.inputs.written_launch import size_written
     from preflight.sizing.launch_needs import launch_needs
 
@@ -160,7 +152,24 @@ def size_and_needs(
     if files is not None:
         launch = launch._replace(read_file=noting(launch.read_file, files))
     sizing = size_written(launch, options, host.root)
-    return Sized(sizing, launch_needs(sizing), least_needs(sizing), launch, options)
+    return Sized(sizing, launch_needs(sizing), _least_needs(sizing), launch, options)
+
+
+def _least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
+    """Compute the needs at the lower bound of the pools; None if both bounds are the same."""
+    from preflight.sizing.launch_needs import launch_needs
+
+    inputs = sizing.inputs
+    if sizing.least is None or inputs.most == inputs.least:
+        return None
+    memory = {
+        number: memory_of._replace(
+            most_pools_bytes=memory_of.least_pools_bytes, most_by_stage=memory_of.least_by_stage
+        )
+        for number, memory_of in inputs.memory.items()
+    }
+    lower = inputs._replace(most=inputs.least, memory=memory)
+    return launch_needs(sizing._replace(inputs=lower, most=sizing.least))
 
 
 def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
@@ -208,3 +217,56 @@ def _refuse_without_launch(words: LaunchWords) -> None:
         usual = f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
         option = named.get(name, usual)
         raise UsageError(f"{option} is about a launch: give a script, or a command after --")
+
+
+def recorded_launch(launch: LaunchWords) -> bytes | None:
+    """Return the record of a launch, which every command takes as a launch; None without one.
+
+    The launch is read where the command was typed, so that a mistake in it is reported once, and
+    without this machine's variables: those that it leaves open are each node's own, as are files
+    with an absolute name. Raises UsageError for anything else, and for one that is late.
+    """
+    import json
+
+    from checks.base.root import Root
+    from preflight.inputs.launch_record import launch_record
+
+    nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
+
+    def read() -> bytes | None:
+        """Read the launch from its own folder, and return its record."""
+        folder, words, env_files = "", launch.words, launch.env_files
+        if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
+            # By its own name alone, which findings say: where it lies here is nobody's business.
+            folder, name = os.path.split(words[0].rstrip("/"))
+            words = (name,)
+            env_files = tuple(os.path.relpath(path, folder or ".") for path in env_files)
+        here = os.getcwd()
+        os.chdir(folder or ".")
+        try:
+            written = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
+            if written is None:
+                return None
+            files = {
+                name: Unknown(f"{name}: not beside the launch", text.absent)
+                if isinstance(text, Unknown)
+                else text
+                for name, text in _beside(written[0], launch.sglang_version).items()
+            }
+        finally:
+            os.chdir(here)
+        return json.dumps({"schema": RECORD_SCHEMA, **launch_record(*written, files)}).encode()
+
+    return within(limit_seconds(), "the launch", read)
+
+
+def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
+    """Read the files beside the launch, by the launch's names for them. Raises UsageError."""
+    from preflight.processes.processes import understand
+
+    texts: dict[str, str | Unknown] = {}
+    try:
+        understand(written.reading.commands, noting(written.read_file, texts), sglang_version)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return texts

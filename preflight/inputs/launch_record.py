@@ -7,8 +7,6 @@ stands, so that what refuses it still does. So do values of settings that are se
 kind, and what an address says of who asks.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ from checks.base.needs import Bound, GivenGpus, RunAs, SetLimit
 from checks.base.regex import regex
 from checks.base.unknown import Inside, Unknown
 from checks.capture.secrets import REMOVED, clean_address, is_secret
+from preflight.base.program import data_file
 from preflight.consumers.lmcache import lmcache_settings
 from preflight.inputs.written_launch import WrittenLaunch, is_known
 from preflight.launches.container import ContainerSettings, Mount, Published
@@ -96,38 +95,20 @@ _OPEN_NAME = regex(
     r"\$?\w{1,60}|\$[@*#?]|\$\{\w{1,60}\}|<[\w .-]{1,60}>|\{\{[ ]?[\w.$-]{1,60}[ ]?\}\}"
 )
 
-# What readers of other engines, and of trainers that start SGLang, take of flags and of JSON.
-_ENGINE_WORDS = (
-    "tp pp dp dpl dpn dpe dpb n r model port config nnodes node_rank master_addr headless "
-    "tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local "
-    "data_parallel_rank data_parallel_start_rank data_parallel_address data_parallel_backend "
-    "data_parallel_external_lb data_parallel_hybrid_lb data_parallel_multi_port_external_lb "
-    "distributed_executor_backend decode_context_parallel_size prefill_context_parallel_size "
-    "kv_transfer_config kv_connector kv_connector_extra_config kv_connector_module_path kv_role "
-    "kv_offloading_size kv_offloading_backend kv_cache_memory_bytes cpu_offload_gb connector "
-    "connectors cpu_bytes_to_use cpu_bytes_to_use_per_rank num_cpu_blocks spec_name mode backend "
-    "mooncake_protocol speculative_config l1_size_gb l1_init_size_gb l1_use_hugepages l2_adapter "
-    "l1_manager no_l1_use_lazy eviction_policy http_port prometheus_port shm_name type namespace "
-    "gds_l1_path l1_devdax_path extra_llm_api_options extra_engine_args kv_connector_config "
-    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint numa_bind "
-    "block_size enable_sleep_mode kv_cache_memory gpu_memory_utilization num_gpu_blocks_override "
-    "prefix_caching_hash_algo enable_prefix_caching kv_ip kv_port kv_rank kv_parallel_size "
-    "kv_buffer_size kv_buffer_device kv_load_failure_policy engine_id bootstrap_server_address "
-    "cache_prefix enable_lookup enable_permute_local_kv enable_store_tp_lcm store_tp_size "
-    "kv_offload_backend lmcache_rpc_port lookup_rpc_port first_rank_max_local_cpu_size "
-    "save_only_first_rank master_server_addr storage_root_dir num_workers per_op_workers "
-    "prefer_local_alloc transfer_timeout rdma_devices model_key host_cache_size"
-).split()
-
 
 @cache
 def _known_words() -> frozenset[str]:
-    """Return flags, keys and variables of all releases, all in one spelling."""
+    """Return flags, keys and variables of all releases, all in one spelling.
+
+    Those of other engines and of trainers that start SGLang stand in ``engine_words.txt``.
+    """
+    with open(data_file("engine_words.txt"), encoding="ascii") as file:
+        of_engines = file.read().split()
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
         _alike(word)
-        for words in (argument_flags(), flags, keys, _SERVICE, _ENGINE_WORDS, lmcache_settings())
+        for words in (argument_flags(), flags, keys, _SERVICE, of_engines, lmcache_settings())
         for word in words
     )
 
@@ -157,13 +138,15 @@ def launch_record(
 
     files: texts read beside the launch, by the names that the launch has for them.
     """
+    commands = tuple(filter(None, map(_command, launch.reading.commands)))
+    known = launch.reading._replace(commands=commands)
     # What is installed is the host's, and stands beside the launch.
     shown = {name: value for name, value in options._asdict().items() if name != "installed"}
     if options.model_config is not None:
         shown["model_config"] = public_json(options.model_config)
     return {
         "name": launch.name,
-        "reading": _encode(_understood(launch.reading)),
+        "reading": _encode(known._replace(files=_files(known.files))),
         "options": _encode(shown),
         "files": {
             name: {"unknown": text.reason, "absent": text.absent}
@@ -202,12 +185,6 @@ def launch_from(
 # What is understood ---------------------------------------------------------------------------
 
 
-def _understood(reading: Reading) -> Reading:
-    """Keep the commands of known programs, with all that is understood in them."""
-    commands = tuple(filter(None, map(_command, reading.commands)))
-    return reading._replace(commands=commands, files=_files(reading.files))
-
-
 def _files(files: Mapping[str, Word]) -> dict[str, Word]:
     return {path: word._replace(text=public_file(word.text)) for path, word in files.items()}
 
@@ -227,9 +204,13 @@ def _command(command: Command) -> Command | None:
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     positional = served and not "".join(texts[start : start + 1]).startswith("-")
-    kept = _arguments(command.words[start:], process_kind, positional)
+    # An interpreter, its options without what they take, and the module or script.
+    program = (
+        word if at in (0, start - 1) or _INTERPRETER.fullmatch(word.text) else _gone(word)
+        for at, word in enumerate(command.words[:start])
+    )
     return command._replace(
-        words=(*_program(command.words[:start]), *kept),
+        words=(*program, *_arguments(command.words[start:], process_kind, positional)),
         environment={
             name: word._replace(text=_value_of_variable(name, word.text))
             for name, word in sorted(command.environment.items())
@@ -256,13 +237,6 @@ def _nameless(run_as: RunAs) -> RunAs:
     user = run_as.user
     named = isinstance(user, str) and user and not user.isdecimal() and user != "root"
     return run_as._replace(user=REMOVED) if named else run_as
-
-
-def _program(words: Sequence[Word]) -> Iterator[Word]:
-    """Yield an interpreter, its options without what they take, and the module or script."""
-    for number, word in enumerate(words):
-        last = number in (0, len(words) - 1)
-        yield word if last or _INTERPRETER.fullmatch(word.text) else _gone(word)
 
 
 def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> Iterator[Word]:
@@ -374,10 +348,9 @@ def _left_open(word: Word) -> Word:
 
 
 def _answered(text: str, names: Collection[str]) -> str:
-    """Return a value with only the parts open that the host can answer.
+    """Return a value with only the parts open that the host can answer; others become ``$(...)``.
 
-    Other commands, and the defaults of unset variables, become ``$(...)``. names: of variables,
-    which a manifest writes as ``$(NAME)``.
+    names: of variables, which a manifest writes as ``$(NAME)``.
     """
 
     def asked(part: str) -> bool:

@@ -12,7 +12,7 @@ from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.memory.judge import container_memory, regular_bytes
-from checks.numa.nodes import parse_cpu_list
+from checks.numa.nodes import parse_cpu_list, read_list
 from preflight.base.shell import quote
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.launch_words import LaunchWords
@@ -32,12 +32,10 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 
 _HOSTNAME = frozenset(("hostname", "uname -n", "hostnamectl hostname"))
-_LISTS = (
-    "-L",
-    "--list-gpus",
-    *(f"--query-gpu={x} --format=csv,noheader" for x in ("name", "index")),
+_NAMES, _INDICES = (f"--query-gpu={x} --format=csv,noheader" for x in ("name", "index"))
+_GPUS = frozenset(
+    f"nvidia-smi {options} | wc -l" for options in ("-L", "--list-gpus", _NAMES, _INDICES)
 )
-_GPUS = frozenset(f"nvidia-smi {options} | wc -l" for options in _LISTS)
 
 
 def is_known(command: str) -> bool:
@@ -61,24 +59,15 @@ def host_words(root: Root) -> Callable[[str], str | None]:
             if isinstance(name, Unknown):
                 return None
             return name.strip().partition(".")[0] if command == "hostname -s" else name.strip()
-        if command == "nproc":
-            online = root.text("/sys/devices/system/cpu/online")
-            return None if isinstance(online, Unknown) else _count(online)
+        if command == "nproc":  # of a list: 0-3,8 is five
+            cpus = read_list(root, "/sys/devices/system/cpu/online", parse_cpu_list)
+            return None if isinstance(cpus, Unknown) or not cpus else str(len(cpus))
         if command in _GPUS:
             gpus = root.names("/proc/driver/nvidia/gpus")
             return None if isinstance(gpus, Unknown) else str(len(gpus))
         return None
 
     return words
-
-
-def _count(text: str) -> str | None:
-    """Count the numbers of a list: ``0-3,8`` is five. None if it is no list."""
-    try:
-        numbers = parse_cpu_list(text)
-    except ValueError:
-        return None
-    return str(len(numbers)) if numbers else None
 
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
@@ -122,7 +111,8 @@ def read_launch(
             if (folder := _folder(name)) is not None:
                 return _of_folder(name, folder, env_files, environment, root)
             arguments = launch[script + 1 :]
-            if arguments and os.path.isfile(arguments[0]) and not _takes_arguments(name):
+            text = read_small_file(name) if arguments and os.path.isfile(arguments[0]) else None
+            if text is not None and _ARGUMENTS.search(text) is None:
                 ignored = f"{arguments[0]} would be ignored: give one launch at a time"
                 raise UsageError(f"{name} takes no arguments, so {ignored}")
             known = None if alone else arguments  # a file that is named may be given some
@@ -137,12 +127,6 @@ def read_launch(
     except SourceError as error:
         raise UsageError(str(error)) from None
     return _written(reading, name, os.path.dirname(name) if script is not None else "", root)
-
-
-def _takes_arguments(script: str) -> bool:
-    """Tell whether a script uses its arguments; an unreadable one may."""
-    text = read_small_file(script)
-    return text is None or _ARGUMENTS.search(text) is not None
 
 
 def _folder(name: str) -> str | None:
@@ -303,10 +287,7 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
 
 
 def _of_containers(needs: LaunchNeeds) -> str:
-    """Say which container's memory limit is too small, as ``check`` judges it; "" if none.
-
-    The launch itself sets these limits, whatever the host has.
-    """
+    """Say which memory limit that the launch gives a container is too small; "" if none."""
     for finding in container_memory(needs):
         if finding.status is Status.FAIL:
             where = f"memory of the container at {finding.subject}"

@@ -1,17 +1,25 @@
-"""One launch held against one host, as data: what check, plan and apply all start from."""
+"""One launch held against one host, as data: what check, plan and apply all start from.
 
-from collections.abc import Callable, Iterable, Sequence
+A launch whose pools are known only between two bounds is judged at both. What fails at the upper
+bound alone may start and may not: that is unknown, not a failure. What fails at both is one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status, passed, unknown
 from checks.base.needs import LaunchNeeds
+from checks.base.units import or_more
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts, read_facts
 from checks.run.runner import judge
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.refusal import without_refused
+
+_ORDER = list(Status)
 
 
 class JudgedHost(NamedTuple):
@@ -31,27 +39,17 @@ class JudgedHost(NamedTuple):
 
 def judge_host(
     words: LaunchWords,
-    root: str,
+    root: str | Host,
     timeout_seconds: float,
     checks: Sequence[tuple[Check, Judge]],
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
-    """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError."""
-    return judge_opened(
-        words, open_host(root, timeout_seconds), timeout_seconds, checks, more_topics, slow
-    )
+    """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError.
 
-
-def judge_opened(
-    words: LaunchWords,
-    host: Host,
-    timeout_seconds: float,
-    checks: Sequence[tuple[Check, Judge]],
-    more_topics: Iterable[str] = READERS,
-    slow: Callable[[list[str]], None] | None = None,
-) -> JudgedHost:
-    """Judge on a host that is open: facts that were asked before are not read again."""
+    root: of a host that is open already, facts that were asked before are not read again.
+    """
+    host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     launch = size_within(words, host, timeout_seconds)
     sized = None if isinstance(launch, Unknown) else launch
     needs = None if sized is None else sized.needs
@@ -69,10 +67,56 @@ def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> lis
     findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
     if isinstance(sized, Sized) and sized.least_needs is not None:
-        from preflight.inputs.between_bounds import between
-
         findings = between(findings, judge(seen.facts, sized.least_needs, checks))
     return without_refused(findings, seen.of_launch)
+
+
+def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of both bounds as one list, in the order of those at the upper one."""
+    lower: dict[str, list[Finding]] = {}
+    for finding in at_least:
+        lower.setdefault(finding.check, []).append(finding)
+    groups = groupby(at_most, key=lambda finding: finding.check)
+    return [
+        finding
+        for check, upper in groups
+        for finding in _of_check(list(upper), lower.get(check, []))
+    ]
+
+
+def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings of one check, each as both bounds have it."""
+    below = {finding.subject: finding for finding in lower}
+    if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
+        # The upper bound is not known, and the lower one is too much already.
+        failed = [finding for finding in lower if finding.status is Status.FAIL]
+        for finding in failed:
+            yield finding._replace(need=or_more(finding.need) if finding.need else "")
+        subjects = {finding.subject for finding in failed}
+        yield from (finding for finding in upper if finding.subject not in subjects)
+        return
+    for finding in upper:
+        other = below.get(finding.subject)
+        status = _worst(lower) if other is None else other.status
+        if finding.status is Status.FAIL and status not in (Status.FAIL, Status.UNKNOWN):
+            yield _open(finding, other, finding, "fits at the lower one, but at the upper one")
+        elif other is not None and status is Status.FAIL and finding.status is not Status.FAIL:
+            yield _open(finding, other, other, "fits at the upper one, but at the lower one")
+        else:
+            yield finding
+
+
+def _worst(findings: Sequence[Finding]) -> Status:
+    return min((finding.status for finding in findings), key=_ORDER.index, default=Status.SKIP)
+
+
+def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
+    """Return ``failed`` as unknown: it holds at one bound of the sizes alone."""
+    need = upper.need
+    if lower is not None and lower.need and lower.need != need:
+        need = f"{lower.need} to {need}"
+    text = f"known only between two bounds: it {where}: {failed.text}"
+    return failed._replace(status=Status.UNKNOWN, need=need, text=text)
 
 
 def _on_host(finding: Finding, facts: Facts) -> Finding:

@@ -1,7 +1,5 @@
 """What the launch itself shows, as findings: rules, misreadings, SGLang's own gate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 

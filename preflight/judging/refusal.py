@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.root import Root
-from checks.base.units import Quantity
 from checks.hugetlb.targets import FIT, RESERVATION, grows_pool
 
 if TYPE_CHECKING:
@@ -45,20 +44,17 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
             impossible.append(f"{each.subject}: have {each.have}, need {each.need}: {each.text}")
         elif each.check == _GATE and each.status is Status.FAIL:
             ends.append(_correct(each, f"{each.check}: need {each.need}"))
-        elif each.check == _GPUS and each.status is Status.FAIL and _count(each) > 0:
+        elif (
+            each.check == _GPUS
+            and each.status is Status.FAIL
+            and getattr(each.have, "value", False)
+        ):
+            # A host without any GPU is not the one that is planned for.
             ends.append(_correct(each, f"{each.check}: have {each.have}, need {each.need}"))
         elif each.check in _DECISIVE and each.status is Status.UNKNOWN:
             undecided.append(f"{each.check}, {each.subject}: {each.text or 'not known'}")
-    ends = list(dict.fromkeys(ends))
-    return PoolRefusal(
-        tuple(dict.fromkeys((*ends, *impossible))), tuple(dict.fromkeys(undecided)), tuple(ends)
-    )
-
-
-def _count(finding: Finding) -> int:
-    """Count the GPUs of the host; one without is not the host that is planned for."""
-    number = finding.have.value if isinstance(finding.have, Quantity) else 0
-    return number if isinstance(number, int) else 0
+    each_once = (tuple(dict.fromkeys(why)) for why in ((*ends, *impossible), undecided, ends))
+    return PoolRefusal(*each_once)
 
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:

@@ -41,8 +41,6 @@ VLLM = "vLLM MooncakeStoreConnector"
 _NO_MODEL = Unknown("the model is not known")
 _DRAWN = "drawn at random in each process"
 _COMMON_SEED = (0, 29, 0, 0)  # the first vLLM whose wheel has one; 0.28.0 draws it still
-
-
 _TOKENS = {True: "pairs", False: "single"}
 
 
@@ -60,8 +58,7 @@ class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
     named: what the key's text holds or is hashed from. held: what the bytes behind it depend on.
-    pattern: a key as it is written. random: why no two processes agree, "" if they may.
-    store: master and tenant.
+    pattern: a key as written. random: why no two processes agree, or "". store: master, tenant.
     """
 
     process: LaunchProcess
@@ -189,7 +186,11 @@ def _sglang(
     model = server.value("model_path")
     served = server.value("served_model_name")
     served = model if server.links or served in (None, "") else served
-    tag, lcm = (_extra(store, name) for name in ("extra_backend_tag", "tp_lcm_size"))
+    unread = isinstance(store.source, Unknown) and not store.extra
+    tag, lcm = (
+        store.source if unread else store.extra.get(name)
+        for name in ("extra_backend_tag", "tp_lcm_size")
+    )
     parts = [*([str(tag)] if tag is not None else []), str(served).replace("/", "-")]
     lost = [value for value in (served, tag) if isinstance(value, Unknown)]
     prefix = lost[0] if lost else "_".join(parts)
@@ -252,12 +253,6 @@ def _sglang(
     return StoreKeys(process, family, named, same, pattern, "", where)
 
 
-def _extra(store: StoreConfig, name: str) -> Any:
-    """Return a key of the extra config; Unknown if that was not read."""
-    unread = isinstance(store.source, Unknown) and not store.extra
-    return store.source if unread else store.extra.get(name)
-
-
 def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
     """Return the prefix that decode context parallelism gives a key: its whole topology."""
     dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
@@ -285,10 +280,14 @@ def _vllm(
     if not isinstance(draft, Unknown):  # its layers may lie beside the model's
         unsure = Unsure(str(draft), "whether both drafts keep the same layers is not known")
         draft = unsure if draft else "none"
+    layout: Any = "of each rank"
+    rearranged = client.keys.get("store_tp_size") is not None
+    if rearranged or client.keys.get("enable_store_tp_lcm") is True:
+        layout = Unknown("which of store_tp_size's layouts vLLM takes follows from the KV cache")
     named = {
         "cache_prefix": str(prefix),
         "model name": name,
-        "store layout": _layout(client),
+        "store layout": layout,
         "block size": _as_text(values["block_size"]),
         "hash": algorithm,
         "hash seed": seed,
@@ -345,13 +344,6 @@ def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
     if geometry.kind is AttentionKind.MLA:
         return 1
     return tp // max(1, tp // max(1, geometry.heads.kv_heads))
-
-
-def _layout(client: Client) -> Any:
-    size = client.keys.get("store_tp_size")
-    if size is None and client.keys.get("enable_store_tp_lcm") is not True:
-        return "of each rank"
-    return Unknown("which of store_tp_size's layouts vLLM takes follows from the KV cache")
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:

@@ -15,7 +15,7 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes
 from checks.base.unknown import Unknown
 from checks.gpu.facts import read_gpus
-from checks.gpu.state_checks import IDLE_BYTES
+from checks.gpu.judge import IDLE_BYTES
 from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.numa.nodes import memory_nodes
 from preflight.measuring.records import (

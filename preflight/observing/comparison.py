@@ -12,8 +12,7 @@ from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.running.processes import HeldMemory, pages_by_size
-from checks.running.traffic import Traffic, read_traffic
+from checks.running.processes import HeldMemory, Traffic, pages_by_size, read_traffic
 from preflight.observing.running_launch import OF_ANYBODY, RunningServer
 from preflight.observing.served_metrics import Metrics, is_local, tier_findings
 from preflight.processes.processes import ProcessKind

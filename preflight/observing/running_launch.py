@@ -16,6 +16,7 @@ from checks.limits.runtimes import Limit
 from checks.running.processes import (
     HeldMemory,
     OpenFiles,
+    Registered,
     RunningProcess,
     read_environment,
     read_limit,
@@ -24,9 +25,9 @@ from checks.running.processes import (
     read_open_files,
     read_packages,
     read_processes,
+    read_registered,
     tree_of,
 )
-from checks.running.registered import Registered, read_registered
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.launches.launchers import starts_anew

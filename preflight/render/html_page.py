@@ -45,27 +45,27 @@ def page(title: str, body: str, script: str = "", style: str = "") -> str:
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         f"form-action 'none'; script-src {' '.join(_hash(text) for text in scripts)}"
     )
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            '<meta name="referrer" content="no-referrer">',
-            f"<title>{escape(title)}</title>",
-            f"<style>\n{_data('page.css')}{style}</style>",
-            "</head>",
-            "<body>",
-            f"<main>\n{body}\n</main>",
-            *(f"<script>{text}</script>" for text in scripts),
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    tags = "".join(f"<script>{text}</script>\n" for text in scripts)
+    return f"""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{escape(title)}</title>
+<style>
+{_data("page.css")}{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+{tags}</body>
+</html>
+"""
 
 
 def escape(text: str) -> Html:
@@ -126,16 +126,15 @@ def table(
 ) -> Html:
     """Return a table in a box, which scrolls if the window is narrower.
 
-    On a phone each row is a list, its headings beside its cells.
-
-    The first cell of a row is its heading. name: read to people who cannot see the heading
-    above, if there is no caption. numeric_columns: by index, shown to the right and sorted as
-    numbers with their units (``1.5 GiB`` after ``900 MiB``).
+    On a phone each row is a list, headings beside cells. The first cell of a row is its heading.
+    name: read to people who cannot see the heading above, without a caption. numeric_columns: by
+    index, shown to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
+    labels = [element("button", head, type="button") if sortable else head for head in headings]
     heads = [
-        _cell("th", element("button", head, type="button") if sortable else head, classes, "col")
-        for head, classes in zip(headings, kinds, strict=True)
+        element("th", shown, class_=classes or None, scope="col")
+        for shown, classes in zip(labels, kinds, strict=True)
     ]
     lines = [
         element("tr", *(_row_cell(at, *cell) for at, cell in enumerate(cells)))
@@ -157,12 +156,8 @@ def _row_cell(at: int, cell: Cell, classes: str, head: str) -> Html:
     if isinstance(cell, Keyed):
         cell = element("span", cell.shown, data_sort=repr(float(cell.key)))
     if at == 0 and cell:
-        return _cell("th", cell, classes, "row")
+        return element("th", cell, class_=classes or None, scope="row")
     return element("td", cell, class_=classes or None, data_head=head if cell else None)
-
-
-def _cell(name: str, shown: str, classes: str, scope: str | None = None) -> Html:
-    return element(name, shown, class_=classes or None, scope=scope)
 
 
 def _data(name: str) -> str:

@@ -1,7 +1,5 @@
 """Facts as plain data, for JSON and for a person, whatever records they are made of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from enum import Enum

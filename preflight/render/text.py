@@ -1,7 +1,5 @@
 """Tables and sentences for a terminal: as wide as it is, and no wider."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Collection, Sequence
 
@@ -18,10 +16,10 @@ def cell_widths(
     least: int = LEAST_CELL,
     whole_words: bool = False,
 ) -> list[int | None]:
-    """Return each column's width, None if it needs no limit.
+    """Return each column's width, None if it needs no limit; the widest give way until a line fits.
 
-    The widest give way until a line fits. firm: columns that are never broken. whole_words:
-    words are not broken either (names to copy), though a line is then too long.
+    firm: columns that are never broken. whole_words: words (names to copy) are not broken either,
+    though a line is then too long.
     """
     columns = list(zip(*lines, strict=False))
     floors = [least] * len(columns)

@@ -4,8 +4,6 @@ They were written by reading the records: of each launch what every host has to 
 host what it adds. A record that is said beside it is said outside its range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """pip-audit reads the zip of ``advisories --osv-zip``, asked for as it asks api.osv.dev."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Launches whose capacity is asked about, and the answer to them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from checks.base.unknown import Unknown

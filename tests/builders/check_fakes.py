@@ -1,7 +1,5 @@
 """Made-up checks in place of the real ones: what they find is what the test says."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType

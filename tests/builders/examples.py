@@ -4,8 +4,6 @@ The profile says how many (``tests/conftest.py``); a test whose examples take lo
 them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from random import Random, SystemRandom

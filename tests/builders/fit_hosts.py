@@ -1,7 +1,5 @@
 """Random hosts and launches for ``fit``, a plan applied to a host's files, and checks of both."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Launches for rule tests, written as one would type them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

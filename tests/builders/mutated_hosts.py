@@ -1,7 +1,5 @@
 """A host and a launch that are judged again and again, with one answer of the host exchanged."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

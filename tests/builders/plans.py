@@ -1,7 +1,5 @@
 """Plans for tests: launches by hand on synthetic hosts, and settings made up one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much work something is, where a time would say how busy the machine is."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

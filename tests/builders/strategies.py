@@ -1,7 +1,5 @@
 """Launches for property tests: small in bytes, so that every kind of rounding shows."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from checks.releases.mooncake import RELEASES

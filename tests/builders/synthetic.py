@@ -7,8 +7,6 @@ no RDMA). A test takes one, changes a field with ``dataclasses.replace``, or bre
 answers with ``files``, ``links`` and ``calls``, and has ``build_host`` write it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

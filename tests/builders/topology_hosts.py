@@ -1,7 +1,5 @@
 """Hosts on which Mooncake's rule for the NICs of a GPU and PCI disagree, and random ones."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
-from checks.storage.facts import Folder
+from checks.storage.folders import Folder
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Bounds, Keys
 from preflight.capacity.report import capacity_text

@@ -19,10 +19,9 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.memory.judge import regular_bytes
 from checks.run.runner import every_check
-from preflight.inputs.between_bounds import between
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.judge_host import JudgedHost, judge_host
+from preflight.judging.judge_host import JudgedHost, between, judge_host
 from tests.builders.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.checks.test_synthetic import FLAGS, NICS, fitted, script
 

@@ -1,7 +1,5 @@
 """Runs one check in a test, and keeps what it yields within what it declares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from checks.base.check import Check, Judge

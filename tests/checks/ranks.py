@@ -1,7 +1,5 @@
 """Needs of a launch for tests of checks: eight SGLang ranks, one per GPU, four on each node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse

@@ -1,7 +1,5 @@
 """The recorded machines of ../shared/captures, extracted; a test that needs one skips without."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import re

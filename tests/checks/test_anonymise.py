@@ -1,7 +1,5 @@
 """What a capture says of nobody: names and addresses are replaced, and what they mean stays."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

@@ -100,7 +100,6 @@ def test_check_knows_a_cpuset() -> None:
     ("mounts", "files"),
     [
         ("c /cgroup/unified cgroup2 rw 0 0", {"cgroup/unified/a/cpuset.{}.effective": "1"}),
-        ("c /dev/cpuset cgroup rw,cpuset,noprefix 0 0", {"dev/cpuset/a/{}": "1"}),
         ("none /dev/cpuset cpuset rw 0 0", {"dev/cpuset/a/{}": "1", "dev/cpuset/{}": "0-1"}),
         (
             "c /mnt cgroup rw,cpuset 0 0",

@@ -1,8 +1,5 @@
 """A capture answers as the host did, anywhere; and what is no capture is refused with a reason."""
 
-from __future__ import annotations
-
-import bz2
 import contextlib
 import gzip
 import io
@@ -22,7 +19,7 @@ from typing import Any
 import pytest
 
 from checks.base.archive import MOST_BYTES, archive_bytes
-from checks.base.recording import Answers, RecordingRoot, no_answers
+from checks.base.recording import Answers, no_answers
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture import capture as capture_module
@@ -153,7 +150,6 @@ def _install(folder: Path, *distributions: str) -> str:
     ("there", "status"),
     [
         ((), "warn"),
-        (("sglang-0.5.23",), "warn"),
         (("sglang-0.5.23", "mooncake_transfer_engine-0.3.14"), "fail"),
         (("sglang-0.5.23", "mooncake_transfer_engine-0.3.13.post1"), None),
         (("sglang-0.5.23", "mooncake_transfer_engine-abc"), "warn"),
@@ -204,9 +200,7 @@ def test_a_version_that_was_named_stays_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, {}, [], "x"]
-)
+@pytest.mark.parametrize("broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, "x"])
 def test_a_record_of_what_is_installed_that_is_none_is_no_traceback(
     broken: object, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +266,7 @@ def test_a_capture_that_cannot_be_written_leaves_nothing(
     assert os.listdir(taken) == ["x"]
 
 
-def test_the_same_answers_are_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_answers_are_the_same_bytes() -> None:
     first, second = no_answers(), no_answers()
     for number in range(20):
         first.texts[f"/proc/{number}"] = str(number)
@@ -336,24 +330,6 @@ def test_what_was_not_asked_is_unknown_and_absent_only_where_a_listing_says_so(
     # Of many such answers a page makes one line, by their cause.
     assert (call.reason, call.cause) == ("not in this capture (x.y 2)", "not in this capture")
     assert asked(Root(root.locate("/proc")).text("/meminfo"))[1]  # nothing of this machine
-
-
-def test_each_thing_is_asked_once() -> None:
-    class Counting(Root):
-        def __init__(self) -> None:
-            super().__init__()
-            self.asked: list[str] = []
-
-        def text(self, name: str) -> str:
-            self.asked.append(name)
-            return str(len(self.asked))
-
-    inner = Counting()
-    root = RecordingRoot(inner)
-    assert [root.text("/a"), root.integer("/a"), root.word("/b"), root.text("/a")] == [
-        "1", 1, "2", "1",
-    ]  # fmt: skip
-    assert inner.asked == ["/a", "/b"]
 
 
 # What is refused -----------------------------------------------------------------------------
@@ -478,7 +454,7 @@ def _tree(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("top", ["", "machine-3/"])
-@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("mode", ["w:", "w:bz2", "w:xz"])
 def test_a_tree_in_an_archive_is_the_tree(top: str, mode: Any, tmp_path: Path) -> None:
     """Links are followed in memory as the kernel follows them in the folder."""
     folder = _tree(tmp_path / "tree")
@@ -508,9 +484,7 @@ def test_a_tree_in_an_archive_is_the_tree(top: str, mode: Any, tmp_path: Path) -
     "name",
     [
         "2i386-2t-hugepagesizecount",
-        "32amd64-4s2n4c-cgroup2",
         "40intel64-2g2n4c+pcilocality",
-        "48amd64-4pa2n6c-sparse",
     ],
 )
 def test_a_recorded_machine_reads_the_same_from_its_archive(name: str, tmp_path: Path) -> None:
@@ -545,16 +519,14 @@ def _bombs() -> Iterator[tuple[str, bytes, str]]:
     yield "a deep path", gzip.compress(deep), "a header of over"
     yield "many deep paths", archive_bytes(wide), "files and folders"
     yield "many members", archive_bytes({f"proc/{n}": b"" for n in range(60_000)}), "files and"
-    for name, kind in (("pax", b"x"), ("global pax", b"g"), ("name", b"L"), ("link", b"K")):
+    for name, kind in (("pax", b"x"), ("name", b"L")):
         packed = gzip.compress(_header(kind, 2**32) + zeros[: 2**20])
         yield f"a {name} header of 4 GiB", packed, "a header of over"
-    for name, kind in (("many records", b"x"), ("records of the whole", b"g")):
-        block = _header(kind, 15_400) + records + _header(b"0", 0)
-        yield name, gzip.compress(block * 1_200), "a header of over"
+    block = _header(b"g", 15_400) + records + _header(b"0", 0)
+    yield "many records of the whole", gzip.compress(block * 1_200), "a header of over"
     chained = _header(b"x", 512) + b"11 k00001=\n".ljust(512, b"\0")
     yield "headers of headers", gzip.compress(chained * 20_000), "not a whole tar archive"
     yield "zeros behind the end", gzip.compress(plain + zeros), "64 MiB"
-    yield "zeros, bzip2", bz2.compress(plain + zeros), "64 MiB"
     yield "zeros, xz", lzma.compress(plain + zeros, preset=0), "64 MiB"
     sparse = _header(b"S", 512) + bytes(2**20)
     yield "a sparse file's map", gzip.compress(sparse), "sparse"

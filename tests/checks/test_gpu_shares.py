@@ -1,7 +1,5 @@
 """Servers that take one GPU: vLLM wants a part of the whole, SGLang one of what is free."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -101,24 +99,12 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
         (f"{SGLANG} 0.5 &\nvllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.6 &", ["fail"]),
         (f"vllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.6 &\n{SGLANG} 0.5 &", ["warn"]),
         (f"{SGLANG} 0.3 &\nvllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.6 &", []),
-        # As before: SGLang beside SGLang.
-        (f"{SGLANG} 0.8 &\n{SGLANG} 0.8 --port 1 &", ["warn"]),
         (f"{SGLANG} 0.8 --tp 2 &\n{SGLANG} 0.8 --port 1 --tp 2 --base-gpu-id 1 &", ["warn"]),
         # Containers have the GPUs that they are given.
         (
             "docker run -d --gpus '\"device=2,0\"' vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B\n"
             "docker run -d --gpus device=0 vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-4B",
             ["fail"],
-        ),
-        (
-            "docker run -d --gpus all vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B\n"
-            "vllm serve Qwen/Qwen3-4B --port 1",
-            ["fail"],
-        ),
-        (
-            "docker run -d vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B\n"
-            "vllm serve Qwen/Qwen3-4B --port 1",
-            [],
         ),
         (COMPOSE % ("3", *VLLM), ["fail"]),
         (COMPOSE % ("3", *SERVER), ["warn"]),
@@ -171,10 +157,8 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
     ("text", "status", "have"),
     [
         (RUN % ("--gpus all", 8), "pass", "8 visible"),
-        (RUN % ("--gpus 2", 2), "pass", "2 visible"),
         (RUN % ("--gpus 2", 8), "fail", "2 given"),
         (RUN % ("--gpus 'count=2,capabilities=utility'", 4), "fail", "2 given"),
-        (RUN % ("--gpus '\"device=2,3\"'", 2), "pass", "2 visible"),
         (RUN % ("--gpus '\"device=2,3\"'", 4), "fail", "2 given"),
         (RUN % ("--gpus '\"device=8,9\"'", 2), "fail", "none visible"),  # of eight
         (RUN % ("--gpus $N", 2), "unknown", ""),
@@ -183,7 +167,6 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
         (RUN % ("--gpus '\"device=4,5\"' -e CUDA_VISIBLE_DEVICES=1,0", 2), "pass", "2 visible"),
         (RUN % ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1", 4), "fail", "2 given"),
         (RUN % ("--device nvidia.com/gpu=0 --device nvidia.com/gpu=1", 4), "fail", "2 given"),
-        (RUN % ("--device nvidia.com/gpu=all", 4), "pass", "8 visible"),
         # What gives GPUs without a word of them: only what is certain passes.
         (RUN % ("", 8), "unknown", ""),
         (RUN % ("--device /dev/infiniband --privileged", 8), "unknown", ""),
@@ -191,17 +174,11 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
         (RUN % ("--runtime=nvidia", 8), "pass", "8 visible"),
         (RUN.replace("docker", "nvidia-docker") % ("", 8), "pass", "8 visible"),
         (RUN.replace("docker", "podman") % ("", 8), "unknown", ""),
-        (RUN % ("--device /dev/nvidiactl --device /dev/nvidia0", 1), "pass", "1 visible"),
         (RUN % ("--device /dev/nvidiactl --device /dev/nvidia0", 2), "fail", "1 given"),
         (RUN % ("--device /dev/kfd --device /dev/dri", 8), "pass", "8 visible"),
         (GPU_SERVICE % (4, ""), "unknown", ""),
         (GPU_SERVICE % (4, "runtime: nvidia"), "pass", "8 visible"),
         (GPU_SERVICE % (4, "devices: ['nvidia.com/gpu=0']"), "fail", "1 given"),
-        (
-            GPU_SERVICE % (4, RESERVED % "driver: cdi, device_ids: [nvidia.com/gpu=all]"),
-            "pass",
-            "8 visible",
-        ),
         (GPU_POD.replace("limits", "requests") % (2, 2), "unknown", ""),
         (
             GPU_POD.replace("nvidia.com/gpu: %s", "volcano.sh/vgpu-number: %s") % (2, 2),
@@ -216,11 +193,9 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
             "pass",
             "8 visible",
         ),
-        (GPU_POD % (8, 8), "pass", "8 visible"),
         (GPU_POD.replace("nvidia.com", "amd.com") % (2, 2), "fail", "none given"),  # of NVIDIA's
         # Each resource is another maker's: no node of one maker has both.
         (GPU_POD.replace("%s}}", "%s, amd.com/gpu: 1}}") % (2, 2), "fail", "none given"),
-        (GPU_POD.replace("{nvidia", "{amd.com/gpu: 2, nvidia") % (2, 0), "fail", "none given"),
         (GPU_POD.replace("%s}}", "%s, amd.com/gpu: 0}}") % (2, 2), "pass", "2 visible"),
         ((GPU_POD + OTHER_CONTAINER) % (2, 2), "fail", "none given"),
         (GPU_POD % (8, 4), "fail", "4 given"),
@@ -230,7 +205,6 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
         (GPU_SERVICE % (4, RESERVED % "count: all"), "pass", "8 visible"),
         (GPU_SERVICE % (4, RESERVED % "count: 2"), "fail", "2 given"),
         (GPU_SERVICE % (4, RESERVED % "device_ids: ['0', '3']"), "fail", "2 given"),
-        (GPU_SERVICE % (2, RESERVED % "device_ids: ['0', '3']"), "pass", "2 visible"),
         (GPU_SERVICE % (2, RESERVED % "device_ids: ['${A}', '3']"), "unknown", ""),
     ],
 )
@@ -274,15 +248,12 @@ def test_where_the_hosts_gpus_are_not_recorded_one_is_named_by_its_index(tmp_pat
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("vllm serve m -tp 8", ["pass"]),
         ("vllm serve m -tp 2 -pp 2 -dp 2", ["pass"]),
         # Which release it is decides: the older takes Ray, which may know other hosts.
         ("vllm serve m -tp 16", ["warn"]),
         ("docker run --gpus all vllm/vllm-openai:v0.11.0 m -tp 16", ["warn"]),
         ("docker run --gpus all vllm/vllm-openai:v0.11.1 m -tp 16", ["fail"]),
-        ("docker run --gpus all vllm/vllm-openai:latest m -tp 16", ["warn"]),
         ("vllm serve m -tp 16 --distributed-executor-backend mp", ["fail"]),
-        ("vllm serve m -tp 16 --distributed-executor-backend external_launcher", ["warn"]),
         ("vllm serve m -tp 16 --distributed-executor-backend $BACKEND", ["warn"]),
         ("vllm serve m -tp 16 --distributed-executor-backend ray", ["skip"]),
         ("vllm serve m -tp $N", ["skip"]),
@@ -290,7 +261,6 @@ def test_where_the_hosts_gpus_are_not_recorded_one_is_named_by_its_index(tmp_pat
         ("vllm serve m -tp 4 -dp 4", ["fail"]),
         ("vllm serve m -tp 4 -dp 4 --data-parallel-size-local 2", ["pass"]),
         ("vllm serve m -tp 16 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1", ["pass"]),
-        ("vllm serve m -tp 32 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1", ["fail"]),
         ("docker run --gpus 2 vllm/vllm-openai:v0.12.0 m -tp 4", ["fail"]),
         ("CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4 --distributed-executor-backend mp", ["fail"]),
         # Nothing says that the container has any: not judged, as before.

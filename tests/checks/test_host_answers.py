@@ -1,7 +1,5 @@
 """Hosts that were answered for wrongly, made small: each with what is right of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Checks of binding and placement: facts and needs give status, have, need and settings."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,8 @@ from preflight.sizing.process_shares import named_nodes
 from tests.builders.synthetic import (
     GIB,
     PATIENCE_SECONDS,
-    SyntheticHost,
     erdma_host,
     gpu_host,
-    plain_host,
     read_host,
     varied,
 )
@@ -60,15 +56,6 @@ def test_a_fitting_host_passes_and_an_empty_host_does_not(
     assert Status.PASS not in {finding.status for finding in judge(check, empty, needs)}
 
 
-@pytest.mark.parametrize("host", [erdma_host(), plain_host()], ids=["erdma", "plain"])
-def test_hosts_with_one_node_never_fail(tmp_path: Path, host: SyntheticHost) -> None:
-    facts = read_host(tmp_path, host)
-    needs = launch(*ranks(2, node=None, segment_nodes=()))
-    for check in JUDGES:
-        found = judge(check, facts, needs)
-        assert Status.FAIL not in {finding.status for finding in found}
-
-
 @pytest.mark.parametrize(
     ("policy", "sglang", "split", "expected"),
     [
@@ -76,14 +63,12 @@ def test_hosts_with_one_node_never_fail(tmp_path: Path, host: SyntheticHost) -> 
         (REFUSED, "0.5.12", False, Status.FAIL),
         (REFUSED, "0.5.23", False, Status.WARN),
         (DOCKERS, "0.5.12", False, Status.WARN),
-        (DOCKERS, "0.5.23", False, Status.WARN),
         (DOCKERS, "0.5.23", True, Status.FAIL),
         (MemoryPolicy(0, 0, errno.EPERM), "0.5.23", True, Status.FAIL),
         (MemoryPolicy(0, 0, errno.EPERM), "0.5.23", False, Status.PASS),
         (MemoryPolicy(errno.EPERM, 0, 0), "0.5.12", True, Status.PASS),
         (MemoryPolicy(0, errno.ENOSYS, errno.ENOSYS), "0.5.12", False, Status.FAIL),
         (REFUSED, "", False, Status.UNKNOWN),
-        (REFUSED, "main", False, Status.UNKNOWN),
         (Unknown("killed"), "0.5.23", True, Status.UNKNOWN),
     ],
 )
@@ -224,7 +209,6 @@ def node_sizes(facts: Facts, free: Any, cache: Any, swap: int = 0) -> Facts:
         (40 * GIB - 1, 1, 0, Status.WARN),
         (39 * GIB, GIB - 1, 0, Status.FAIL),
         (39 * GIB, GIB - 1, 1, Status.WARN),
-        (0, 0, 0, Status.FAIL),
         (Unknown("no meminfo"), 0, 0, Status.UNKNOWN),
         (1, Unknown("no cache row"), 0, Status.UNKNOWN),
         (40 * GIB, Unknown("no cache row"), 0, Status.PASS),
@@ -305,12 +289,6 @@ def test_a_nic_that_names_no_node(facts: Facts) -> None:
         assert set(by_name.values()) == {Status.PASS}
 
 
-def test_one_node_needs_no_name(tmp_path: Path) -> None:
-    """eRDMA in a cloud instance says -1, and there is but one node."""
-    found = judge("numa.unknown-nic-node", read_host(tmp_path, erdma_host()), None)
-    assert {finding.status for finding in found} == {Status.PASS}
-
-
 def test_unreadable_rdma_devices_are_not_taken_for_none(facts: Facts) -> None:
     hidden = varied(facts, rdma=facts.rdma._replace(nics=Unknown("/sys: Permission denied")))
     for needs in (None, launch(*ranks())):
@@ -334,7 +312,6 @@ def test_every_outcome_is_declared() -> None:
     ("words", "expected"),
     [
         ("numactl --membind=9 mooncake_client", Status.FAIL),
-        ("numactl --cpunodebind 0,9 mooncake_client", Status.FAIL),
         ("numactl -N9 mooncake_client", Status.FAIL),
         ("numactl -i 9 mooncake_client", Status.FAIL),
         ("numactl --cpunodebind=0 --preferred=1 mooncake_client", Status.PASS),

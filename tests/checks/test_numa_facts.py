@@ -1,7 +1,5 @@
 """NUMA facts from complete, damaged and recorded hosts, and from this machine."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -17,10 +15,10 @@ import pytest
 from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown, known
 from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
-from checks.numa.nodes import parse_cpu_list, parse_cpu_map, parse_node_list
+from checks.numa.nodes import parse_cpu_list, parse_node_list
+from tests.builders.seccomp import KILL, REFUSE, filtered
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 from tests.checks.recorded import recorded
-from tests.paths import ROOT
 
 # No devices: they take most of the time to write.
 SMALL = replace(gpu_host(), gpus=(), nics=())
@@ -78,16 +76,6 @@ def test_cgroup_version_1(tmp_path: Path) -> None:
     assert (facts.cpuset_source, facts.cpuset_mems) == (folder, (1,))
 
 
-def test_an_empty_root(tmp_path: Path) -> None:
-    """No NUMA and no /proc are facts, and each missing one says so."""
-    facts = read_numa(Root(str(tmp_path)), None)
-    assert facts.nodes == ()
-    assert isinstance(facts.policy, Unknown)
-    for fact in (facts.cpus_allowed, facts.mems_allowed, facts.balancing):
-        assert isinstance(fact, Unknown)
-        assert fact.absent
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
@@ -110,17 +98,6 @@ def test_garbage_is_unknown_and_never_raises(tmp_path: Path, name: str, content:
     assert facts.policy == sane.policy
 
 
-@pytest.mark.parametrize("name", ["/proc/self/status", "/proc/sys/kernel/numa_balancing"])
-def test_an_unreadable_file_is_unknown_but_not_absent(tmp_path: Path, name: str) -> None:
-    """A folder in place of a file cannot be read, even by root."""
-    build_host(tmp_path, replace(SMALL, files={name: None, f"{name}/folder": ""}))
-    facts = read_numa(Root(str(tmp_path)), None)
-    fact = facts.mems_allowed if "status" in name else facts.balancing
-    assert isinstance(fact, Unknown)
-    assert not fact.absent
-    assert name in fact.reason
-
-
 @pytest.mark.parametrize("answer", [[], "no", {"set_mempolicy": 0}, {"mbind": "0"}, 7])
 def test_a_wrong_answer_of_the_policy_call_is_unknown(tmp_path: Path, answer: object) -> None:
     facts = read(tmp_path, replace(SMALL, calls={"numa.memory_policy": answer}))
@@ -138,9 +115,7 @@ def test_a_list_cannot_fill_memory() -> None:
 @pytest.mark.parametrize(
     ("name", "nodes", "cpus"),
     [
-        ("32amd64-4s2n4c-cgroup2", (0, 1, 2, 3, 4, 5, 6, 7), 32),
         ("48amd64-4pa2n6c-sparse", (0, 1, 2, 33, 34, 45, 72, 73), 48),
-        pytest.param(*("40intel64-2g2n4c+pcilocality", (0, 1, 2, 3), 40), marks=pytest.mark.slow),
         ("2i386-2t-hugepagesizecount", (), 0),
     ],
 )
@@ -157,39 +132,9 @@ def test_recorded_machines(name: str, nodes: tuple[int, ...], cpus: int) -> None
         assert 0 < node.available_bytes <= node.total_bytes
 
 
-@pytest.mark.slow
-def test_this_machine() -> None:
-    """Live: this process's own allowance agrees with what the kernel hands out through Python."""
-    facts = read_numa(Root(), None)
-    assert facts.cpus_allowed == tuple(sorted(os.sched_getaffinity(0)))
-    assert isinstance(facts.mems_allowed, tuple)
-    assert set(facts.mems_allowed) <= set(facts.memory_nodes or facts.mems_allowed)
-
-
-def _with_filter(action: int, *calls: int) -> subprocess.CompletedProcess[str]:
-    """``memory_policy()`` in a Python under a seccomp filter that acts on ``calls``."""
-    program = f"""
-import ctypes, struct
-rows = [(0x20, 0, 0, 0)]
-calls = {calls!r}
-for left, number in zip(range(len(calls), 0, -1), calls):
-    rows.append((0x15, left, 0, number))
-rows += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, {action})]
-code = b"".join(struct.pack("HBBI", *row) for row in rows)
-buffer = ctypes.create_string_buffer(code)
-class Program(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-libc = ctypes.CDLL(None, use_errno=True)
-filtered = Program(len(rows), ctypes.addressof(buffer))
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-assert libc.prctl(22, 2, ctypes.byref(filtered), 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP
-from checks.base.root import Root
-from checks.numa.facts import read_numa
-print(read_numa(Root(), None).policy)
-"""
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+POLICY = "from checks.numa.facts import read_numa; print(read_numa(Root(), None).policy)"
+# set_mempolicy, get_mempolicy and mbind of x86-64.
+SET, GET, MBIND = 238, 239, 237
 
 
 @pytest.mark.slow
@@ -198,17 +143,17 @@ class TestRealSeccompFilter:
     """The kernel itself refuses, as it does in a container."""
 
     def test_refused_calls_are_told_apart(self) -> None:
-        done = _with_filter(0x00050000 | errno.EPERM, 238)
+        done = filtered(POLICY, REFUSE | errno.EPERM, SET)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == str(MemoryPolicy(0, errno.EPERM, 0))
 
     def test_dockers_set(self) -> None:
-        done = _with_filter(0x00050000 | errno.EPERM, 237, 238, 239)
+        done = filtered(POLICY, REFUSE | errno.EPERM, SET, GET, MBIND)
         assert done.stdout.strip() == str(MemoryPolicy(errno.EPERM, errno.EPERM, errno.EPERM))
 
     def test_a_filter_that_kills_takes_the_child_alone(self) -> None:
         """The reader lives on and says why it does not know."""
-        done = _with_filter(0x80000000, 238)
+        done = filtered(POLICY, KILL, SET)
         assert done.returncode == 0, done.stderr
         assert "killed" in done.stdout
         assert "SIGSYS" in done.stdout
@@ -251,29 +196,9 @@ def test_a_child_leaves_no_zombie_and_no_descriptor() -> None:
     assert seen() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("00000001,0000000f\n", (0, 1, 2, 3, 32)), ("f", (0, 1, 2, 3)), ("00000000\n\0", ())],
-)
-def test_a_map_of_cpus(text: str, cpus: tuple[int, ...]) -> None:
-    assert parse_cpu_map(text) == cpus
-
-
-@pytest.mark.parametrize("text", ["", "g", "1,,2", "123456789", ",".join(["0"] * 600)])
-def test_what_is_no_map_of_cpus(text: str) -> None:
-    with pytest.raises(ValueError, match="map of"):
-        parse_cpu_map(text)
-
-
 def test_lists_that_end_with_a_nul_are_read() -> None:
     assert parse_node_list("0-3\n\0") == parse_cpu_list("0-3\0") == (0, 1, 2, 3)
     assert parse_cpu_list("\n\0") == ()
-
-
-def test_a_node_whose_kernel_has_the_map_alone(tmp_path: Path) -> None:
-    files: dict[str, str | None] = {"/sys/devices/system/node/node0/cpulist": None}
-    files["/sys/devices/system/node/node0/cpumap"] = "00000000,00000005"
-    assert read(tmp_path, replace(SMALL, files=files)).nodes[0].cpus == (0, 2)
 
 
 NOTHING_IMPORTED = """

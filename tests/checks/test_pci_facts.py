@@ -1,7 +1,5 @@
 """PCI facts: functions, their place in the tree, links, ACS, IOMMU; and how far they are apart."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -116,14 +114,11 @@ def test_no_pci_and_no_devices(tmp_path: Path) -> None:
     ("vendor", "kind", "address", "counts"),
     [
         ("0x10de", "0x030200", "0000:13:00.0", True),
-        ("0x10de", "0x030000", "0000:13:00.0", True),
         ("0x10de", "0x040300", "0000:13:00.1", False),  # its audio function
         ("0x10de", "0x068000", "0000:13:00.0", False),  # an NVSwitch
         ("0x1002", "0x038000", "0000:13:00.0", True),  # an MI300X
         ("0x19e5", "0x120000", "0000:13:00.0", True),  # an Ascend
-        ("0x1ed5", "0x030200", "0000:13:00.0", True),
         ("0x1a03", "0x030000", "0000:13:00.0", False),  # the BMC's VGA
-        ("0x102b", "0x030000", "0000:13:00.0", False),
         ("0x8086", "0x030000", "0000:00:02.0", False),  # the processor's own graphics
         ("0x8086", "0x038000", "0000:4d:00.0", True),
     ],
@@ -203,7 +198,6 @@ def space_with(*rows: tuple[int, bytes]) -> bytes:
             ),
             0x100,
         ),
-        (space_with((0x100, capability(0x0001, 0))), None),
         (space_with(), None),
         (b"\xff" * 4096, None),
         # A list that leads back to its start ends.

@@ -26,7 +26,7 @@ from checks.pci.facts import read_function
 from checks.run.facts import read_facts
 from checks.run.runner import every_check
 from preflight.cli.main import run
-from tests.checks.test_not_recorded import LAUNCH
+from tests.checks.test_recorded_hosts import LAUNCH
 from tests.paths import ROOT
 
 MACHINES = ROOT / ".cache" / "machines"

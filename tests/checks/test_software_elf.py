@@ -1,7 +1,5 @@
 """The ELF reader and the search for libraries, held against ldd on real and on made files."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil
@@ -28,21 +26,14 @@ def ldd_missing(path: str) -> set[str]:
     return {line.split()[0] for line in run.stdout.splitlines() if "not found" in line}
 
 
-def ldd_found(path: str) -> dict[str, str]:
-    assert LDD is not None
-    run = subprocess.run([LDD, path], capture_output=True, text=True, check=False)
-    lines = (line.split() for line in run.stdout.splitlines())
-    return {words[0]: words[2] for words in lines if len(words) > 3 and words[1] == "=>"}
-
-
 def ours(path: str) -> set[str]:
     return {name for name, _ in Loader().missing(path)}
 
 
 REAL = [
     os.path.realpath(sys.executable),
-    *sorted(glob.glob(f"{sysconfig.get_path('stdlib')}/lib-dynload/*.so"))[:6],
-    *(path for path in ("/bin/bash", "/usr/bin/gdb", "/usr/bin/curl") if os.path.exists(path)),
+    *sorted(glob.glob(f"{sysconfig.get_path('stdlib')}/lib-dynload/*.so"))[:2],
+    *(path for path in ("/bin/bash", "/usr/bin/curl") if os.path.exists(path)),
 ]
 
 
@@ -53,7 +44,10 @@ def test_this_machines_own_files(path: str) -> None:
     assert ours(path) == ldd_missing(path)
     elf = read_elf(path)
     assert elf is not None
-    assert set(ldd_found(path)) >= {name for name in elf.needed if not name.startswith("ld-linux")}
+    assert LDD is not None
+    run = subprocess.run([LDD, path], capture_output=True, text=True, check=False)
+    listed = {line.split()[0] for line in run.stdout.splitlines() if "=>" in line}
+    assert listed >= {name for name in elf.needed if not name.startswith("ld-linux")}
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf here")
@@ -68,7 +62,7 @@ def test_build_ids_are_readelfs(path: str) -> None:
 
 
 @needs_gcc
-@pytest.mark.parametrize("release", ["0.3.14", "0.3.13.post1", "0.3.15.dev1+git1a2b3c"])
+@pytest.mark.parametrize("release", ["0.3.14", "0.3.15.dev1+git1a2b3c"])
 def test_a_program_holds_what_its_version_flag_prints(tmp_path: Path, release: str) -> None:
     """As Mooncake's CMake writes it; other text of that form before it does not count."""
     source = tmp_path / "master.c"

@@ -1,7 +1,5 @@
 """Which release is there: wheels' RECORDs, programs, and the mooncake_master on PATH."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

@@ -1,18 +1,12 @@
-"""The synthetic hosts are complete: every reader is served, and a fitting launch passes on them."""
+"""A launch that fits passes every check, on a host of eight GPUs and on an instance with eRDMA."""
 
-from __future__ import annotations
-
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown
-from checks.run.facts import READERS, Facts
 from preflight.cli.main import run
 from tests.builders.synthetic import (
     GIB,
@@ -22,11 +16,8 @@ from tests.builders.synthetic import (
     build_host,
     erdma_host,
     gpu_host,
-    limited_container,
-    plain_host,
-    read_host,
 )
-from tests.checks.ranks import launch, rank
+from tests.rows import statuses
 
 MASTER = ("10.0.0.100", 50051)
 SYSCTL = "/etc/sysctl.d/90-mooncake.conf"
@@ -86,10 +77,7 @@ def check(
     words = ["check", "--json", "--root", str(build_host(tree, host)), str(file)]
     words += ["--timeout", str(PATIENCE_SECONDS)]
     code = run([*words, "--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"])
-    found: dict[str, set[str]] = {}
-    for finding in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(finding["check"], set()).add(finding["status"])
-    return Checked(code, found)
+    return Checked(code, statuses(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize(
@@ -100,57 +88,7 @@ def check(
 def test_a_fitting_launch_passes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, host: SyntheticHost, text: str
 ) -> None:
-    code, statuses = check(capsys, tmp_path, host, text)
-    bad = {name: found for name, found in statuses.items() if found - {"pass", "skip"}}
+    code, found = check(capsys, tmp_path, host, text)
+    bad = {name: one for name, one in found.items() if one - {"pass", "skip"}}
     assert (code, bad) == (0, {})
-    assert "pass" in statuses["hugetlb.shortage"]
-
-
-def unknowns(record: Any, at: str) -> Iterator[tuple[str, Unknown]]:
-    """Every Unknown below a record, with where it stands."""
-    if isinstance(record, Unknown):
-        yield at, record
-    elif isinstance(record, dict):
-        for key, value in record.items():
-            yield from unknowns(value, f"{at}[{key}]")
-    elif isinstance(record, tuple):
-        names = getattr(record, "_fields", range(len(record)))
-        for name, value in zip(names, record, strict=True):
-            yield from unknowns(value, f"{at}.{name}")
-
-
-def missing(facts: Facts) -> dict[str, str]:
-    """What no file and no answer told, and that is not simply absent."""
-    return {
-        at: fact.reason
-        for topic in READERS
-        for at, fact in unknowns(facts.topic(topic), topic)
-        if not fact.absent
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("host", "needs"),
-    [
-        (gpu_host(), launch(rank(0, gpu_registered_bytes=GIB))),
-        (gpu_host(), None),
-        (erdma_host(), None),
-        (plain_host(), None),
-    ],
-)
-def test_every_reader_is_served(
-    tmp_path: Path, host: SyntheticHost, needs: LaunchNeeds | None
-) -> None:
-    """Nothing that a reader asks for is "not recorded"."""
-    found = missing(read_host(tmp_path, host, needs))
-    if needs:  # whose ranks name no address of their own
-        assert found.pop("network.addresses").startswith("no name of the launch")
-    assert found == {}
-
-
-def test_what_a_container_cannot_see_says_why(tmp_path: Path) -> None:
-    """Devices without nodes are the one thing unknown in the limited container."""
-    found = missing(read_host(tmp_path, limited_container()))
-    assert {at.split(".")[0] for at in found} <= {"rdma"}
-    assert all("cannot open" in reason for reason in found.values())
+    assert "pass" in found["hugetlb.shortage"]

@@ -12,8 +12,8 @@ import pytest
 
 from preflight.cli.main import run
 from preflight.cli.sizing import run as sizing
+from preflight.inputs.host_source import recorded_launch
 from preflight.inputs.launch_words import LaunchWords
-from preflight.inputs.recorded_launch import recorded_launch
 from preflight.launches import env_files
 
 LAUNCH = """export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=10.0.0.1:50051

@@ -4,8 +4,6 @@ Every section is held against the command that answers it: check, mooncake-hicac
 keys, advisories and plan.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -23,23 +21,10 @@ from preflight.diff.full_answer import NO_FLAG
 from preflight.programs.sglang_argument_tables import known_releases
 from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
-from tests.paths import ROOT
+from tests.diff.test_diff import LAUNCHES, SCHEMA
 from tests.rows import subject
 from tests.valid import valid
 
-STORE = "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
-SERVER = (
-    "python3 -m sglang.launch_server --model-path {model} --tp 2 --page-size 64 "
-    "--enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend mooncake {more}\n"
-)
-LAUNCHES = {
-    "heads": STORE.format(protocol="tcp") + SERVER.format(model="Qwen/Qwen3-14B", more=""),
-    "latent, a draft": STORE.format(protocol="rdma")
-    + SERVER.format(model="deepseek-ai/DeepSeek-V3", more="--speculative-algorithm EAGLE"),
-    "sparse attention, stages": STORE.format(protocol="rdma")
-    + SERVER.format(model="deepseek-ai/DeepSeek-V3.2", more="--pp-size 2"),
-}
-SCHEMA = json.loads((ROOT / "preflight/schemas/diff-v1.schema.json").read_text())
 Line = tuple[str, str]
 Ask = Callable[..., Any]
 

@@ -1,7 +1,5 @@
 """The walks of ARCHITECTURE.md: their functions exist, run, and no package comes twice."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -71,24 +69,14 @@ def test_every_step_of_both_walks_runs(tmp_path: Path) -> None:
         if event == "call" and frame.f_code in wanted:
             seen.add(wanted[frame.f_code])
 
-    words = ["--mooncake-version", "0.3.14", "--sglang-version", "0.5.9", str(script)]
+    words = ["plan", "--format", "sysctl", "--timeout", str(PATIENCE_SECONDS), "--root", str(root)]
+    words += ["--mooncake-version", "0.3.14", "--sglang-version", "0.5.9", str(script)]
     out = io.StringIO()
     threading.setprofile(look)  # topics are read side by side
     sys.setprofile(look)
     try:
         with contextlib.redirect_stdout(out):
-            run(
-                [
-                    "plan",
-                    "--format",
-                    "sysctl",
-                    "--timeout",
-                    str(PATIENCE_SECONDS),
-                    "--root",
-                    str(root),
-                    *words,
-                ]
-            )
+            run(words)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

@@ -1,7 +1,5 @@
 """What whoever writes a check is told: of its page, and of the test that it has to have."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 ``python -m tests.house.test_habits``.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
@@ -34,6 +32,7 @@ IN_DOCSTRINGS = {
 }
 FILLERS = {"found", "one", "said", "own", "given", "told", "held"}
 BARE_NOUNS = {"node", "pool", "kind", "words"}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 PACKAGES = sorted(
     folder.relative_to(ROOT).as_posix()
     for top in ("checks", "preflight")
@@ -46,22 +45,19 @@ def habits(package: str) -> Counter[str]:
     """Count each habit in one package."""
     counts: Counter[str] = Counter()
     for node in (node for path in (ROOT / package).rglob("*.py") for node in nodes(path)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        if isinstance(node, ast.arg) or (
+            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ):
+            name = node.arg if isinstance(node, ast.arg) else node.id
+            counts["filler_variable"] += name in FILLERS
+            counts["bare_noun"] += name in BARE_NOUNS
+        elif isinstance(node, DOCUMENTED):
             text = " ".join((ast.get_docstring(node) or "").split())
             for habit, pattern in IN_DOCSTRINGS.items():
                 counts[habit] += len(pattern.findall(text))
-        if isinstance(node, ast.FunctionDef) and not ast.get_docstring(node):
-            counts["no_docstring"] += (node.end_lineno or 0) - node.lineno >= 6
-        if isinstance(node, ast.arg):
-            counts.update(_name_habits(node.arg))
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts.update(_name_habits(node.id))
+            if isinstance(node, ast.FunctionDef) and not text:
+                counts["no_docstring"] += (node.end_lineno or 0) - node.lineno >= 6
     return +counts
-
-
-def _name_habits(name: str) -> list[str]:
-    """Name the habit that a variable or parameter of this name is, if any."""
-    return ["filler_variable"] * (name in FILLERS) + ["bare_noun"] * (name in BARE_NOUNS)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,7 +1,5 @@
 """Packages import in one order, written down here; checks/ knows hosts, preflight/ launches."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

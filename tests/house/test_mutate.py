@@ -1,7 +1,5 @@
 """Mutated launches, hosts, archives, reports, logs, traces: an answer or a refusal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which packages start processes, and which open sockets: these and no others."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

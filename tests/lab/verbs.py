@@ -29,10 +29,10 @@ export PYTHONPATH={tree}:{distribution} PYTHONDONTWRITEBYTECODE=1
 
 def libraries() -> list[str]:
     """The bindings that are installed here."""
-    found = ["ctypes_objects"]
+    found = ["CtypesDevice"]
     tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
     there = any(tag in path.name for path in Path(DISTRIBUTION, "pyverbs").glob("*.so"))
-    return [*found, "pyverbs_objects"] if there else found
+    return ["PyverbsDevice", *found] if there else found
 
 
 def run_verbs(folder: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,7 @@ from importlib import import_module
 
 from checks.rdma import libibverbs
 from preflight.probes.measure import OpenDevice
-from preflight.verbs import objects as libraries
-from preflight.verbs.objects import VerbsError
+from preflight.verbs.objects import VerbsError, open_device
 
 DEVICE = "rxe0"
 MIB = 1 << 20
@@ -23,9 +22,9 @@ LATE_SECONDS = 120  # all of it takes some 20 s, emulated
 def tried(library: str) -> dict[str, object]:
     """What came of it. Raises VerbsError, and ImportError where the binding is not installed."""
     found: dict[str, object] = {}
-    opened = import_module(f"preflight.verbs.{library}").open_device
-    libraries.LIBRARIES = (library, "ctypes_objects")
-    found["kind"] = type(opened(DEVICE)).__name__
+    if library != "PyverbsDevice":  # as where it is not installed
+        sys.modules["pyverbs.device"] = None  # type: ignore[assignment]
+    found["kind"] = type(open_device(DEVICE)).__name__
     try:
         OpenDevice("no0")
     except VerbsError as error:
@@ -48,7 +47,7 @@ def tried(library: str) -> dict[str, object]:
 
 def pages_on_demand(library: str) -> object:
     """Ask pyverbs, which is compiled against verbs.h; for the other binding ask our own reader."""
-    if library != "pyverbs_objects":
+    if library != "PyverbsDevice":
         return libibverbs.query(libibverbs.library(), DEVICE)["pages_on_demand"]
     context = import_module("pyverbs.device").Context(name=DEVICE)
     return bool(context.query_device_ex().odp_caps.general_caps & 1)

@@ -22,7 +22,7 @@ from checks.limits.runtimes import Limit, UnitLimit
 from checks.memlock.judge import _of_unit
 from checks.placement.pci_checks import _redirects
 from checks.software.software_checks import pip_install
-from checks.storage import judge as storage
+from checks.storage import folders as storage
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.settings.commands import Context, commands, drop_in, takes

@@ -25,7 +25,7 @@ def run_fleet_check(
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
     from preflight.fleet.remote.engine import ask_nodes
-    from preflight.inputs.recorded_launch import recorded_launch
+    from preflight.inputs.host_source import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch)
