@@ -9,8 +9,9 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import NoFile, Unknown, known, or_unknown
 

@@ -6,8 +6,8 @@ Source: Linux cgroups(7), cgroup_namespaces(7).
 """
 
 import re
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from checks.base.finding import (
     NO_LAUNCH,
@@ -30,6 +30,7 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
 
 _OPTIONAL = "As root"

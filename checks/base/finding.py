@@ -7,8 +7,9 @@ at, the good included, and nothing decides later what it meant.
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import OpenVariable, Unknown
 
 P = ParamSpec("P")

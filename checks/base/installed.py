@@ -4,7 +4,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+
+from checks.base.record import NamedTuple
 
 
 class Installed(NamedTuple):

@@ -6,9 +6,10 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from checks.base.pages import ProcessId, Region, Usage
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 
 

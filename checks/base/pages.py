@@ -3,7 +3,8 @@
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+
+from checks.base.record import NamedTuple
 
 
 class Spot(NamedTuple):

@@ -1,8 +1,9 @@
 """Asks a root each thing once, and remembers the answer: one state of the host, and a capture."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from checks.base.record import NamedTuple
 from checks.base.root import Root, call_key
 from checks.base.unknown import Unknown
 

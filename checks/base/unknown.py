@@ -7,7 +7,9 @@ instead of passing.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import Literal, NoReturn, ParamSpec, TypeVar
+
+from checks.base.record import NamedTuple
 
 
 class Inside(NamedTuple):

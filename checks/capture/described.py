@@ -11,9 +11,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.archive import TreeRoot
+from checks.base.record import NamedTuple
 from checks.base.root import CALLS_FILE
 from checks.base.units import GIB, KIB, MIB, TIB, format_bytes, parse_size
 from checks.base.unknown import Unknown

@@ -1,9 +1,10 @@
 """GPU facts: what PCI shows, what NVML says, and how the kernel lets RDMA reach GPU memory."""
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.pci.facts import PciFunction, read_accelerators

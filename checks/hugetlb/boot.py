@@ -12,8 +12,8 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from operator import add
-from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.boot import (

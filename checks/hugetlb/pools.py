@@ -6,10 +6,10 @@ Documentation/mm/hugetlbfs_reserv.rst (available = free - reserved).
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from checks.base.finding import Evidence
 from checks.base.pages import Pages
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, KIB
 from checks.base.unknown import Unknown, known, or_unknown

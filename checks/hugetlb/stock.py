@@ -7,10 +7,10 @@ Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.pages import Spot
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import kernel_size
 from checks.base.unknown import Unknown, known, or_unknown

@@ -3,10 +3,10 @@ whether the pages can be taken from the rest of the host, with the settings that
 """
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from checks.base.finding import Kind, Setting
 from checks.base.pages import Pages, Spot
+from checks.base.record import NamedTuple
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.pools import POOLS, HugeTlb, Pool

@@ -7,10 +7,11 @@ asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.needs import CAPABILITIES, LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count

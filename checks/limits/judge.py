@@ -5,7 +5,6 @@ the pids cgroup, RLIMIT_NPROC and the kernel give them?
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import (
@@ -24,6 +23,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, RunAs, is_root
 from checks.base.pages import MemoryKind
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, KIB, Quantity, counted, format_bytes
 from checks.base.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import (

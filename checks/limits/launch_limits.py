@@ -2,8 +2,6 @@
 itself sets, as setrlimit(2) takes them.
 """
 
-from typing import NamedTuple
-
 from checks.base.finding import Consequence, Finding
 from checks.base.needs import (
     CAPABILITIES,
@@ -14,6 +12,7 @@ from checks.base.needs import (
     SetLimit,
     is_root,
 )
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit

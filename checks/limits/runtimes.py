@@ -8,10 +8,10 @@ Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
 from checks.base.needs import LIMIT_NAMES, is_root
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import KIB, MIB
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown

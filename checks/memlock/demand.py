@@ -8,8 +8,6 @@ counted into the same ``pinned_vm``, but held against the limit in another sum, 
 rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 """
 
-from typing import NamedTuple
-
 from checks.base.check import the_launch
 from checks.base.docker_config import DOCKER_CONFIG
 from checks.base.finding import Evidence
@@ -23,6 +21,7 @@ from checks.base.needs import (
     SetLimit,
     is_root,
 )
+from checks.base.record import NamedTuple
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts

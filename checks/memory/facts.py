@@ -8,10 +8,10 @@ cgroup-v1/memory.rst.
 """
 
 import os
-from typing import NamedTuple
 
 from checks.base.cgroup_mounts import MOUNTS, cgroup_limit, own_mount
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count

@@ -11,9 +11,10 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import LaunchNeeds, Service
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 

@@ -1,9 +1,9 @@
 """NUMA facts: each node's CPUs, memory and distances, and what this process may use of them."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import (

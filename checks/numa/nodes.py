@@ -3,10 +3,10 @@ so), and the kernel's list notation (``0-3,8``) that names them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from checks.base.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
 from checks.base.device_nodes import GPUS
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import KIB
 from checks.base.unknown import Unknown, known, or_unknown

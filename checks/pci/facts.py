@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import takewhile
-from typing import NamedTuple
 
 from checks.base.device_nodes import NVIDIA, PCI_DEVICES, RDMA_DEVICES, driver_gpus, pci_addresses
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown

@@ -8,9 +8,10 @@ discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import ProcessNeeds, RdmaUse
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts

@@ -1,7 +1,6 @@
 """Checks of the PCIe way between GPUs, NICs and memory: link width, ACS, IOMMU."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from checks.base.check import CheckSet, any_launch
 from checks.base.device_nodes import PCI_DEVICES
@@ -19,6 +18,7 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use

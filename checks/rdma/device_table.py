@@ -9,9 +9,10 @@ import os
 from collections.abc import Mapping
 from errno import ENOMEM
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.device_nodes import RDMA_DEVICES
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 

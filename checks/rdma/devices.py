@@ -5,9 +5,10 @@ Source: rdma_context.cpp and rdma_gid_probe.h of the tags v0.3.8 to v0.3.12.post
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.device_nodes import RDMA_DEVICES
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import leading_integer

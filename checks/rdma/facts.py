@@ -1,11 +1,11 @@
 """Everything about the host's RDMA devices, read once. No RDMA at all is a fact."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from checks.base.device_nodes import RDMA_DEVICES, device_names, device_node
 from checks.base.docker_config import docker_text, read_docker_config
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import leading_integer

@@ -9,12 +9,12 @@ rdma-core 44 and Mooncake 0.3.13.post1 and 0.3.14.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from checks.base.check import CheckSet
 from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind, Region
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES

@@ -7,10 +7,10 @@ region was cut off), ``real_client.cpp`` (segments were always mounted in pieces
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from math import gcd
-from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.pages import MemoryKind, Region
+from checks.base.record import NamedTuple
 from checks.base.units import round_up
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer

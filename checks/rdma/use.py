@@ -8,10 +8,10 @@ or silent TCP depends on who chose them. Registered memory is charged once per d
 from collections.abc import Mapping
 from enum import Enum
 from errno import EAGAIN
-from typing import NamedTuple
 
 from checks.base.finding import Subject
 from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer
 from checks.rdma.devices import GidChoice, choose_gid

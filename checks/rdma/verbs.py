@@ -7,10 +7,11 @@ while sysfs still shows the device.
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.cgroup_mounts import own_mount
 from checks.base.device_nodes import RDMA_DEVICES
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown

@@ -7,8 +7,9 @@ writes. What is mapped was read in source at each tag; the rows over TCP were al
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, MIB
 from checks.base.written_numbers import Numbers, version_numbers
 

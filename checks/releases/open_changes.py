@@ -6,7 +6,8 @@ of its row, with the code that reads it, and leaves this table.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from checks.base.record import NamedTuple
 
 
 class OpenChange(NamedTuple):

@@ -9,8 +9,9 @@ the store's configuration, see ``tests/real`` and ``tests/programs/test_store_co
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.written_numbers import Numbers, version_numbers
 
 

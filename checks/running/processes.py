@@ -9,8 +9,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown

@@ -12,9 +12,10 @@ import shutil
 import stat
 import struct
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.installed import distribution_of, is_mooncake
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 
 CACHE = "/etc/ld.so.cache"

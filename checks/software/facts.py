@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
 from checks.base.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
 from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.facts import field

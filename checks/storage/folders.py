@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import (
@@ -20,6 +20,7 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.needs import LaunchNeeds, Storage
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_bytes, format_need
 from checks.base.unknown import Unknown, known, or_unknown

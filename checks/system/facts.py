@@ -3,9 +3,10 @@
 import os
 import re
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 from errno import ENOMEM
-from typing import NamedTuple
 
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, KIB, MIB, format_page_size, kernel_size
 from checks.base.unknown import Unknown, known
 from checks.rdma.registration import through_peermem

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Evidence, Finding, Status
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.rdma.facts import Nic
 from checks.rdma.use import forces_tcp

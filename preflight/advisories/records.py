@@ -13,9 +13,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Consequence
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 
 FOLDER = os.path.dirname(__file__)

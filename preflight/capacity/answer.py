@@ -3,8 +3,8 @@ is written to each tier and read from it while so many new tokens a second are c
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown

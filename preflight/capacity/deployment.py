@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError

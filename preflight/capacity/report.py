@@ -10,8 +10,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.envelope import subjects

@@ -15,8 +15,8 @@ what was asked for twice, which is a round later, and what L1 evicts before that
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import Random
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Deployment, Round, Tier
 from preflight.capacity.workload import MultiTurnWorkload

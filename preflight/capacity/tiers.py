@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease, mooncake_release

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from checks.releases.sglang import SglangRelease
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity

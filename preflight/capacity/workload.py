@@ -6,8 +6,9 @@ client's history grows: each round sends all that was said, and a new question).
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.processes.processes import LaunchProcess, ProcessKind

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from checks.run.runner import every_check
 from preflight.base.shell import Line, line

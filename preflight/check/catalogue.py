@@ -1,10 +1,10 @@
 """Everything that ``check`` and ``fleet`` can find, by id; ``explain`` shows each page."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Status
+from checks.base.record import NamedTuple
 from preflight.advisories.records import Advisory, condition_text, range_text
 from preflight.judging.pages import MEASURED, OBSERVED, PAGES
 from preflight.launches.source import notices

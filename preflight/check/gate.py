@@ -8,9 +8,10 @@ import select
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Kind, Status
+from checks.base.record import NamedTuple
 from mooncake_preflight import MODE, become
 from preflight.base import exit_codes
 from preflight.base.output import say

@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer

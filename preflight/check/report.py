@@ -12,12 +12,13 @@ error. k8s: an init container or entry point, anything but 0 keeps the pod from 
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.record import NamedTuple
 from checks.capture.secrets import public
 from checks.hugetlb.targets import ASK_FIT, FIT
 from preflight.base import exit_codes

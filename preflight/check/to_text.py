@@ -4,10 +4,10 @@ import math
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from checks.base.finding import Kind, Status
 from checks.base.fold import fold_alike, one_of
+from checks.base.record import NamedTuple
 from checks.base.units import Quantity
 from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
 from preflight.base.shell import together

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from checks.base.record import NamedTuple
 from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within

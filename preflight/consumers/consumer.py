@@ -1,9 +1,10 @@
 """What one program takes through Mooncake and beside it, as every consumer's reader gives it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import version_numbers

@@ -10,8 +10,9 @@ import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from preflight.base.program import data_file

@@ -5,9 +5,10 @@ Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.p
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt

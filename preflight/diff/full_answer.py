@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Finding, Kind, Status
 from checks.base.fold import fold_alike
+from checks.base.record import NamedTuple
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.capture.secrets import REMOVED, is_secret, public

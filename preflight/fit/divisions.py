@@ -7,8 +7,8 @@ size that was computed, for tokens grow with bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, GIGABYTE, MIB
 from checks.base.unknown import Unknown, UnknownFactError

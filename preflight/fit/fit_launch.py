@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from checks.base.archive import write_whole
 from checks.base.finding import Kind, Setting, Status
 from checks.base.pages import MemoryKind
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, GIGABYTE, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.gpu.facts import read_gpus

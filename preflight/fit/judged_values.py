@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind
+from checks.base.record import NamedTuple
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.base.units import KIB, format_bytes, format_need

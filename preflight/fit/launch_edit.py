@@ -12,8 +12,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.capture.secrets import clean_words
 from preflight.fit.launch_values import (

@@ -6,8 +6,8 @@ place that is not written yet is one too: the flag or the variable is added ther
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.units import GIGABYTE, MIB, format_bytes, segment_text
 from checks.base.unknown import Unknown

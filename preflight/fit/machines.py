@@ -7,8 +7,9 @@ of GPU: beside L2 and the segment it does not depend on these.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, GIGABYTE, format_bytes
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.capture.described import Description, Devices, gpu_kinds, usable_bytes

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from preflight.base.one_line import clean
 from preflight.base.output import Progress
 from preflight.fleet.base.decode import Json

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
 from checks.capture.anonymise import without_secrets

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from checks.base.record import NamedTuple
 from checks.base.recording import RecordingRoot
 from checks.base.unknown import Unknown
 from checks.capture.capture import Capture, open_root

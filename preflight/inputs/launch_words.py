@@ -1,6 +1,8 @@
 """The launch as the command line gives it, and which checks it is held against."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from checks.base.record import NamedTuple
 
 if TYPE_CHECKING:
     from datetime import date

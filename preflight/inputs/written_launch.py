@@ -3,10 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.units import format_bytes

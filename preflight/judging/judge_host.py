@@ -6,11 +6,11 @@ bound alone may start and may not: that is unknown, not a failure. What fails at
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status, passed, unknown
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.units import or_more
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts, read_facts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.hugetlb.targets import FIT, RESERVATION, grows_pool
 

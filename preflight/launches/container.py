@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from checks.base.needs import GivenGpus
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
 

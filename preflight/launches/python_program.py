@@ -9,8 +9,8 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from checks.base.needs import CAPABILITIES, LIMIT_NAMES, Bound, RunAs, SetLimit
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.units import KIB
 from checks.base.unknown import Unknown

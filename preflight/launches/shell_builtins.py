@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_blocks import ShellBlocks

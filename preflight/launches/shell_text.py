@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.capture.secrets import beginning
 from preflight.launches.source import Origin, SourceError, SourceNote

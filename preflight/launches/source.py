@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import beginning

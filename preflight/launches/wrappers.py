@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.launches import launchers, set_limits
 from preflight.launches.container import ContainerSettings, Published

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.logs.explain import (
     NOWHERE,

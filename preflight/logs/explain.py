@@ -8,8 +8,9 @@ from __future__ import annotations
 import string
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from preflight.advisories.records import advisories
 from preflight.logs.patterns import Case, Groups, Hits, Pattern, PatternHit, Stage, read_patterns

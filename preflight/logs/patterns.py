@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.advisories.records import CHECK_PREFIX, Advisory, advisories, program_of, range_text
 

@@ -14,8 +14,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.logs.patterns import Pattern, PatternHit, Stage, read_patterns
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.units import MIB
 from checks.base.unknown import Unknown

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Finding, Status
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import MIB, format_bytes
 from checks.base.unknown import Unknown

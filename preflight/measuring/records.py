@@ -7,8 +7,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB, format_page_size, round_up

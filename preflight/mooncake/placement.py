@@ -5,9 +5,10 @@ stands for them all.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from checks.base.device_nodes import device_nodes, gpu_nodes
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.nodes import numa_nodes, read_allowed

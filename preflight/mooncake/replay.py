@@ -19,9 +19,9 @@ against the real library by ``tests/real``.
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from checks.base.pages import MemoryKind, Spot, Usage, own_allocator
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, MIB, TIB, kernel_size, round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock

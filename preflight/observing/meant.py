@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from checks.base.finding import Finding, Status, Subject
 from checks.base.pages import Spot
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from checks.running.processes import pages_by_size

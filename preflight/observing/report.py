@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Finding, Status
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, pages_by_size
 from preflight.base.envelope import finding_object

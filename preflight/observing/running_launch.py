@@ -4,11 +4,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from checks.base.installed import Installed, distribution_of, is_mooncake
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind, Spot
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown

@@ -7,8 +7,8 @@ values of secret flags; of an environment the variables that count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.recording import Answers, RecordingRoot
 from checks.base.root import Root
 from checks.base.unknown import Unknown

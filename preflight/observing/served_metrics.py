@@ -12,9 +12,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
 
 from checks.base.finding import Finding, Status, Subject
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.units import Quantity, format_bytes
 from checks.base.unknown import Unknown

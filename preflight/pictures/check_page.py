@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.run.facts import Facts

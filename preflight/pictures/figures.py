@@ -5,9 +5,9 @@ tiers of the cache, and how much of a workload they serve; a host's devices, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.memlock.demand import Demand, grant

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from checks.base.pages import MemoryKind
+from checks.base.record import NamedTuple
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.pools import HugeTlb, Pool

@@ -7,9 +7,9 @@ EINVAL), mlx5 (EAGAIN and ENOMEM, with a line in the kernel's log); seen on soft
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known, or_unknown

@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown

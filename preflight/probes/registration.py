@@ -6,10 +6,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.archive import write_whole
 from checks.base.needs import LaunchNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown

@@ -8,8 +8,8 @@ other. What none of this is said of may run on any host, and is counted with eac
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown

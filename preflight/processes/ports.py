@@ -6,10 +6,10 @@ own arguments.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from checks.base.needs import BoundPort
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew

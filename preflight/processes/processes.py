@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.installed import Installed
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.base.program import data_file

@@ -6,10 +6,10 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 
 from collections.abc import Iterator
 from ipaddress import ip_address
-from typing import NamedTuple
 
 from checks.base.needs import Service
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.unknown import RUN_INSIDE, Unknown
 from preflight.launches.source import Word
 from preflight.processes.containers import network_of, service_of

@@ -5,10 +5,10 @@ Source: Mooncake ``mooncake-store/src/file_storage.cpp`` (``FileStorageConfig``)
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from checks.base.needs import Storage
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.units import TIB
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease

@@ -10,8 +10,9 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import clean_words

@@ -8,8 +8,8 @@ gflags' (gflags.cc CommandLineFlagParser), in gflags' words.
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.program import data_file
 from preflight.launches.documents import load_documents

@@ -12,8 +12,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.base.program import data_file
 from preflight.programs.store_environment import STRTOD_BLANKS

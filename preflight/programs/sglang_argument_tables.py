@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.releases.sglang import parse_version
 from preflight.base.program import data_file

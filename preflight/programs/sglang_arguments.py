@@ -8,9 +8,10 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import OpenVariable, Unknown
 from preflight.launches.source import (

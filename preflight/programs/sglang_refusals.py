@@ -8,8 +8,9 @@ was looked for in each of the releases from 0.5.2 to 0.5.23: tests/sglang/test_c
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import UnknownFactError, known
 from checks.releases.sglang import parse_version
 from preflight.base.program import data_file

@@ -10,9 +10,10 @@ other releases do differently is in ``checks.releases.sglang``.
 import json
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.units import GIB
 from checks.base.unknown import NoFile, Unknown
 from checks.releases.sglang import StoreReader, store_reader

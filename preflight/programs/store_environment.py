@@ -8,8 +8,8 @@ digits), ``mooncake-common/include/bool_parser.h``; C++'s stod and stoull; confi
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.units import MIB, format_page_size
 from checks.releases.mooncake import MooncakeRelease
 from preflight.programs.memory_records import NO_ARENA_FLAGS, ArenaFlags, HotCache, StoreSettings

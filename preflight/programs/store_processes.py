@@ -6,8 +6,8 @@ Each comes to a ``StoreClient``, or to findings in its consumer's own words. Sou
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease

@@ -8,8 +8,9 @@ goes to the C++ library as it is. Source: Mooncake ``mooncake-wheel/mooncake``
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, TIB
 from checks.base.unknown import NoFile, Unknown
 from preflight.launches.source import ReadFile, Word

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown

@@ -11,10 +11,11 @@ a hot cache is given back, and setup goes on without it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.pages import MemoryKind, Region, Spot
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.memlock.demand import RING_EDGES_BYTES, Demand, demand

@@ -10,8 +10,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from preflight.rehearsal.plan import environment_of
 from preflight.rehearsal.records import Member, RehearsalPlan
 

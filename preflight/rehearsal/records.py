@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.installed import installed_mooncake
 from checks.base.pages import Spot
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
 from preflight.base.within import limit_seconds, within

@@ -8,10 +8,11 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Spot
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, known, or_unknown

@@ -6,9 +6,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from checks.base.pages import Spot
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown

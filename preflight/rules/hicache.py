@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 from checks.base.needs import running_with_last
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, known
 from checks.capture.secrets import clean_words
 from checks.releases.sglang import parse_version

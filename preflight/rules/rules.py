@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import partialmethod
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease

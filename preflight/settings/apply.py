@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Kind, Setting
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown

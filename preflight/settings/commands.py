@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from checks.base.finding import Fill, Kind, Setting
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from checks.capture.secrets import public
 from checks.hugetlb.boot import DROP_IN, OWN_UNIT

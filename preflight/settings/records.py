@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Kind, Setting
 from checks.base.fold import fold_alike
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.pages import Spot, own_allocator
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown

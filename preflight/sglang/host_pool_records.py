@@ -7,8 +7,8 @@ Source: the ``get_size_per_token`` of SGLang's host pool classes (``mem_cache/po
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.releases.sglang import Indexer, SglangRelease
 from preflight.sglang.model_geometry import (

@@ -13,9 +13,9 @@ ShmRingBuffer and parallel_state.py, 0.5.2 to 0.5.23.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from checks.base.pages import ProcessId
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease

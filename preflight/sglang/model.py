@@ -13,8 +13,9 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown

@@ -8,8 +8,9 @@ Source: ``arg_groups/memory_hook.py``, ``mem_cache/kv_cache_configurator.py`` an
 """
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease

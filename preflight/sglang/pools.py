@@ -7,8 +7,7 @@ default one, or by the host's free memory: a pool that SGLang sizes by the host
 once the server itself has started.
 """
 
-from typing import NamedTuple
-
+from checks.base.record import NamedTuple
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.sglang import Indexer, SglangRelease

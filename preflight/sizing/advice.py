@@ -1,10 +1,10 @@
 """What to set: the pool to reserve, the environment to export, and the arena worth having."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from checks.base.finding import Kind
 from checks.base.pages import MemoryKind, Spot
+from checks.base.record import NamedTuple
 from checks.base.units import (
     GIB,
     GIGABYTE,

@@ -4,9 +4,9 @@ A flag beats the environment, which beats what this host shows, which beats a de
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from checks.base.pages import Default, ProcessId
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown

@@ -8,10 +8,10 @@ is known, and two bounds otherwise, so there are two launches to judge.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from checks.base.finding import Consequence
 from checks.base.pages import MemoryKind
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown

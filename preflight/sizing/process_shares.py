@@ -4,10 +4,10 @@ the host's memory and its GPUs.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from checks.base.needs import NamedNodes
 from checks.base.pages import ProcessId
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown

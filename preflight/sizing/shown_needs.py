@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from checks.base.needs import Service
 from checks.base.pages import Default
+from checks.base.record import NamedTuple
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import HEADROOM

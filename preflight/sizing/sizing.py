@@ -1,9 +1,9 @@
 """The sizing itself: a launch's needs held against this host's pools, under both rules."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from checks.base.pages import MemoryKind, Pages, Spot
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown

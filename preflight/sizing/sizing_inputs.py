@@ -1,8 +1,8 @@
 """What a sizing depends on, as plain records, whether flags or a launch say it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.programs.memory_records import Launch, StoreSettings
 from preflight.programs.store_environment import Note

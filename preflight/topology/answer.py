@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names, folded, ranges
 from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, UnreadTopicError, known

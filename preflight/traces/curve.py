@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil
 from statistics import stdev
-from typing import NamedTuple
+
+from checks.base.record import NamedTuple
 
 # Distinct blocks that are followed at once: each takes about 150 bytes.
 MOST_BLOCKS = 4_000_000

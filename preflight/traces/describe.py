@@ -11,8 +11,9 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import count, islice, pairwise
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from preflight.base.program import data_file
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted

@@ -15,8 +15,9 @@ from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.base import shell
 from preflight.base.usage_error import UsageError

@@ -5,8 +5,9 @@ Pure, whatever the rows were read from. Of each fact: the most common value, and
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.fleet.base.node_sets import in_order

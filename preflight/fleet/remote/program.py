@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from preflight.base.exit_codes import DEFECT
 from preflight.base.usage_error import UsageError
 

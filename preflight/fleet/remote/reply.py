@@ -6,8 +6,8 @@ It may stand between words of a shell's profile or a library; one that is cut sh
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
+from checks.base.record import NamedTuple
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order

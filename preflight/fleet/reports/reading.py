@@ -5,8 +5,9 @@ Whatever is no report is an ``Unusable`` with the reason; nothing that an object
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.check.machine import LaunchShare, Rail
 from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decoded, short

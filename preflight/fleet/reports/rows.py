@@ -6,8 +6,9 @@ or the worst where that is not known.
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
+from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.envelope import finding_object
 from preflight.check.machine import LaunchShare, Rail

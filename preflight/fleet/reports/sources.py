@@ -12,8 +12,9 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
+from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.base.within import LateError, limit_seconds, within
 from preflight.fleet.base.decode import no_constant, short
