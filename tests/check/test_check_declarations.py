@@ -34,7 +34,7 @@ def test_every_module_of_checks_is_run() -> None:
     """A file that nobody lists would be a check that never fails."""
     run = {check.id for check, _ in CHECKS}
     files = sorted((ROOT / "checks").glob("**/*_checks.py"))
-    assert len(files) > 10
+    assert len(files) > 7
     for file in files:
         for check, _ in import_module(f"checks.{file.parent.name}.{file.stem}").CHECKS.checks:
             assert check.id in run
