@@ -111,8 +111,7 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     """Return the pages with which every process starts, its arena mapped or not.
 
-    For each process: all others have taken the most that they can, and it still gets the least
-    that it must have.
+    For the worst process: the most that all others take, and the least that this one must have.
     """
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]

@@ -64,14 +64,14 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
 
 
-def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:
-    """Parse the kernel's list notation. Raises ValueError if ``text`` is no such list."""
+def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:
+    """Parse a kernel list of numbers below ``limit``. Raises ValueError about ``what``."""
     numbers: set[int] = set()
     for part in text.strip(_AROUND).split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"not a list of {what}: {text.strip()[:80]!r}")
-        if len(last or first) > 9 or int(last or first) >= most or int(last or first) < int(first):
+        if len(last or first) > 9 or int(last or first) >= limit or int(last or first) < int(first):
             raise ValueError(f"not a range of {what}: {part.strip()[:80]!r}")
         numbers.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(numbers))
@@ -154,7 +154,7 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
 
 
 def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
-    """Yield the folders in which most hosts mount this process's cpuset."""
+    """Yield (usual mount point, path below it) of this process's cpuset."""
     for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:

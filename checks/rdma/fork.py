@@ -107,7 +107,7 @@ def fork_safe(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) -> Finding:
-    """Judge whether libibverbs can mark all that one process registers (MADV_DONTFORK)."""
+    """Judge whether one process registers whole huge pages, as libibverbs' MADV_DONTFORK asks."""
     finding = passed(name, need="registrations of whole huge pages")
     huge = [region for region in regions if region.page_bytes > BASE_PAGE_BYTES]
     if not huge:

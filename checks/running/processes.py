@@ -191,7 +191,7 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
     """Return how much memory a process may lock or pin.
 
-    No limit holds with CAP_IPC_LOCK in the initial user namespace: the kernel asks for that first.
+    Unlimited with CAP_IPC_LOCK in the initial user namespace, which the kernel asks first.
     """
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")

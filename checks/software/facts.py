@@ -162,7 +162,7 @@ class AskedPart(NamedTuple):
 
 
 def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
-    """Yield each part that a launch asks for."""
+    """Yield each part of Mooncake that a launch needs and not every build has."""
     for process in needs.processes:
         if process.transport == "efa":
             yield AskedPart("efa", process.name, "protocol efa", process)

@@ -403,7 +403,7 @@ def explain_log_files(
     passed_over: list[str] = []
 
     def read(path: str) -> Iterator[str]:
-        """Yield the blocks of a log; in a folder, files that are no log are passed over."""
+        """Yield the blocks of one log file, or of standard input for "-"."""
         nonlocal cut
         name = "standard input" if path == "-" else path
         try:

@@ -493,7 +493,7 @@ class _Connectors(ConsumerParts):
             self._socket(f"engine_{self.engine_id}_lmcache_rpc_port_{port}_")
 
     def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
-        """Read Dynamo's KVBM, and say if its host pool holds nothing new."""
+        """Add Dynamo's KVBM, and say if its host pool is smaller than the GPU's."""
         part = read_kvbm(self.environment)
         self.add(part)
         each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers

@@ -212,7 +212,7 @@ def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
 
 
 def _refuse_without_launch(words: LaunchWords) -> None:
-    """Raise UsageError for options about a launch if no launch is given."""
+    """Raise UsageError for any option about a launch; the caller has none."""
     named = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}
     for name in (name for name, value in words._asdict().items() if value):
         usual = f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"

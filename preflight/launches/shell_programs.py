@@ -277,7 +277,7 @@ class ShellPrograms(ShellBuiltins):
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
-        """Take a command in. aside: its container's words say that nobody waits for it."""
+        """Take a command in. aside: -d is in its words. deeper: a script that it runs starts it."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)

@@ -92,7 +92,7 @@ def in_environment(
         return word._replace(text=filled_in, unresolved=left)
 
     def of_command(command: Command) -> Command:
-        """Return a command with its words and variables filled in, unless a container starts it."""
+        """Return a command filled in from this shell, unless a container or manifest has it."""
         if command.container is not None or command.place is not None:
             return command
         own_variables = {name: here(word) for name, word in command.environment.items()}

@@ -229,7 +229,7 @@ class ShellText:
         return self._finished(list(self.raw_pieces(node)), node.start_point[0])
 
     def raw_pieces(self, node: Node) -> Pieces:
-        """Return the pieces of a node as it is written; ``~`` and placeholders stay text."""
+        """Return a node's pieces, in which ``~`` and quoted placeholders are still plain text."""
         pieces = self._pieces.get(node.id)
         if pieces is None:
             collected: list[Piece] = []

@@ -208,7 +208,7 @@ def pages_text(page_bytes: int) -> str:
 def populating(
     free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
 ) -> list[Populating]:
-    """Choose the memory to populate. free_bytes: what may be taken, by page size and node.
+    """Choose the memory to populate, ``spend_bytes`` at most of each page size and NUMA node.
 
     Half of the free huge pages are left for processes that start meanwhile.
     """

@@ -114,7 +114,7 @@ def _huge_pages(
 
 
 def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
-    """Say how the host's pool is too small for what is missing, "" if it is not by now."""
+    """Say why the host's pool could not give ``need`` pages; "" if it could by now."""
     assert not isinstance(server.sizing, Unknown)
     shown = server.sizing.shown
     pool = None if shown is None else shown.host.hugetlb.pool(size)

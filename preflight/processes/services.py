@@ -53,7 +53,7 @@ Bound = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield calls to a port on which a Compose service does not listen, with the right port."""
+    """Yield calls to a port on which a Compose service does not listen, and what it listens on."""
     bound = _bound(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):

@@ -99,7 +99,7 @@ def _json(text: str) -> Any:
 
 
 def _json_list(text: str) -> Any:
-    """Return a JSON value, refused in the words of SGLang's ``json_list_type``."""
+    """Return any JSON value; bad JSON is refused as SGLang's ``json_list_type`` refuses it."""
     try:
         return _json(text)
     except ValueError:

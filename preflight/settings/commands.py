@@ -94,7 +94,7 @@ class Context(NamedTuple):
 
 
 def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
-    """Return the lines for all ``settings``, each once, for the place that has it."""
+    """Return the lines for ``settings``, each once, as its host, unit or container takes it."""
     lines: Lines = []
     for setting in settings:
         described_by = _of_the_container(setting, Context())

@@ -81,7 +81,7 @@ _BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
 
 @or_unknown
 def _gpu_kind(root: Root) -> GpuKind | None:
-    """Return the kind of all GPUs of this host; None without one, or with several kinds."""
+    """Return the kind of all GPUs of this host; None if none, several, or one not listed."""
     kinds: set[GpuKind | None] = set()
     for gpu in known(read_accelerators(root)):
         maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))

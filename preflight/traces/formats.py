@@ -256,7 +256,7 @@ def _count(record: Record, field: str, least: int) -> int:
 
 
 def _seconds(record: Record, per_second: int) -> float | None:
-    """Return the timestamp in seconds, of which ``per_second`` are one. Raises LineError."""
+    """Return ``timestamp / per_second``, in seconds; None without one. Raises LineError."""
     value = record.get("timestamp")
     if value is None:
         return None
@@ -293,10 +293,9 @@ def chained(parts: list[Any], field: str) -> list[int]:
 
 
 def _told_size(found: Format, records: list[Record]) -> int:
-    """Return the tokens of a block that the records name.
+    """Return a block's tokens: as the records name them, else the format's or a fitting power of 2.
 
-    Else what fits them: the format's, a power of 2. 0 for a format that has tokens: they become
-    pages of any size.
+    0 for a format that has the tokens themselves: they become pages of any size.
     """
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:

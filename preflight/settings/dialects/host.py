@@ -208,7 +208,7 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return the limits of logins and units; no number if a container's limit is unknown."""
+    """Return the launch's limits, for a login or a unit; not a container's unread number."""
     limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
         limit.name: limit.wanted
