@@ -12,6 +12,7 @@ from checks.numa.nodes import (
     memory_nodes,
     numa_nodes,
     parse_cpu_list,
+    parse_cpu_map,
     read_allowed,
     read_list,
     read_node_meminfo,
@@ -130,12 +131,20 @@ def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> Num
     table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
     return NumaNode(
         node,
-        read_list(root, f"{folder}/cpulist", parse_cpu_list),
+        _cpus(root, folder),
         _sum(table, "MemTotal"),
         _sum(table, "MemFree"),
         _sum(table, "Active(file)", "Inactive(file)", "SReclaimable"),
         _distances(root, f"{folder}/distance"),
     )
+
+
+def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
+    """Read a NUMA node's CPUs; old kernels, and some recordings, have the map alone."""
+    cpus = read_list(root, f"{folder}/cpulist", parse_cpu_list)
+    if isinstance(cpus, Unknown) and cpus.absent:
+        return read_list(root, f"{folder}/cpumap", parse_cpu_map)
+    return cpus
 
 
 @or_unknown

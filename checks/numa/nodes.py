@@ -2,6 +2,7 @@
 so), and the kernel's list notation (``0-3,8``) that names them.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from checks.base.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
@@ -62,6 +63,17 @@ def parse_node_list(text: str) -> tuple[int, ...]:
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Return a list of CPUs likewise; an empty one, as a node of memory alone has, is ``()``."""
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
+
+
+def parse_cpu_map(text: str) -> tuple[int, ...]:
+    """Parse ``"00000001,0000000f"``, 32 CPUs a word, to (0, 1, 2, 3, 32). Raises ValueError."""
+    masks = text.strip(_AROUND).split(",")
+    if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in masks):
+        raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")
+    if len(masks) * 32 > MOST_CPUS:
+        raise ValueError(f"not a map of up to {MOST_CPUS} CPUs")
+    mask = int("".join(word.zfill(8) for word in masks), 16)
+    return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
 def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:

@@ -164,6 +164,10 @@ def _validate(values: dict[str, Any]) -> None:
         if not values["lmcache_worker_ports"]:
             why = "is required and cannot be empty when enable_controller=True"
             raise ValueError(f"lmcache_worker_ports {why}")
+    extra = values["extra_config"]
+    nixl = extra is not None and extra.get("enable_nixl_storage")
+    if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
+        values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:

@@ -228,7 +228,10 @@ class Solver:
                 high = min(most, low + int(room / step_bytes))
                 if not fits(high):
                     return self._between(make, low, high)
-                low = high
+                taken = room - self.best(make(high)).room_bytes
+                low, expected = high, (high - low) * step_bytes
+                if 2 * taken < expected:  # such a size takes less of this host, or nothing
+                    break
             return largest_from(fits, low, most)
 
         def too_small(number: int) -> bool:

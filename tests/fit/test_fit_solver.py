@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from preflight.fit.fit_launch import Fitted, fitted, hints
 from preflight.fit.judged_values import KEEP, SizeBound, planned_root
 from preflight.fit.launch_edit import edited, launch_texts
 from preflight.fit.launch_values import SizeValues
-from preflight.fit.solver import largest, largest_from
+from preflight.fit.solver import Solver, largest, largest_from
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.refusal import REFUSED
 from preflight.settings.records import PoolTarget
@@ -448,3 +449,29 @@ def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:
     for check, of in found.items():
         (bound,) = fit(tmp_path, of).answer.bounds
         assert check in {finding.check for finding in bound.findings}
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4, 5])
+def test_a_size_that_takes_less_than_is_thought_is_found_in_few_steps(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that the launch's own settings leave out takes nothing: 20,000 steps were tried."""
+    asked: list[int] = []
+    most, step = 1_000_000, 4
+    end = 900_000
+
+    def fits(_: Solver, number: int) -> bool:
+        asked.append(number)
+        return number <= end
+
+    room = SimpleNamespace(room_bytes=0)
+
+    def best(_: Solver, number: int) -> SimpleNamespace:
+        room.room_bytes = 200 + (end - number) * taken
+        return SimpleNamespace(**vars(room))
+
+    monkeypatch.setattr(Solver, "fits", fits)
+    monkeypatch.setattr(Solver, "best", best)
+    solver = object.__new__(Solver)
+    assert solver.largest(lambda number: number, 0, most, step) == end  # type: ignore[arg-type,return-value]
+    assert len(asked) < 60
