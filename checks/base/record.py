@@ -21,10 +21,11 @@ else:
         """Give the class its methods, ``__new__`` among them, and make the record."""
         owner = next(base for base in cls.__mro__ if "_fields" in vars(base))
         defaults = owner._field_defaults.values()
-        methods = vars(namedtuple(owner.__name__, owner._fields, defaults=defaults))
-        for name in ("__new__", "_make", "_replace", "_asdict", "__getnewargs__", "__repr__"):
+        model = namedtuple(owner.__name__, owner._fields, defaults=defaults)
+        # ``__new__`` last: another thread that makes a record then finds the other methods.
+        for name in ("_make", "_replace", "_asdict", "__getnewargs__", "__repr__", "__new__"):
             if name != "__repr__" or name not in vars(owner):
-                setattr(owner, name, methods[name])
+                setattr(owner, name, vars(model)[name])
         return cls.__new__(cls, *values, **named)
 
     class _RecordType(type):

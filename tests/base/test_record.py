@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
 import typing
 from typing import Any
 
@@ -89,3 +91,33 @@ def test_one_without_fields_and_one_that_inherits() -> None:
     child = Child("a")
     assert (child.size, child._replace(size=1).size, type(child)) == (3, 1, Child)
     assert repr(child) == "Child(name='a', size=3, more=())"
+
+
+def test_threads_that_make_the_first_record_at_once_find_all_methods() -> None:
+    """Facts are read by a thread a topic, and all make records."""
+    wrong: list[BaseException] = []
+
+    def use(made: Any, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            assert made(1)._replace(size=2)._asdict() == {"size": 2}
+        except BaseException as error:
+            wrong.append(error)
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+
+            class Made(NamedTuple):
+                size: int
+
+            start = threading.Barrier(3)
+            threads = [threading.Thread(target=use, args=(Made, start)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert wrong == []
