@@ -55,7 +55,7 @@ def whole(path: Path) -> int:
 
 def main() -> None:
     published = "\n".join(path.read_text() for path in sorted(LAUNCHES.glob("*.sh")))
-    shapes = {"published launches": published + "\n", **NASTY}
+    shapes = {"published launches": published + "\n", **{repr(piece): piece for piece in NASTY}}
     slowest, steepest = 0.0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "launch.sh"
