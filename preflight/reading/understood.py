@@ -29,6 +29,7 @@ from preflight.processes.processes import (
 )
 from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
+from preflight.programs.sglang_arguments import SettingValue
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_inputs import Input
 
@@ -179,7 +180,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         tuple(clean_words(word.text for word in command.words)),
         {**settings, **dict(_following(process))},
         frozenset(settings),
-        {n: _known(n, each.value, each.origin) for n, each in written.items() if not each.given},
+        _Defaults(written),
         {name: _value(name, word) for name, word in environment},
         image or None,
         release,
@@ -266,6 +267,25 @@ def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
         known = [str(port.port) for port in engine if isinstance(port.port, int)]
         value = engine[0].port if len(engine) == 1 else ", ".join(dict.fromkeys(known))
         yield engine[0].what, Value(value, engine[0].origin)
+
+
+class _Defaults(Mapping[str, Value]):
+    """The settings of a server that nobody wrote, hundreds, each made when it is asked for."""
+
+    def __init__(self, settings: Mapping[str, SettingValue]) -> None:
+        self._settings = settings
+
+    def __getitem__(self, name: str) -> Value:
+        setting = self._settings[name]
+        if setting.given:
+            raise KeyError(name)
+        return _known(name, setting.value, setting.origin)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, setting in self._settings.items() if not setting.given)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _known(name: str, value: object, origin: str) -> Value:
