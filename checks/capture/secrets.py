@@ -64,6 +64,7 @@ def clean_address(text: str) -> str:
     return _QUERY.sub(r"\g<address>", _USER.sub("", text)) if "://" in text else text
 
 
+@lru_cache(maxsize=4096)  # the commands of a long launch have the same words
 def clean_text(text: str) -> str:
     """Return a file of a host, or a part of a launch, without values of secret settings."""
     text = _public(text)

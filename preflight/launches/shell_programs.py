@@ -99,7 +99,8 @@ class ShellPrograms(ShellBuiltins):
                 if each.type == "variable_assignment":
                     self.take(text, each)
             return TRUE
-        children = [child for child in node.children if child.type != "comment"]
+        typed = [(child, child.type) for child in node.children]
+        children = [child for child, child_type in typed if child_type != "comment"]
         for before, child in itertools.pairwise(list(children)):
             between = text.bytes[before.end_byte : child.start_byte]
             if b"\n" not in between.replace(b"\\\n", b""):  # the line goes on
@@ -116,11 +117,11 @@ class ShellPrograms(ShellBuiltins):
             redirections = [*redirections, *redirections_of(text, child)]
         written = [
             child
-            for child in node.children
-            if child not in redirecting
-            and child.type not in ("variable_assignment", "comment")
+            for child, child_type in typed
+            if child_type not in ("variable_assignment", "comment")
+            and not child_type.endswith("_redirect")
             # The 2 of ``2>&1``, of which the grammar makes a word.
-            and not (child.type == "number" and text.bytes[child.end_byte :][:1] in (b"<", b">"))
+            and not (child_type == "number" and text.bytes.startswith((b"<", b">"), child.end_byte))
         ]
         for redirection in redirections:
             written += redirection.extra

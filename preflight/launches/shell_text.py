@@ -240,6 +240,9 @@ class ShellText:
     def _finished(self, pieces: list[Piece], row: int) -> Pieces:
         """Return the pieces with ``~/`` expanded and placeholders named."""
         first = pieces[0] if pieces else None
+        plain = len(pieces) == 1 and pieces[0].kind == "text" and not pieces[0].quoted
+        if plain and not pieces[0].text.startswith("~"):
+            return tuple(pieces)
         if first is not None and not first.quoted and _HOME.match(first.text):
             home = Piece("parameter", "~", True, "HOME")
             if first.kind == "text" and (first.text != "~" or len(pieces) == 1):
@@ -261,7 +264,7 @@ class ShellText:
     def _collect(self, node: Node, quoted: bool, pieces: list[Piece]) -> None:
         """Add the pieces of a node; text between its children counts too."""
         kind = node.type
-        if kind == "$" and self.bytes[node.end_byte : node.end_byte + 1] == b'"':
+        if kind == "$" and self.bytes.startswith(b'"', node.end_byte):
             return  # $"..." is a text that may be translated
         if not node.child_count and (kind in _LEAVES or not node.is_named):
             self._literal(self._raw(node.start_byte, node.end_byte), quoted, pieces, kind)

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 from preflight.launches.source import Origin, Word
 
@@ -105,7 +106,7 @@ class Variables:
         """Return the state of a variable at ``time``."""
         if name in self._history:
             times, states = self._history[name]
-            index = bisect_right(times, time) - 1
+            index = (len(times) if times[-1] <= time else bisect_right(times, time)) - 1
             if index >= 0:
                 return states[index]
         word = self.base.get(name)
@@ -193,10 +194,17 @@ class _Exported(Mapping[str, Word]):
         self._time = time
 
     def __getitem__(self, name: str) -> Word:
-        word, exported = self._variables.state(name, self._time)
-        if word is None or not exported:
+        word: Word | None = self.get(name)
+        if word is None:
             raise KeyError(name)
         return word
+
+    def get(self, name: str, default: Any = None) -> Any:
+        word, exported = self._variables.state(name, self._time)
+        return word if exported and word is not None else default
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._variables.names() if name in self)

@@ -18,7 +18,7 @@ from preflight.launches.container import Published
 from preflight.launches.launchers import remote_words, valued
 from preflight.processes.containers import network_of, pod_of
 from preflight.processes.ports import ports, split_address
-from preflight.processes.processes import LaunchProcess, ProcessKind
+from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
 from preflight.programs.mooncake_flags import value_of
 
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
@@ -85,6 +85,7 @@ class TakenGroup(NamedTuple):
         )
 
 
+@keep_last
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     """Return the groups of a launch for several hosts; none of a launch for a single host."""
     hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes

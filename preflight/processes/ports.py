@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
 from preflight.processes.containers import network_of, pod_of
-from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
+from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last, with_router
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import port_value, unresolved
 from preflight.programs.store_service_config import SERVICE_PORT
@@ -66,6 +66,12 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
         yield placed._replace(waited=command.waited, turn=command.turn)
 
 
+@keep_last
+def ports_of(processes: Sequence[LaunchProcess]) -> list[list[BoundPort]]:
+    """Return the fixed ports that each process binds."""
+    return [[*ports(process)] for process in processes]
+
+
 def all_ports(
     processes: Sequence[LaunchProcess], others: Sequence[Published] = ()
 ) -> Iterator[BoundPort]:
@@ -75,10 +81,11 @@ def all_ports(
     one server meet, those alone are yielded that something else of the launch wants too.
     """
     inner = [_inner_ports(process) for process in processes]
-    wanted = {_place(port) for process in processes for port in ports(process)}
+    of_each = ports_of(processes)
+    wanted = {_place(port) for each in of_each for port in each}
     met = Counter((host, _place(port)) for bound in inner for host, port in bound)
-    for process, bound in zip(processes, inner, strict=True):
-        yield from ports(process)
+    for process, fixed, bound in zip(processes, of_each, inner, strict=True):
+        yield from fixed
         for host, port in bound:
             stores = port.what != OF_DP_ATTENTION  # which binds one address alone
             if (stores and _place(port) in wanted) or met[host, _place(port)] > 1:

@@ -1,10 +1,11 @@
 """Which processes a source starts, each understood as its program understands it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from operator import is_
+from typing import Any, ParamSpec, TypeVar
 
 from checks.base.installed import Installed
 from checks.base.record import NamedTuple
@@ -29,6 +30,9 @@ from preflight.programs.store_processes import (
     read_mooncake_client,
     read_store_service,
 )
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class ProcessKind(Enum):
@@ -74,6 +78,26 @@ GFLAGS_PROGRAMS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "m
 _ALONE = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
 _RUNS_MODULE = regex(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
+
+
+def keep_last(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Decorate a function of a launch: asked again about the same objects, it answers at once.
+
+    The rules ask one after the other about one launch, whose processes they hand on as they are.
+    """
+    kept: list[tuple[tuple[Any, ...], Result]] = []
+
+    @wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> Result:
+        """Return the result that is kept, if it is of these arguments, else a new one."""
+        for before, result in kept:
+            if not keywords and all(map(is_, before, arguments)):
+                return result
+        result = function(*arguments, **keywords)
+        kept[:] = [] if keywords else [(arguments, result)]
+        return result
+
+    return call
 
 
 def is_program(word: str) -> bool:
@@ -293,8 +317,8 @@ def _python(argv: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
             behind = argv[index + 1 + (not attached) :]
             process_kind = _known("module").get(module, ProcessKind.OTHER)
             # With an address it measures the server that runs there.
-            asks = any(word.flag == "--base-url" for word in behind)
-            asks = asks and module == "sglang.bench_one_batch_server"
+            asks = module == "sglang.bench_one_batch_server"
+            asks = asks and any(word.flag == "--base-url" for word in behind)
             return ProcessKind.OTHER if asks else process_kind, behind
         if text.startswith("-c"):
             break

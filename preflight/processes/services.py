@@ -19,9 +19,10 @@ from preflight.processes.ports import (
     OWN_HOST,
     Address,
     ports,
+    ports_of,
     split_address,
 )
-from preflight.processes.processes import LaunchProcess, ProcessKind
+from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
 from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import SettingValue, unresolved
 
@@ -78,7 +79,7 @@ def not_served(
     """
     bound = _bound(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
-    at = {port.port for process in processes for port in ports(process)}
+    at = {port.port for each in ports_of(processes) for port in each}
     unsure = any(master.unread is not None or next(master.open_words, None) for master in masters)
     unsure = unsure or any(isinstance(port, Unknown) for port in at)
     others = [p for p in processes if p.kind is ProcessKind.OTHER]
@@ -110,7 +111,7 @@ def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, role: str
 ) -> str:
     """Return the ports on which a Compose service listens instead; "" if it may be right."""
-    named = [process for process in processes if host and service_of(process.command) == host]
+    named = named_services(processes).get(host, ()) if host else ()
     ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
     numbers = [bound.port for _, bound in ports_bound]
@@ -121,10 +122,20 @@ def listens_elsewhere(
     return f"that service listens on port {meant}" if meant else ""
 
 
+@keep_last
+def named_services(processes: tuple[LaunchProcess, ...]) -> dict[str, list[LaunchProcess]]:
+    """Return the processes of each service of Compose by its name; "": all others."""
+    named: dict[str, list[LaunchProcess]] = {}
+    for process in processes:
+        named.setdefault(service_of(process.command), []).append(process)
+    return named
+
+
+@keep_last
 def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
-    bound = ((process.kind, port) for process in processes for port in ports(process))
-    known = ((of, port.what, port.port) for of, port in bound if isinstance(port.port, int))
-    return {(_SERVES.get((of, what), ""), number) for of, what, number in known}
+    bound = zip((process.kind for process in processes), ports_of(processes), strict=True)
+    known = ((of, port.what, port.port) for of, each in bound for port in each)
+    return {(_SERVES.get((of, what), ""), at) for of, what, at in known if isinstance(at, int)}
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:

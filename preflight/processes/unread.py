@@ -40,6 +40,7 @@ from preflight.processes.processes import (
     ProcessKind,
     classify,
     flag_values,
+    keep_last,
     with_router,
 )
 from preflight.programs.mooncake_flags import flags_of, read_flags
@@ -175,6 +176,7 @@ class NotRead(NamedTuple):
         return f"{self.what} ({self.origin}): {self.why}"
 
 
+@keep_last
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
     """Return everything that was not read and may count, in the launch's order."""
     notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
@@ -431,10 +433,10 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
     """Yield kind, name, spelling and origin of each setting that is on."""
     server, origin = process.server, process.command.origin
-    for name, setting in server.arguments.settings.items() if server is not None else ():
+    for name, setting in server.arguments.written.items() if server is not None else ():
         value = setting.value
         number = isinstance(value, (int, float))
-        on = setting.given and not isinstance(value, Unknown) and value
+        on = not isinstance(value, Unknown) and value
         if on and (not number or value > 0):
             yield "argument", name, f"--{name.replace('_', '-')}", origin
     if process.kind in GFLAGS_PROGRAMS:

@@ -62,6 +62,7 @@ class ParsedArguments(NamedTuple):
     words: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
     refused: tuple[Word, ...] = ()  # the flag that ``error`` is about, and its values
     assumed: bool = False  # nothing says which release it is: ``version`` is the newest known
+    written: Mapping[str, SettingValue] = {}  # those of ``settings`` that are given
 
     def value(self, name: str) -> Any:
         return self.settings[name].value
@@ -112,8 +113,17 @@ def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
             error = "the following arguments are required: --model-path/--model"
         else:
             settings["model_path"] = SettingValue(unresolved(may_hold), str(may_hold.origin))
-    exact, assumed = table.exact, version is None
-    return ParsedArguments(settings, error, left, table.version, exact, None, argv, about, assumed)
+    return ParsedArguments(
+        settings,
+        error,
+        left,
+        table.version,
+        table.exact,
+        words=argv,
+        refused=about,
+        assumed=version is None,
+        written={name: setting for name, setting in settings.items() if setting.given},
+    )
 
 
 # Variables that LeaderWorkerSet and RBG give every pod of a group.

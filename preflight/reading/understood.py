@@ -232,9 +232,8 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield the settings that somebody wrote."""
     server = process.server
     if server is not None:
-        for name, setting in server.arguments.settings.items():
-            if setting.given:
-                yield name, _known(name, setting.value, setting.origin)
+        for name, setting in server.arguments.written.items():
+            yield name, _known(name, setting.value, setting.origin)
         if server.store is not None:
             for name, setting in server.store.settings.items():
                 yield f"store.{name}", _known(name, setting.value, setting.origin)

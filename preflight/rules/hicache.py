@@ -10,9 +10,14 @@ from checks.base.unknown import Unknown, known
 from checks.capture.secrets import clean_words
 from checks.releases.sglang import parse_version
 from preflight.launches.source import Word, open_names, open_variables
-from preflight.processes.containers import network_of, service_of
-from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
-from preflight.processes.services import RouterTarget, listens_elsewhere, router_targets
+from preflight.processes.containers import network_of
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, keep_last
+from preflight.processes.services import (
+    RouterTarget,
+    listens_elsewhere,
+    named_services,
+    router_targets,
+)
 from preflight.programs.sglang_argument_tables import (
     argument_flags,
     argument_table,
@@ -115,8 +120,7 @@ def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
         return
     if server.hicache or server.value("disaggregation_decode_enable_offload_kvcache") is True:
         return
-    settings = server.arguments.settings
-    names = [n for n in settings if n.startswith("hicache_") and server.arguments.given(n)]
+    names = [name for name in server.arguments.written if name.startswith("hicache_")]
     # A decode server reads them for the host pool in which it keeps retracted requests.
     if names and server.mode != "decode":
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
@@ -398,29 +402,36 @@ def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
             yield Seen(f"{named}: {text}", target.word.origin)
 
 
+@keep_last
 def _meant(
     processes: tuple[LaunchProcess, ...],
-) -> Iterator[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
-    """Yield each router, each of its targets, and the servers of the launch at that target.
+) -> list[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
+    """Return each router, each of its targets, and the servers of the launch at that target.
 
     A host that is not of the launch stands for its prefill servers if as many are named.
     """
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
+    by_network: dict[str, list[LaunchProcess]] = {}
+    for server in servers:
+        by_network.setdefault(network_of(server.command), []).append(server)
+    meant = []
     for router in processes:
         targets = list(router_targets(router))
         for target in targets:
-            host, here = target.address.host, network_of(router.command)
-            named = [one for one in servers if host and host == service_of(one.command)]
+            host = target.address.host
+            named = named_services(processes).get(host, []) if host else []
+            named = [one for one in named if one.kind is ProcessKind.SGLANG]
             if not named and host in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
-                named = [one for one in servers if network_of(one.command) == here]
+                named = by_network.get(network_of(router.command), [])
             elif not named and target.mode == "prefill":
                 named = [one for one in servers if _mode(one) == "prefill"]
                 alike = [one for one in targets if one.mode == "prefill"]
                 named = named if len(named) == len(alike) else []
-            ports = {one.number: one.server and one.server.value("port") for one in named}
-            if not any(isinstance(port, Unknown) for port in ports.values()):
-                meant = [one for one in named if ports[one.number] == target.address.port]
-                yield router, target, meant
+            ports = [(one, one.server and one.server.value("port")) for one in named]
+            if not any(isinstance(port, Unknown) for _, port in ports):
+                there = [one for one, port in ports if port == target.address.port]
+                meant.append((router, target, there))
+    return meant
 
 
 def _mode(process: LaunchProcess) -> str:

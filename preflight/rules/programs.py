@@ -237,8 +237,10 @@ def _http_port(process: LaunchProcess) -> int | None:
         port = process.store.port if process.store else None
         return port if isinstance(port, int) else None
     name = "port" if process.kind is ProcessKind.METADATA else "http_metadata_server_port"
-    on = is_on(process.arguments, "mooncake_master", "enable_http_metadata_server")
-    if process.kind is not ProcessKind.METADATA and not (process.kind is ProcessKind.MASTER and on):
+    if process.kind is ProcessKind.MASTER:
+        if not is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
+            return None
+    elif process.kind is not ProcessKind.METADATA:
         return None
     word = value_of(process.arguments, name)
     port = SERVICE_PORT if word is None else port_value(word.text, name)

@@ -167,7 +167,7 @@ def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
     """Yield each finding with a place, the command's by default, until a fact is not known."""
     with suppress(UnknownFactError):
         for seen in found:
-            yield seen._replace(origin=seen.origin or command)
+            yield seen if seen.origin else seen._replace(origin=command)
 
 
 # A look-up among some hundred names takes 5 to 25 ms; who misspells more has another program.

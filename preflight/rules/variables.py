@@ -11,6 +11,7 @@ from checks.base.units import GIB
 from checks.releases.sglang import parse_version
 from mooncake_preflight import MODE
 from preflight.base.program import data_file
+from preflight.launches.source import Word
 from preflight.launches.variables import matching
 from preflight.processes.mooncake_users import (
     device_names,
@@ -19,7 +20,7 @@ from preflight.processes.mooncake_users import (
     store_clients,
     uses_mooncake,
 )
-from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, keep_last
 from preflight.programs.mooncake_variables import (
     CHOICES,
     NUMBERS,
@@ -132,8 +133,12 @@ def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
     return f"{row.name}={text}: {value}not {row.range}: {row.refused or becomes(row, read.value)}"
 
 
-def _numbers(processes: tuple[LaunchProcess, ...], says: Says) -> Iterator[Seen]:
-    """Yield a finding for every number variable about which ``says`` returns a text."""
+@keep_last
+def _numbers_read(
+    processes: tuple[LaunchProcess, ...],
+) -> list[tuple[Number, Word, NumberRead]]:
+    """Return the number variables that a launch sets, each as Mooncake reads the text."""
+    numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
     for process, name, word in (*everywhere, *offloading):
@@ -142,8 +147,14 @@ def _numbers(processes: tuple[LaunchProcess, ...], says: Says) -> Iterator[Seen]
             continue
         read = read_number(row.reader, word.text)
         counts = read.value is not None and (row.takes(read.value) or row.refused)
-        if not word.text.strip() and not counts:
-            continue
+        if word.text.strip() or counts:
+            numbers.append((row, word, read))
+    return numbers
+
+
+def _numbers(processes: tuple[LaunchProcess, ...], says: Says) -> Iterator[Seen]:
+    """Yield a finding for every number variable about which ``says`` returns a text."""
+    for row, word, read in _numbers_read(processes):
         text = says(row, word.text, read)
         if text is not None:
             yield Seen(text, word.origin)
