@@ -27,7 +27,7 @@ from preflight.mooncake.placement import (
     place_ranks,
     unbound,
 )
-from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, keep_last
 from preflight.processes.storage import offloading
 from preflight.programs.memory_records import MappedProcess, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
@@ -142,6 +142,7 @@ def follows_gpu(server: SglangServer) -> bool:
     return server.hicache or server.mode == "decode"
 
 
+@keep_last
 def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
     """Return the bytes of each GPU's memory: as given, or by NVML if all agree. NVML is asked where
     ``asked`` is true. elsewhere: another host is sized."""
