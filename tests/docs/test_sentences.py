@@ -25,11 +25,10 @@ END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z(*\[-])")
 def sentences(page: str) -> Iterator[str]:
     """Yield each sentence of a Markdown page; code in a line is the one word ``CODE``.
 
-    A colon or semicolon before a capital ends a sentence too. Headings, tables and blocks that are
-    set off by four spaces have none.
+    A colon or semicolon before a capital ends a sentence too. Headings and tables have none.
     """
     for paragraph in PARAGRAPH.split(SHOWN.sub("\n\n", page)):
-        if not paragraph.strip() or paragraph.strip("\n").startswith(("#", "|", "    ")):
+        if not paragraph.strip() or paragraph.lstrip("\n").startswith(("#", "|")):
             continue
         text = re.sub(r"`[^`]*`", "CODE", " ".join(paragraph.split()))
         yield from END.split(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
