@@ -480,13 +480,7 @@ def test_a_tree_in_an_archive_is_the_tree(top: str, mode: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "2i386-2t-hugepagesizecount",
-        "40intel64-2g2n4c+pcilocality",
-    ],
-)
+@pytest.mark.parametrize("name", ["2i386-2t-hugepagesizecount", "40intel64-2g2n4c+pcilocality"])
 def test_a_recorded_machine_reads_the_same_from_its_archive(name: str, tmp_path: Path) -> None:
     folder = recorded(name)
     archive = open_root(str(CAPTURES / f"{name}.tar.bz2"))

@@ -12,13 +12,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.gpu.facts import CudaAbility, GpuFacts, read_gpus
 from checks.gpu.hardware_use import physical_gpus, visible_gpus
-from tests.builders.synthetic import (
-    GIB,
-    SyntheticHost,
-    build_host,
-    gpu_host,
-    plain_host,
-)
+from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, plain_host
 from tests.checks.ranks import launch, rank
 
 DRIVER = "/proc/driver/nvidia/version"

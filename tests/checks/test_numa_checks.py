@@ -14,14 +14,7 @@ from checks.numa.facts import MemoryPolicy
 from checks.run.facts import Facts, read_facts
 from preflight.launches.shell_script import read_script
 from preflight.sizing.process_shares import named_nodes
-from tests.builders.synthetic import (
-    GIB,
-    PATIENCE_SECONDS,
-    erdma_host,
-    gpu_host,
-    read_host,
-    varied,
-)
+from tests.builders.synthetic import GIB, PATIENCE_SECONDS, erdma_host, gpu_host, read_host, varied
 from tests.checks.judged import assert_declared, checks_of, judged
 from tests.checks.ranks import launch, rank, ranks
 
