@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from checks.base.record import NamedTuple
-from checks.base.root import CALLS_FILE, Root
+from checks.base.root import CALLS_FILE, NOWHERE, Root
 from checks.base.unknown import NoFile, Unknown, known, or_unknown
 
 # What a recorded host may take; the largest of hwloc's have 12,000 entries and 10 MB. Each bound
@@ -37,10 +37,7 @@ class Archive(NamedTuple):
     folders: frozenset[str]
 
 
-class _RefusedError(ArchiveError):
-    """Over a bound. ``args[0]``: which."""
-
-
+_TOO_MUCH = "more than a host's facts: "
 _BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
 
@@ -53,8 +50,6 @@ def read_archive(path: str) -> Archive:
 
     try:
         archive = _members(_unpacked(path))
-    except _RefusedError as error:
-        raise ArchiveError(f"{path}: more than a host's facts: {error}") from None
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from None
     except OSError as error:
@@ -86,9 +81,9 @@ def _unpacked(path: str) -> bytes:
     with open(path, "rb") if opener is None else opener(path) as unpacked:
         content = bytes(unpacked.read(MOST_BYTES + 1))
     if len(content) > MOST_BYTES:
-        raise _RefusedError(f"over {MOST_BYTES >> 20} MiB")
+        raise ArchiveError(f"{_TOO_MUCH}over {MOST_BYTES >> 20} MiB")
     if b"GNU.sparse." in content:  # whose map may be millions of numbers
-        raise _RefusedError("a sparse file")
+        raise ArchiveError(f"{_TOO_MUCH}a sparse file")
     return content
 
 
@@ -110,16 +105,15 @@ class _Bounds:
     def header(self, member: tarfile.TarInfo) -> None:
         """Count a header. Raises ArchiveError for a header that no recorded host has."""
         if member.size < 0:
-            raise ArchiveError(
-                f"not a whole tar archive: {member.name} has a size of {member.size}"
-            )
+            raise ArchiveError(f"not a whole tar archive: {member.name} of {member.size} bytes")
         if member.type == tarfile.GNUTYPE_SPARSE:
-            raise _RefusedError("a sparse file")
+            raise ArchiveError(f"{_TOO_MUCH}a sparse file")
         if member.type in _BESIDE:
             # Those of the whole archive are copied for each member.
             self.header_bytes += member.size * (64 if member.type == tarfile.XGLTYPE else 1)
             if member.size > LONGEST_HEADER_BYTES or self.header_bytes > MOST_HEADER_BYTES:
-                raise _RefusedError(f"a header of over {LONGEST_HEADER_BYTES >> 10} KiB, or many")
+                most = f"{LONGEST_HEADER_BYTES >> 10} KiB"
+                raise ArchiveError(f"{_TOO_MUCH}a header of over {most}, or many")
 
     def member(self, name: str) -> None:
         """Count a member. Raises ArchiveError for too many, and for a name outside."""
@@ -128,7 +122,7 @@ class _Bounds:
         self.entries += 1
         self.name_bytes += len(name) * (1 + name.count("/"))
         if self.entries > MOST_ENTRIES or self.name_bytes > MOST_NAME_BYTES:
-            raise _RefusedError(f"over {MOST_ENTRIES} files and folders")
+            raise ArchiveError(f"{_TOO_MUCH}over {MOST_ENTRIES} files and folders")
 
 
 def _members(content: bytes) -> Archive:
@@ -265,7 +259,6 @@ def is_stream(path: str) -> bool:
 
 # As the kernel's own limit (include/linux/namei.h, MAXSYMLINKS).
 MOST_LINKS = 40
-_ABSENT = "No such file or directory"
 
 
 class TreeRoot(Root):
@@ -279,7 +272,7 @@ class TreeRoot(Root):
         folders: frozenset[str] = frozenset(),
     ) -> None:
         """Keep the files, and list each folder's entries."""
-        super().__init__()
+        super().__init__(NOWHERE)
         self._files = files
         self._links = links
         self._modes = modes
@@ -299,14 +292,6 @@ class TreeRoot(Root):
                 return
             entries.add(entry)
             name = folder
-
-    @property
-    def live(self) -> bool:
-        return False
-
-    def locate(self, name: str) -> str:
-        """Return a path below which nothing is: these files are not on this machine."""
-        return f"/dev/null/{name.lstrip('/')}"
 
     @or_unknown
     def text(self, name: str) -> str | Unknown:
@@ -342,7 +327,7 @@ class TreeRoot(Root):
             target = self._links.get(path)
             if target is None:
                 if path not in self._files and path not in self._entries:
-                    return Unknown(f"{name}: {_ABSENT}", absent=True)
+                    return Unknown(f"{name}: No such file or directory", absent=True)
                 if parts and path in self._files:
                     return Unknown(f"{name}: Not a directory", absent=True)
                 real.append(part)

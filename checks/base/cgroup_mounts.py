@@ -143,6 +143,4 @@ def _parts(path: str) -> tuple[str, ...]:
 
 def _unescape(path: str) -> str:
     """Return a mountinfo path with its blanks, which it writes as the octal escape 040."""
-    if "\\" not in path:
-        return path
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)

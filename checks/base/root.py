@@ -18,6 +18,7 @@ from checks.base.unknown import NoFile, Unknown, known, none_if_absent, or_unkno
 from checks.base.written_numbers import kernel_count, kernel_number
 
 CALLS_FILE = "calls.json"
+NOWHERE = "/dev/null"  # the path of a root that is no folder: below it nothing is
 # How long whoever asks now waits for all answers of one topic; a call that waits takes a share.
 LIMIT_SECONDS: ContextVar[float] = ContextVar("LIMIT_SECONDS", default=10.0)
 # The first word of a call -> the module that answers it on the live machine.
@@ -103,6 +104,11 @@ class Root:
         """Return the entries of a folder, sorted; () if the folder is missing or cannot be read."""
         names = self.names(name)
         return () if isinstance(names, Unknown) else names
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a file; [] if the file is missing or cannot be read."""
+        content = self.text(name)
+        return [] if isinstance(content, Unknown) else content.splitlines()
 
     def link(self, name: str) -> str | Unknown:
         """Return the path to which the links of ``name`` lead, below this root."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from checks.base.recording import Answers, no_answers
-from checks.base.root import CALLS_FILE, Root, answer_of, call_key
+from checks.base.root import CALLS_FILE, NOWHERE, Root, answer_of, call_key
 from checks.base.unknown import Unknown
 from checks.capture.root_names import CaptureError as CaptureError
 from checks.capture.root_names import is_description
@@ -44,16 +44,8 @@ class Capture(Root):
     """Gives recorded ``answers`` back; ``extras``: what its writer added, plain data."""
 
     def __init__(self, answers: Answers, extras: Json) -> None:
-        super().__init__()
+        super().__init__(NOWHERE)
         self.answers, self.extras = answers, extras
-
-    @property
-    def live(self) -> bool:
-        return False
-
-    def locate(self, name: str) -> str:
-        """Return a path below which nothing is: these files are not on this machine."""
-        return f"/dev/null/{name.lstrip('/')}"
 
     def text(self, name: str) -> str | Unknown:
         return self._file(self.answers.texts, name)

@@ -104,11 +104,10 @@ class NumaFacts(NamedTuple):
         return next((node for node in self.nodes if node.node == number), None)
 
 
+@or_unknown
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
     """Read the topic; Unknown if nodes may not be listed: none listed would be one node."""
-    names = root.names(NODES)
-    if isinstance(names, Unknown) and not names.absent:
-        return names
+    known(root.entries(NODES))
     return read_numa(root, needs)
 
 
@@ -166,9 +165,7 @@ def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
 def _policy(root: Root) -> MemoryPolicy | Unknown:
     """Read which calls of memory policy this process may make."""
     answer = known(root.call("numa.memory_policy"))
-    if not isinstance(answer, dict):
-        return Unknown("numa.memory_policy: not a record of errnos")
-    policy = MemoryPolicy(*(answer.get(name, -1) for name in MemoryPolicy._fields))
-    if not all(type(code) is int and 0 <= code < MOST_ERRNO for code in policy):
-        return Unknown("numa.memory_policy: not a record of errnos")
-    return policy
+    codes = answer if isinstance(answer, dict) else {}
+    policy = MemoryPolicy(*(codes.get(name, -1) for name in MemoryPolicy._fields))
+    wrong = not all(type(code) is int and 0 <= code < MOST_ERRNO for code in policy)
+    return Unknown("numa.memory_policy: not a record of errnos") if wrong else policy

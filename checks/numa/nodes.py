@@ -34,18 +34,17 @@ def memory_nodes(root: Root) -> tuple[int, ...]:
     nodes = read_list(root, f"{NODES}/has_memory", parse_node_list)
     gpus = gpu_memory_nodes(root)
     listed = numa_nodes(root) if isinstance(nodes, Unknown) else nodes
-    return tuple(node for node in listed if node not in gpus)
+    return tuple(number for number in listed if number not in gpus)
 
 
 def gpu_memory_nodes(root: Root) -> frozenset[int]:
     """Return the nodes that are a GPU's own memory (GH200), as NVIDIA's nv-procfs.c shows them."""
     nodes: set[int] = set()
     for name in root.listed(GPUS):
-        content = root.text(NUMA_STATUS.replace("*", name))
-        for line in () if isinstance(content, Unknown) else content.splitlines():
-            key, _, node = (part.strip() for part in line.partition(":"))
-            if key == "Node" and node.isdecimal() and int(node) < MOST_NODES:
-                nodes.add(int(node))
+        for line in root.lines(NUMA_STATUS.replace("*", name)):
+            key, _, number = (part.strip() for part in line.partition(":"))
+            if key == "Node" and number.isdecimal() and int(number) < MOST_NODES:
+                nodes.add(int(number))
     return frozenset(nodes)
 
 
@@ -79,13 +78,14 @@ def parse_cpu_map(text: str) -> tuple[int, ...]:
 def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:
     """Parse a kernel list of numbers below ``limit``. Raises ValueError about ``what``."""
     numbers: set[int] = set()
-    for part in text.strip(_AROUND).split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+    for part in map(str.strip, text.strip(_AROUND).split(",")):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdecimal() or not last.isdecimal():
             raise ValueError(f"not a list of {what}: {text.strip()[:80]!r}")
-        if len(last or first) > 9 or int(last or first) >= limit or int(last or first) < int(first):
-            raise ValueError(f"not a range of {what}: {part.strip()[:80]!r}")
-        numbers.update(range(int(first), int(last or first) + 1))
+        if len(last) > 9 or not int(first) <= int(last) < limit:
+            raise ValueError(f"not a range of {what}: {part[:80]!r}")
+        numbers.update(range(int(first), int(last) + 1))
     return tuple(sorted(numbers))
 
 
@@ -148,8 +148,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
     """Return the innermost cpuset folder with lists, and its CPUs and nodes."""
-    memberships = root.text(MEMBERSHIPS)
-    for top, path in (*_usual(memberships), *_mounted(root)):
+    for top, path in (*_usual(root), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
             continue
@@ -160,14 +159,15 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
                 if isinstance(cpus, Unknown) and cpus.absent:
                     continue
                 return folder, cpus, read_list(root, f"{folder}/{mems_file}", parse_node_list)
+    memberships = root.text(MEMBERSHIPS)
     missing = Unknown("no cpuset of this process is mounted here", absent=True)
     missing = memberships if isinstance(memberships, Unknown) else missing
     return "", missing, missing
 
 
-def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
+def _usual(root: Root) -> Iterator[tuple[str, str]]:
     """Yield (usual mount point, path below it) of this process's cpuset."""
-    for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
+    for line in root.lines(MEMBERSHIPS):
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
             yield CGROUP_MOUNT, path
@@ -177,10 +177,8 @@ def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
 
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
     """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
-    path, mounts = root.word(CPUSET), root.text(MOUNTED)
-    if isinstance(path, Unknown) or isinstance(mounts, Unknown):
-        return
-    for fields in (line.split() for line in mounts.splitlines()):
+    path = root.word(CPUSET)
+    for fields in () if isinstance(path, Unknown) else map(str.split, root.lines(MOUNTED)):
         if len(fields) > 3 and (
             fields[2] in ("cpuset", "cgroup2")
             or (fields[2] == "cgroup" and "cpuset" in fields[3].split(","))
@@ -209,11 +207,10 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
     """Read the host's table, less the memory of GPUs; keys as the kernel spells them."""
     table = known(read_whole_meminfo(root))
     values, gpus = dict(table.values), gpu_memory_nodes(root)
-    for node in gpus:
-        gpu = _read(root, f"{NODES}/node{node}/meminfo")
-        for row, key in _OF_GPUS.items():
-            if row in values:
-                values[row] = max(0, values[row] - known(known(gpu).value(key)))
+    for numa_node in gpus:
+        gpu = known(_read(root, f"{NODES}/node{numa_node}/meminfo"))
+        for row in values.keys() & _OF_GPUS.keys():
+            values[row] = max(0, values[row] - known(gpu.value(_OF_GPUS[row])))
     less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
     return Meminfo(table.source + less, values)
 
@@ -225,7 +222,7 @@ def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
 
 def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
     """Read each NUMA node's table; empty where the kernel shows no nodes."""
-    return {node: _read(root, f"{NODES}/node{node}/meminfo") for node in numa_nodes(root)}
+    return {number: _read(root, f"{NODES}/node{number}/meminfo") for number in numa_nodes(root)}
 
 
 def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
@@ -252,10 +249,7 @@ def _read(root: Root, name: str) -> Meminfo | Unknown:
 
 
 def read_node_free(root: Root) -> dict[int, int]:
-    """Return the free memory of each node whose kernel says it."""
-    free: dict[int, int] = {}
-    for node, table in read_node_meminfo(root).items():
-        value = table if isinstance(table, Unknown) else table.value("MemFree")
-        if not isinstance(value, Unknown):
-            free[node] = value
-    return free
+    """Return the free bytes of each NUMA node whose kernel says them."""
+    tables = read_node_meminfo(root).items()
+    free = {at: x if isinstance(x, Unknown) else x.value("MemFree") for at, x in tables}
+    return {numa_node: size for numa_node, size in free.items() if not isinstance(size, Unknown)}

@@ -193,11 +193,8 @@ def _errno(answer: object) -> int | Unknown:
 
 def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
     """Return ``ID`` and ``VERSION_ID`` of os-release."""
-    content: str | Unknown = Unknown("no os-release", absent=True)
-    for path in _OS_RELEASE:
-        content = root.text(path)
-        if not isinstance(content, Unknown):
-            break
+    contents = [root.text(path) for path in _OS_RELEASE]
+    content = next((text for text in contents if isinstance(text, str)), contents[-1])
     if isinstance(content, Unknown):
         return content, content
     rows = dict(line.partition("=")[::2] for line in content.splitlines())
@@ -219,11 +216,11 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
     ):
         if not isinstance(word, Unknown) and word:
             return Container(word, source)
-    for line in _lines(root.text("/proc/1/cgroup")):
+    for line in root.lines("/proc/1/cgroup"):
         for trace, runtime in _TRACES:
             if trace in line.rpartition(":")[2]:
                 return Container(runtime, f"/proc/1/cgroup: {line[:200]}")
-    for line in _lines(mounts):
+    for line in () if isinstance(mounts, Unknown) else mounts.splitlines():
         fields = line.split()
         if len(fields) > 4 and fields[4] == "/" and " - overlay " in line:
             for trace, runtime in _TRACES:
@@ -233,10 +230,6 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
                 break  # a host that was booted from the network or a live image has one too
             return Container("unnamed", f"{MOUNTS}: the root is an overlay")
     return Container("unknown", mounts.reason) if isinstance(mounts, Unknown) else _NO_CONTAINER
-
-
-def _lines(content: str | Unknown) -> list[str]:
-    return [] if isinstance(content, Unknown) else content.splitlines()
 
 
 @or_unknown

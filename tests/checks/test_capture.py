@@ -530,7 +530,7 @@ def _bombs() -> Iterator[tuple[str, bytes, str]]:
     yield "a sparse file's map in its content", gzip.compress(head + numbers), "sparse"
     objects = b"[" + b"{}," * (4 << 20) + b"1]"
     yield "a capture of many objects", archive_bytes({"capture.json": objects}), "8 MiB"
-    yield "a size below none", gzip.compress(_minus_one()), "a size of -1"
+    yield "a size below none", gzip.compress(_minus_one()), "of -1 bytes"
 
 
 def _minus_one() -> bytes:
