@@ -17,6 +17,7 @@ from typing import Any
 from checks.base.unknown import NoFile, Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import kernel_count, kernel_number
 
+MOST_ERRNO = 4096  # include/linux/err.h, MAX_ERRNO
 CALLS_FILE = "calls.json"
 NOWHERE = "/dev/null"  # the path of a root that is no folder: below it nothing is
 # How long whoever asks now waits for all answers of one topic; a call that waits takes a share.

@@ -23,7 +23,7 @@ from checks.limits.runtimes import (
     limit_of_words,
     read_runtime_limits,
 )
-from checks.numa.nodes import parse_cpu_list, read_whole_meminfo
+from checks.numa.nodes import STATUS, read_allowed, read_whole_meminfo
 
 # To the kernel a process is its threads: each takes a number, wherever it is counted. Sources:
 # kernel/fork.c (copy_process), kernel/cgroup/pids.c, cgroup-v2.rst (PID), getrlimit(2).
@@ -95,13 +95,9 @@ def _user_threads(processes: object) -> int | Unknown:
 
 
 @or_unknown
-def _cpus(status: dict[str, str] | Unknown) -> int | Unknown:
+def _cpus(root: Root) -> int | Unknown:
     """Count the CPUs that this process may run on."""
-    try:
-        count = len(parse_cpu_list(known(status).get("Cpus_allowed_list", "")))
-    except ValueError as error:
-        return Unknown(f"/proc/self/status: {error}")
-    return count or Unknown("/proc/self/status: has no Cpus_allowed_list")
+    return len(known(read_allowed(root).cpus)) or Unknown(f"{STATUS}: an empty Cpus_allowed_list")
 
 
 # Daemons that start containers or jobs, as /proc/PID/status names them (15 characters at most).
@@ -163,7 +159,6 @@ def _limits(pid: int) -> dict[str, list[str]]:
     }
 
 
-STATUS = "/proc/self/status"
 LIMITS = "/proc/self/limits"
 UID_MAP = "/proc/self/uid_map"
 # include/uapi/linux/capability.h
@@ -232,7 +227,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         sudo_uid=_sudo_uid(identity),
         runtimes=read_runtime_limits(root, _daemons(processes)),
         threads=ThreadFacts(
-            _system_threads(root), _pids_cgroups(root), _user_threads(processes), _cpus(status)
+            _system_threads(root), _pids_cgroups(root), _user_threads(processes), _cpus(root)
         ),
         root_names=_root_names(identity),
         sizes={row: limit_of_file(limits, row, LIMITS) for row in SIZE_ROWS},

@@ -34,12 +34,12 @@ from checks.limits.facts import (
     LIMITS,
     SIZE_ROWS,
     STACK_SIZE,
-    STATUS,
     Ceiling,
     LimitFacts,
 )
 from checks.limits.launch_limits import is_superuser, may, not_started, start_limit
-from checks.limits.runtimes import UNBOUNDED, Limit, daemon_of, runtime_units
+from checks.limits.runtimes import UNBOUNDED, Limit, daemon_of
+from checks.numa.nodes import STATUS
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -137,10 +137,9 @@ def _files_of(
         return Limit(count, count), container.origin
     if container is None or system.container.inside:
         return limits.nofile, LIMITS
-    for name in runtime_units(container.runtime):
-        unit = limits.runtimes.unit(name)
-        if unit is not None and unit.running is not None:
-            return unit.running.nofile, f"{daemon_of(name)}, running"
+    for unit in limits.runtimes.units_of(container.runtime):
+        if unit.running is not None:
+            return unit.running.nofile, f"{daemon_of(unit.name)}, running"
     why = "the launch sets no nofile, and no daemon is seen that would pass one on"
     return Unknown(why, advice=RUN_INSIDE), ""
 

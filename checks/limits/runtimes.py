@@ -14,7 +14,7 @@ from checks.base.needs import LIMIT_NAMES, is_root
 from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import KIB, MIB
-from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, none_if_absent, or_unknown
 
 # Where units and their drop-ins lie, the strongest folder first.
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system")
@@ -105,6 +105,11 @@ class RuntimeLimits(NamedTuple):
 
     def unit(self, name: str) -> UnitLimit | None:
         return next((unit for unit in self.units if unit.name == name), None)
+
+    def units_of(self, runtime: str) -> list[UnitLimit]:
+        """Return the daemons that may start containers of ``runtime``, those that run first."""
+        units = [unit for name in runtime_units(runtime) if (unit := self.unit(name))]
+        return sorted(units, key=lambda unit: unit.running is None)
 
     def systemd_default(self, name: str) -> Limit | Unknown:
         """Return the limit of a unit that does not set it."""
@@ -243,8 +248,7 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
 def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
     """Read the DefaultLimit rows of systemd's configuration."""
     folders = [f"{folder}/systemd/system.conf" for folder in ("/etc", "/run", "/usr/lib")]
-    content = root.text(folders[0])
-    files = [] if isinstance(content, Unknown) else [(folders[0], content)]
+    files = [(folders[0], "\n".join(root.lines(folders[0])))]
     files += _drop_ins(root, [f"{folder}.d" for folder in folders])
     limits = {name: _last_setting(files, f"DefaultLimit{name.upper()}")[0] for name in LIMIT_NAMES}
     return {name: limit for name, limit in limits.items() if limit is not None}
@@ -273,10 +277,7 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
     paths = ["/etc/security/limits.conf", *(f"{PAM_FOLDER}/{name}" for name in names)]
     rows = []
     for path in paths:
-        content = root.text(path)
-        if isinstance(content, Unknown) and content.absent:
-            continue
-        for line in known(content).splitlines():
+        for line in known(none_if_absent(root.text(path), "")).splitlines():
             row = line.partition("#")[0].split()
             if len(row) == 4 and row[2] in LIMIT_NAMES and row[1] in ("soft", "hard", "-"):
                 value, unit = parse_limit(row[3]), _UNITS.get(row[2], 1)
@@ -289,16 +290,13 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 @or_unknown
 def _slurm(root: Root) -> bool | Unknown | None:
     """Tell whether slurmd gives jobs the memlock of the submitting shell, its default."""
-    for path in SLURM_CONFIGS:
-        content = root.text(path)
-        if isinstance(content, Unknown) and content.absent:
-            continue
-        propagates = True
-        for line in known(content).splitlines():
-            key, equals, value = line.partition("#")[0].partition("=")
-            name = key.strip().lower() if equals else ""
-            listed = {word.strip().upper() for word in value.split(",")} & {"ALL", "MEMLOCK"}
-            if name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
-                propagates = bool(listed) is not name.endswith("except")
-        return propagates
-    return None
+    texts = (known(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)
+    config = next((text for text in texts if text is not None), None)
+    propagates = None if config is None else True
+    for line in (config or "").splitlines():
+        key, _, value = line.partition("#")[0].partition("=")
+        name = key.strip().lower()
+        listed = {word.strip().upper() for word in value.split(",")} & {"ALL", "MEMLOCK"}
+        if name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
+            propagates = bool(listed) is not name.endswith("except")
+    return propagates

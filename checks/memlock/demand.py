@@ -24,9 +24,10 @@ from checks.base.needs import (
 from checks.base.record import NamedTuple
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
-from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
+from checks.limits.facts import IPC_LOCK_BIT, LIMITS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import added, may, start_limit
 from checks.limits.runtimes import PAM_FOLDER, Limit, daemon_of, runtime_units
+from checks.numa.nodes import STATUS
 from checks.rdma.per_device import rdma_launch
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
@@ -244,9 +245,7 @@ def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
     if runtime != "kubernetes" and default is not None:
         evidence = (Evidence(DOCKER_CONFIG, f"default-ulimits memlock: {_raw(default)}"),)
         return Grant(default, False, "Docker's default", evidence)
-    names = runtime_units(runtime)
-    units = [unit for name in names if (unit := runtimes.unit(name))]
-    for unit in sorted(units, key=lambda unit: unit.running is None):
+    for unit in runtimes.units_of(runtime):
         memlock, source, what = unit.configured, unit.source, "LimitMEMLOCK"
         if unit.running is not None:
             memlock, what = unit.running.memlock, "Max locked memory"
@@ -254,7 +253,7 @@ def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
         if memlock is not None:
             evidence = (Evidence(source, f"{what}: {_raw(memlock)}"),)
             return Grant(memlock, False, f"handed on by {unit.name}", evidence)
-    daemons = " or ".join(map(daemon_of, names))
+    daemons = " or ".join(map(daemon_of, runtime_units(runtime)))
     reason = f"no running {daemons} is seen here, and no unit of it sets LimitMEMLOCK"
     return Grant(Unknown(reason, advice=RUN_INSIDE), False, "the runtime's default", ())
 

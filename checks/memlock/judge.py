@@ -13,9 +13,9 @@ from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.units import format_bytes, format_need, or_more
 from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown, unread
-from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
+from checks.limits.facts import IPC_LOCK_BIT, UID_MAP, LimitFacts
 from checks.limits.launch_limits import not_started
-from checks.limits.runtimes import Limit, UnitLimit, daemon_of, runtime_units
+from checks.limits.runtimes import Limit, UnitLimit, daemon_of
 from checks.memlock.demand import (
     QUEUES_PER_NIC_BYTES,
     Demand,
@@ -29,6 +29,7 @@ from checks.memlock.demand import (
     pins,
     soft_text,
 )
+from checks.numa.nodes import STATUS
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.per_device import NO_RDMA, rdma_launch_or_host
 from checks.rdma.registration import largest_region_bytes
@@ -288,8 +289,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         settings = (_unlimited(soft_text(default), container.runtime),)
         advice = "give the container --ulimit memlock=-1"
         return finding.warned(text, advice, settings, need="unlimited")
-    units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
-    for unit in sorted(units, key=lambda unit: unit.running is None):
+    for unit in runtimes.units_of(container.runtime):
         judged = _of_unit(unit)
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")

@@ -150,9 +150,9 @@ class ServiceAnswer(NamedTuple):
     open: bool | Unknown  # whether something listens
     refusal: str = ""  # the error's name and text where not
     late: str = ""  # how it kept silent where it does
-    status: int | Unknown = Unknown("not asked")  # of the HTTP request for its kind, or NOT_HTTP
-    body: str = ""  # of that answer, or why it is not HTTP
-    code: int | Unknown = Unknown("not asked")  # what Mooncake's client said of a master; 0: ready
+    # The status of the HTTP answer, or NOT_HTTP; of a master what Mooncake's client said, 0: ready.
+    code: int | Unknown = Unknown("not asked")
+    body: str = ""  # of the HTTP answer, or why it is not HTTP
 
 
 class ServiceFacts(NamedTuple):
@@ -202,14 +202,12 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
     if not _is_address(host):
         reply = root.call("services.resolve", host)
         addresses = Unknown("services.resolve: no address")
-        if isinstance(reply, Unknown):
-            addresses = reply
-        elif isinstance(reply, list) and reply:
-            addresses = tuple(map(str, reply))
+        if isinstance(reply, Unknown) or (isinstance(reply, list) and reply):
+            addresses = reply if isinstance(reply, Unknown) else tuple(map(str, reply))
     if service.own or port is None or isinstance(addresses, Unknown):
         return ServiceAnswer(addresses, Unknown("not asked"))
     reply = root.call("services.connect", host, port)
-    if isinstance(reply, Unknown) or not isinstance(reply, dict):
+    if not isinstance(reply, dict):
         why = reply if isinstance(reply, Unknown) else Unknown("services.connect: no answer")
         return ServiceAnswer(addresses, why)
     if reply.get("open") is not True:
@@ -220,11 +218,8 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
             return ServiceAnswer(addresses, Unknown(f"{late} (a longer --timeout tells more)"))
         return ServiceAnswer(addresses, False, refusal)
     answer = ServiceAnswer(addresses, True)
-    if service.kind == "metadata-http":
-        return _http(root, service, (service.path or METADATA_PATH) + ABSENT_KEY, answer)
-    if service.kind == "master-admin":
-        return _http(root, service, "/health", answer)
-    return _master(root, host, port, answer) if service.kind == "master" else answer
+    spoken = ("master", "master-admin", "metadata-http")
+    return _speak(root, service, port, answer) if service.kind in spoken else answer
 
 
 def has_no_address(why: Unknown) -> bool:
@@ -240,32 +235,25 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> ServiceAnswer:
-    """Ask a service over HTTP."""
-    reply = root.call("services.http", str(service.host), service.port or 0, path)
-    if isinstance(reply, Unknown):
-        return answer._replace(status=reply)
-    reply = reply if isinstance(reply, dict) else {}
-    if reply.get("timeout"):
-        return answer._replace(late=f"no answer within {reply['timeout']} s")
-    if not isinstance(reply.get("status"), int):
-        error = reply.get("error") or "no HTTP answer"
-        return answer._replace(status=NOT_HTTP, body=f"GET {path}: {error}")
-    return answer._replace(status=reply["status"], body=str(reply.get("body", "")))
-
-
-def _master(root: Root, host: str, port: int, answer: ServiceAnswer) -> ServiceAnswer:
-    """Ask a master with Mooncake's own client."""
-    reply = root.call("services.master", host, port)
+def _speak(root: Root, service: Service, port: int, answer: ServiceAnswer) -> ServiceAnswer:
+    """Ask an open service in its protocol: HTTP, or Mooncake's own client for a master."""
+    path = "" if service.kind == "master" else "/health"
+    if service.kind == "metadata-http":
+        path = (service.path or METADATA_PATH) + ABSENT_KEY
+    call, asked = ("services.http", (path,)) if path else ("services.master", ())
+    reply = root.call(call, str(service.host), port, *asked)
     if isinstance(reply, Unknown):
         return answer._replace(code=reply)
     reply = reply if isinstance(reply, dict) else {}
-    if isinstance(reply.get("code"), int):
-        return answer._replace(code=int(reply["code"]))
+    code, error = reply.get("status" if path else "code"), reply.get("error")
     if reply.get("timeout"):
         return answer._replace(late=f"no answer within {reply['timeout']} s")
-    error = reply.get("error") or "no answer"
-    return answer._replace(code=Unknown(f"Mooncake's client could not ask: {error}"))
+    if isinstance(code, int):
+        return answer._replace(code=code, body=str(reply.get("body", "")))
+    if path:
+        return answer._replace(code=NOT_HTTP, body=f"GET {path}: {error or 'no HTTP answer'}")
+    why = Unknown(f"Mooncake's client could not ask: {error or 'no answer'}")
+    return answer._replace(code=why)
 
 
 # Actions of linux/fib_rules.h, and route types of linux/rtnetlink.h.

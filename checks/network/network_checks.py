@@ -315,9 +315,9 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         return finding.unknown(text, have="open")
     judge_http = {"metadata-http": _metadata, "master-admin": _admin}.get(service.kind)
     if judge_http is not None:
-        if finding._replace(have="open").known(answer.status) == NOT_HTTP:
+        if finding._replace(have="open").known(answer.code) == NOT_HTTP:
             return finding.failed(f"it does not answer HTTP ({answer.body})", _CORRECT, have="open")
-        return judge_http(finding._replace(have=f"HTTP {answer.status}"), answer)
+        return judge_http(finding._replace(have=f"HTTP {answer.code}"), answer)
     if service.kind == "master":
         return _master(finding._replace(have="open"), answer)
     return finding._replace(have="something listens")
@@ -325,12 +325,12 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
 
 def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     """Judge the answer of an HTTP metadata server."""
-    evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.status} {answer.body}"),)
+    evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.code} {answer.body}"),)
     finding = finding._replace(evidence=evidence)
-    if answer.status == 404 and NOT_FOUND in answer.body:
+    if answer.code == 404 and NOT_FOUND in answer.body:
         return finding._replace(have="a metadata server")
     text, advice = "an HTTP server, without a metadata server at this path", _CORRECT
-    if answer.status == 401:
+    if answer.code == 401:
         text, advice = "the metadata server wants a token", "set MC_METADATA_HTTP_TOKEN"
     return finding.failed(text, advice, need="a metadata server")
 
@@ -338,7 +338,7 @@ def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
 def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     """Judge the answer of a master's HTTP port."""
     finding = finding._replace(evidence=(Evidence("GET /health", answer.body[:200]),))
-    if answer.status == 200 and '"service_ready":true' in "".join(answer.body.split()):
+    if answer.code == 200 and '"service_ready":true' in "".join(answer.body.split()):
         return finding._replace(have="service_ready")
     # "status" is always ok there: what counts is service_ready.
     text = "the master does not answer service_ready: it does not serve yet, or is another program"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from checks.base.needs import LaunchNeeds
 from checks.base.record import NamedTuple
-from checks.base.root import Root, in_child
+from checks.base.root import MOST_ERRNO, Root, in_child
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import (
     NODES,
@@ -17,7 +17,6 @@ from checks.numa.nodes import (
     read_list,
     read_node_meminfo,
 )
-from checks.system.facts import MOST_ERRNO
 
 # System call numbers of set_mempolicy, get_mempolicy and mbind, by machine (asm/unistd.h).
 SYSTEM_CALLS = {"x86_64": (238, 239, 237), "aarch64": (237, 236, 235)}

@@ -178,7 +178,9 @@ def _usual(root: Root) -> Iterator[tuple[str, str]]:
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
     """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
     path = root.word(CPUSET)
-    for fields in () if isinstance(path, Unknown) else map(str.split, root.lines(MOUNTED)):
+    if isinstance(path, Unknown):
+        return
+    for fields in map(str.split, root.lines(MOUNTED)):
         if len(fields) > 3 and (
             fields[2] in ("cpuset", "cgroup2")
             or (fields[2] == "cgroup" and "cpuset" in fields[3].split(","))

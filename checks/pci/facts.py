@@ -264,7 +264,7 @@ def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown
     if not function.parents or not other.parents:
         missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")
-    shared = shared_parents(function.parents, other.parents)
+    shared = count_shared(function.parents, other.parents)
     if shared == 0:
         for end in (function, other):
             if not isinstance(end.node, int):
@@ -280,15 +280,15 @@ def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown
     return PathClass.PIX if below <= 1 else PathClass.PXB
 
 
-def shared_parents(parents: Sequence[str], other: Sequence[str]) -> int:
-    """Count how many parents from the host bridge down are the same."""
-    pairs = zip(parents, other, strict=False)
+def count_shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """Count the equal items that both begin with: bridges above, letters of a path."""
+    pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def bridges_between(function: PciFunction, other: PciFunction) -> tuple[str, ...]:
     """Return the bridges at which ACS could turn a transfer up: those below a shared switch."""
-    shared = shared_parents(function.parents, other.parents)
+    shared = count_shared(function.parents, other.parents)
     if shared < 2:
         return ()
     return (*function.parents[shared:], *other.parents[shared:])

@@ -7,7 +7,6 @@ discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 """
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 from checks.base.needs import ProcessNeeds, RdmaUse
@@ -17,7 +16,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import visible_gpus
 from checks.numa.facts import NumaFacts
-from checks.pci.facts import PciFacts, PciFunction
+from checks.pci.facts import PciFacts, PciFunction, count_shared
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import ChosenBy, devices_in_use
 from checks.releases.mooncake import MooncakeRelease
@@ -129,8 +128,7 @@ def _path(function: PciFunction) -> str:
 
 def pci_steps(path: str, other: str) -> int:
     """Return the slashes of both sysfs paths behind what they share (getPciDistance)."""
-    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False))
-    shared = len(list(pairs))
+    shared = count_shared(path, other)
     return path.count("/", shared) + other.count("/", shared)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch
-from checks.base.device_nodes import RDMA_DEVICES
+from checks.base.device_nodes import PCI_DEVICES, RDMA_DEVICES
 from checks.base.finding import (
     Consequence,
     Evidence,
@@ -24,7 +24,7 @@ from checks.base.finding import (
 from checks.base.fold import fold_names, folded
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
-from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
+from checks.rdma.facts import ERDMA_MODE, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, ends_at_start, judge_nics, rdma_launch
 from checks.rdma.use import EFA, Cause, ChosenBy, Transport, Use, reach_problem, uses
 from checks.rdma.verbs import NODES
@@ -287,7 +287,7 @@ def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
     asked = needs is not None and bool(needs.rdma_processes)
     findings = []
     for address, driver in functions:
-        evidence = (Evidence(f"{PCI}/{address}/driver", driver or "none"),)
+        evidence = (Evidence(f"{PCI_DEVICES}/{address}/driver", driver or "none"),)
         finding = passed(address, driver, "driver erdma", evidence=evidence)
         if driver != ERDMA:
             finding = (finding.failed if asked and not rdma.present else finding.warned)(

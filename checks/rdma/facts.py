@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
-from checks.base.device_nodes import RDMA_DEVICES, device_names, device_node
+from checks.base.device_nodes import PCI_DEVICES, RDMA_DEVICES, device_names, device_node
 from checks.base.docker_config import docker_text, read_docker_config
 from checks.base.needs import LaunchNeeds
 from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.base.written_numbers import leading_integer
+from checks.numa.nodes import parse_cpu_list, read_list
 from checks.rdma.device_table import Measured, read_measured
 from checks.rdma.devices import Netdev, Port, numbered_word, read_netdevs, read_ports
 from checks.rdma.verbs import (
@@ -28,7 +29,6 @@ from checks.rdma.verbs import (
     uverbs_of,
 )
 
-PCI = "/sys/bus/pci/devices"
 # PCI functions of Alibaba's elastic RDMA: the iWARP one, and the RoCE one of newer instances.
 ERDMA_VENDOR, ERDMA_DEVICES = "0x1ded", ("0x107f", "0x5007")
 ERDMA_MODE = "/sys/module/erdma/parameters/compat_mode"
@@ -201,14 +201,15 @@ def _last(path: str | Unknown) -> str | Unknown | None:
 
 def _read_erdma(root: Root) -> Erdma:
     """Find the PCI functions of eRDMA cards, and the mode of their driver."""
-    names = root.entries(PCI)
+    names = root.entries(PCI_DEVICES)
     if isinstance(names, Unknown):
         return Erdma(names, root.word(ERDMA_MODE))
     cards = []
     for name in names:
-        vendor, device = (root.word(f"{PCI}/{name}/{part}") for part in ("vendor", "device"))
+        folder = f"{PCI_DEVICES}/{name}"
+        vendor, device = (root.word(f"{folder}/{part}") for part in ("vendor", "device"))
         if vendor == ERDMA_VENDOR and device in ERDMA_DEVICES:
-            driver = _last(root.link(f"{PCI}/{name}/driver"))
+            driver = _last(root.link(f"{folder}/driver"))
             cards.append((name, driver if isinstance(driver, str) else ""))
     return Erdma(tuple(cards), root.word(ERDMA_MODE))
 
@@ -217,14 +218,7 @@ def _read_erdma(root: Root) -> Erdma:
 def _online_cpus(root: Root) -> int | Unknown:
     """Count the CPUs of ``0-3,8``: std::thread::hardware_concurrency reads the same file."""
     name = "/sys/devices/system/cpu/online"
-    content = known(root.word(name)).strip("\0\n")  # old kernels end it with a NUL
-    count = 0
-    for part in content.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 20):
-            return Unknown(f"{name}: not a list of CPUs: {content[:40]!r}")
-        count += int(last or first) - int(first) + 1
-    return count if count > 0 else Unknown(f"{name}: lists no CPU")
+    return len(known(read_list(root, name, parse_cpu_list))) or Unknown(f"{name}: lists no CPU")
 
 
 def _numbers(environments: list[Mapping[str, str]], name: str) -> Iterator[int]:

@@ -16,7 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count
 from checks.limits.facts import INITIAL_USER_NAMESPACE, IPC_LOCK_BIT, status_rows
-from checks.limits.runtimes import Limit
+from checks.limits.runtimes import Limit, limit_of_file
 
 _DEVICES = regex(r"/dev/infiniband/(uverbs\d+)")
 # Folders of Python packages, by what the programs of a launch map of them.
@@ -100,7 +100,7 @@ def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
 
 
 def tree_of(pid: int, processes: tuple[RunningProcess, ...]) -> tuple[int, ...]:
-    """Return ``pid`` and every process that it or one of them started."""
+    """Return ``pid`` and every process that stems from that one, ascending."""
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
@@ -137,11 +137,11 @@ def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
     huge: dict[str, HugeMapping] = {}
     regular_bytes = 0
     for line in known(root.text(f"/proc/{pid}/numa_maps")).splitlines():
-        start, *words = line.split()
-        counts = dict(word.split("=", 1) for word in words if "=" in word)
+        start, *rest = line.split()
+        counts = dict(word.split("=", 1) for word in rest if "=" in word)
         page_bytes = int(counts.get("kernelpagesize_kB", 0)) << 10
         nodes = {int(k[1:]): int(v) for k, v in counts.items() if re.fullmatch(r"N\d+", k)}
-        if "huge" not in words:
+        if "huge" not in rest:
             regular_bytes += int(counts.get("anon", 0)) * page_bytes
             continue
         file, size_bytes = places.get(start, ("", sum(nodes.values()) * page_bytes))
@@ -176,16 +176,10 @@ def pages_by_size(
     return dict(mapped), dict(touched)
 
 
-@or_unknown
 def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
     """Return a limit by its name in /proc/PID/limits."""
-    for line in known(root.text(f"/proc/{pid}/limits")).splitlines():
-        if line.startswith(name):
-            texts = line[len(name) :].split()[:2]
-            bounds = [None if text == "unlimited" else kernel_count(text) for text in texts]
-            if len(texts) == 2 and bounds.count(None) == texts.count("unlimited"):
-                return Limit(*bounds)
-    return Unknown(f"/proc/{pid}/limits: has no {name}")
+    source = f"/proc/{pid}/limits"
+    return limit_of_file(root.text(source), name, source)
 
 
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
@@ -226,8 +220,8 @@ def read_link(root: Root, name: str) -> str | Unknown:
 class Packages(NamedTuple):
     """Folders of Python packages of which a process has mapped a library or program.
 
-    They are names below ``/proc/PID/root``: a container has its own. replaced: mapped files that
-    are no longer there: they were replaced or removed after the process had started.
+    They are names below ``/proc/PID/root``, as the process's container has them. replaced: mapped
+    files that were replaced or removed after the process had started.
     """
 
     folders: tuple[str, ...]
@@ -236,9 +230,8 @@ class Packages(NamedTuple):
 
 def read_packages(root: Root, pid: int) -> Packages:
     """Return the package folders that a process runs from; none if its mappings are unreadable."""
-    maps = root.text(f"/proc/{pid}/maps")
-    texts = "" if isinstance(maps, Unknown) else maps
-    return Packages(*(tuple(dict.fromkeys(r.findall(texts))) for r in (_PACKAGES, _REPLACED)))
+    maps = "\n".join(root.lines(f"/proc/{pid}/maps"))
+    return Packages(*(tuple(dict.fromkeys(r.findall(maps))) for r in (_PACKAGES, _REPLACED)))
 
 
 class Registered(NamedTuple):
@@ -264,9 +257,9 @@ def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...]
     answer = known(root.call("rdma.held"))
     devices = []
     for device, processes in answer.items():
-        held = [processes[str(pid)] for pid in pids if str(pid) in processes]
-        if held:
-            sums = (sum(each.get(name, 0) for each in held) for name in ("mr_bytes", "mr", "qp"))
+        counts = [processes[str(pid)] for pid in pids if str(pid) in processes]
+        if counts:
+            sums = (sum(each.get(name, 0) for each in counts) for name in ("mr_bytes", "mr", "qp"))
             devices.append(Registered(device, *sums))
     return tuple(devices)
 
@@ -306,5 +299,5 @@ def read_traffic(
 
 @or_unknown
 def _port(root: Root, folder: str) -> Traffic | Unknown:
-    words = (known(root.count(f"{folder}/{name}")) for name in ("port_rcv_data", "port_xmit_data"))
-    return Traffic(*(count * _WORD_BYTES for count in words))
+    counters = (root.count(f"{folder}/{name}") for name in ("port_rcv_data", "port_xmit_data"))
+    return Traffic(*(known(count) * _WORD_BYTES for count in counters))

@@ -15,6 +15,7 @@ from checks.base.finding import (
     Subject,
     UnjudgedError,
     command,
+    or_unjudged,
     passed,
     skip,
     unknown,
@@ -23,7 +24,7 @@ from checks.base.needs import LaunchNeeds, Storage
 from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.units import format_bytes, format_need
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 
 def folder(path: str) -> dict[str, Any]:
@@ -129,9 +130,9 @@ def _direct(root: Root, path: str) -> bool | Unknown:
     answer = known(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")
-    if not answer["direct"] and answer.get("errno") not in ("EINVAL",):
-        return Unknown(f"storage.direct {path}: {answer.get('errno')}")
-    return bool(answer["direct"])
+    refused_else = not answer["direct"] and answer.get("errno") != "EINVAL"
+    why = Unknown(f"storage.direct {path}: {answer.get('errno')}")
+    return why if refused_else else bool(answer["direct"])
 
 
 CHECKS = CheckSet()
@@ -147,31 +148,26 @@ def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
 @CHECKS.check("storage.offload-path", _offloads)
 def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether Mooncake may use each offload folder."""
-    for item in items:
-        if isinstance(item.path, Unknown):
-            yield unknown(Subject(item.owner, "process"), item.path)
-        else:
-            yield _judge_folder(item, item.path, storage)
+    yield from (_judge_folder(item, storage) for item in items)
 
 
-def _judge_folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
+@or_unjudged
+def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
     """Judge one offload folder: its path, then type, permission, mount and O_DIRECT."""
-    evidence = (Evidence(item.origin, path),)
+    path = passed(Subject(item.owner, "process")).known(item.path)
+    finding = passed(path, evidence=(Evidence(item.origin, path),))
     if not path.startswith("/"):
-        text = "Mooncake: storage_filepath must be an absolute path"
-        return passed(path, evidence=evidence).failed(text)
+        return finding.failed("Mooncake: storage_filepath must be an absolute path")
     if ".." in path.split("/"):
-        return passed(path, evidence=evidence).failed("Mooncake: path traversal is not allowed")
+        return finding.failed("Mooncake: path traversal is not allowed")
     folder = storage.folders.get(path, Unknown("not looked at"))
-    make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
-    if isinstance(folder, Unknown):
-        if not folder.absent:
-            return unknown(path, folder)
-        text = "the folder does not exist"
-        return passed(path, "absent", evidence=evidence).failed(text, "make it", make)
+    if isinstance(folder, Unknown) and folder.absent:
+        make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
+        return finding.failed("the folder does not exist", "make it", make, have="absent")
+    folder = passed(path).known(folder)
     where = path if not folder.parent else f"{folder.path}, the nearest that exists"
-    seen = (*evidence, Evidence("lstat, access, statvfs", repr(folder._asdict())))
-    finding = passed(path, where, evidence=seen)
+    seen = Evidence("lstat, access, statvfs", repr(folder._asdict()))
+    finding = finding._replace(have=where, evidence=(*finding.evidence, seen))
     if folder.link and not folder.parent:
         return finding.failed("it is a symbolic link, which Mooncake refuses", "name its target")
     if not folder.folder:
@@ -194,20 +190,15 @@ def _judge_folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
 @CHECKS.check("storage.offload-space", _offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether each offload folder has room for all its users."""
-    for item in items:
-        path = item.path
-        if isinstance(path, Unknown):
-            yield unknown(Subject(item.owner, "process"), path)
-            continue
-        folder = storage.folders.get(path, Unknown("not looked at"))
-        if isinstance(folder, Unknown):
-            yield unknown(path, folder, need=format_bytes(item.need_bytes))
-        else:
-            yield _space(item, path, folder)
+    yield from (_space(item, storage) for item in items)
 
 
-def _space(item: Storage, path: str, folder: Folder) -> Finding:
+@or_unjudged
+def _space(item: Storage, storage: StorageFacts) -> Finding:
     """Hold the bytes that will be written against the free space."""
+    path = passed(Subject(item.owner, "process")).known(item.path)
+    finding = passed(path, need=format_bytes(item.need_bytes))
+    folder = finding.known(storage.folders.get(path, Unknown("not looked at")))
     have = format_bytes(folder.available_bytes, "{} free")
     need = format_need(item.need_bytes, folder.available_bytes)
     users = max(1, item.users)
@@ -232,20 +223,20 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether each file of the launch exists; a model's name on a hub is no path."""
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
+    yield from (_judge_file(item, storage) for item in looked)
     if not looked:
         yield skip("the launch names no file of this host")
-    for item in looked:
-        if isinstance(item.path, Unknown):
-            yield unknown(f"{item.kind} of {item.owner}", item.path)
-            continue
-        is_file = storage.files.get(item.path, Unknown("not looked at"))
-        evidence = (Evidence(item.origin, item.path),)
-        if isinstance(is_file, Unknown) and not is_file.absent:
-            yield unknown(item.path, is_file)
-            continue
-        there = passed(item.path, "there", item.kind, evidence=evidence)
-        have, text = "nothing there", "it does not exist here; it may exist in the container"
-        if is_file is False:
-            have, text = "a folder", "it is opened as a file, and the error ends the process"
-        advice = "mount or copy it, or correct the path"
-        yield there if is_file is True else there._replace(have=have).failed(text, advice)
+
+
+@or_unjudged
+def _judge_file(item: Storage, storage: StorageFacts) -> Finding:
+    """Judge whether one file of the launch exists, and is no folder."""
+    path = passed(f"{item.kind} of {item.owner}").known(item.path)
+    answer = storage.files.get(path, Unknown("not looked at"))
+    is_file = passed(path).known(none_if_absent(answer, None))
+    there = passed(path, "there", item.kind, evidence=(Evidence(item.origin, path),))
+    have, text = "nothing there", "it does not exist here; it may exist in the container"
+    if is_file is False:
+        have, text = "a folder", "it is opened as a file, and the error ends the process"
+    advice = "mount or copy it, or correct the path"
+    return there if is_file else there.failed(text, advice, have=have)

@@ -5,10 +5,12 @@ import re
 from contextlib import suppress
 from typing import Any
 
+from checks.base.cgroup_mounts import MOUNTS
 from checks.base.needs import LaunchNeeds
 from checks.base.record import NamedTuple
-from checks.base.root import Root, in_child
+from checks.base.root import MOST_ERRNO, Root, in_child
 from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.numa.nodes import STATUS
 
 IO_URING_SETUP = 425  # everywhere but on alpha (include/uapi/asm-generic/unistd.h)
 PARAMS_BYTES = 120  # struct io_uring_params, include/uapi/linux/io_uring.h
@@ -54,9 +56,6 @@ def io_uring() -> int:
 
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 URING_DISABLED = "/proc/sys/kernel/io_uring_disabled"
-MOUNTS = "/proc/self/mountinfo"
-STATUS = "/proc/self/status"
-MOST_ERRNO = 4096  # include/linux/err.h, MAX_ERRNO
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # include/linux/proc_ns.h, PROC_PID_INIT_INO
 _OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")  # os-release(5): the first that exists
 SECCOMP_MODES = {"0": "off", "1": "strict", "2": "filter"}
