@@ -29,8 +29,8 @@ def device_names(root: Root) -> tuple[str, ...] | Unknown:
 
 def device_node(root: Root, name: str) -> int | Unknown | None:
     """Return an RDMA device's NUMA node as Mooncake reads it (topology.cpp); None without one."""
-    node = root.integer(f"{RDMA_DEVICES}/{name}/device/numa_node")
-    return None if isinstance(node, int) and node < 0 else none_if_absent(node, None)
+    number = root.integer(f"{RDMA_DEVICES}/{name}/device/numa_node")
+    return None if isinstance(number, int) and number < 0 else none_if_absent(number, None)
 
 
 def driver_gpus(root: Root) -> frozenset[str]:
@@ -56,8 +56,8 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
         vendor, code = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
         shown = vendor == NVIDIA and code is not None and code[:6] in DISPLAY_CLASSES
         if shown or address in driven:
-            node = _if_there(root.integer(f"{folder}/numa_node"))
-            nodes.append(node if node is not None and node >= 0 else None)
+            number = _if_there(root.integer(f"{folder}/numa_node"))
+            nodes.append(number if number is not None and number >= 0 else None)
     return tuple(nodes)
 
 

@@ -88,10 +88,10 @@ class Setting(NamedTuple):
         return f"{self.name} of {self.unit}" if self.unit else self.name
 
 
-def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = False) -> Setting:
+def command(*argv: str | Fill, name: str = "", now: str = "", as_root: bool = False) -> Setting:
     """Return a command to run. name: what it sets; by default the command itself."""
-    label = name or " ".join(word if isinstance(word, str) else word.value for word in words)
-    return Setting(Kind.COMMAND, label, "", now, words=words, as_root=as_root)
+    label = name or " ".join(word if isinstance(word, str) else word.value for word in argv)
+    return Setting(Kind.COMMAND, label, "", now, words=argv, as_root=as_root)
 
 
 class Subject(str):

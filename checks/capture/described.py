@@ -62,9 +62,9 @@ def _table() -> Table:
         return tomllib.load(file)
 
 
-def known_models(kind: str) -> Mapping[str, Table]:
+def known_models(model_type: str) -> Mapping[str, Table]:
     """Return the table of known models of ``gpus`` or ``nics``, by name."""
-    models: Mapping[str, Table] = _table()[kind]
+    models: Mapping[str, Table] = _table()[model_type]
     return models
 
 
@@ -168,8 +168,8 @@ class DescribedRoot(TreeRoot):
 def description_of(path: str) -> Description:
     """Read ``described:gpus=8xH800,...``, or a TOML file of these keys. Raises CaptureError."""
     if path.startswith(DESCRIBED):
-        words = path.removeprefix(DESCRIBED).split(",")
-        values: Table = {key: text for key, _, text in (word.partition("=") for word in words)}
+        fields = path.removeprefix(DESCRIBED).split(",")
+        values: Table = {key: text for key, _, text in (word.partition("=") for word in fields)}
     else:
         try:
             with open(path, "rb") as file:
@@ -183,20 +183,20 @@ def description_of(path: str) -> Description:
     return Description(**{key: str(value).strip() for key, value in values.items()})
 
 
-def _devices(kind: str, text: str | None) -> Devices | None:
+def _devices(model_type: str, text: str | None) -> Devices | None:
     """Read ``8xH800``; None without a text. Raises CaptureError for anything else."""
     if text is None:
         return None
-    option, known = f"--{kind}", known_models(kind)
+    option, known = f"--{model_type}", known_models(model_type)
     match = re.fullmatch(r"(\d{1,3})\s*[x*]\s*(\S.*)", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise CaptureError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
     count, wanted = int(match[1]), match[2]
     name = {_plain(name): name for name in known}.get(_plain(wanted))
-    model = known[name] if name else _by_memory(wanted) if kind == "gpus" else None
+    model = known[name] if name else _by_memory(wanted) if model_type == "gpus" else None
     if model is None:
         names = ", ".join(known)
-        more = "; of others give the memory, as 8x288gb" if kind == "gpus" else ""
+        more = "; of others give the memory, as 8x288gb" if model_type == "gpus" else ""
         raise CaptureError(f"{option} {text}: {wanted} is not known here: known are {names}{more}")
     if not 1 <= count <= _MOST_DEVICES:
         raise CaptureError(f"{option} {text}: must be 1 to {_MOST_DEVICES}")
@@ -331,21 +331,21 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
         half_kib=total * nodes // 2 // KIB,
         threads=total * nodes // (128 * KIB),  # an 8th of the memory in stacks of 16 KiB (fork.c)
         used_kib=(total - free) * nodes // KIB,
-        blocks="\n".join(f"Node {node}, zone   Normal {counts}" for node in range(nodes)),
+        blocks="\n".join(f"Node {number}, zone   Normal {counts}" for number in range(nodes)),
         limits="\n".join(f"{a:<25} {b:<20} {c:<20} {d:<10}" for a, b, c, d in rows),
     )
     shm = total * nodes // 2
     tree.calls["memory.space /dev/shm"] = {"size_bytes": shm, "available_bytes": shm}
     tree.calls["network.addresses"] = [{"interface": "lo", "address": "127.0.0.1", "up": True}]
     folders = ["/sys/kernel/mm"]
-    for node in range(nodes):
-        folders.append(f"/sys/devices/system/node/node{node}")
+    for number in range(nodes):
+        folders.append(f"/sys/devices/system/node/node{number}")
         tree.add(
             "node",
-            node=node,
-            first_cpu=node * _CPUS_PER_NODE,
-            last_cpu=(node + 1) * _CPUS_PER_NODE - 1,
-            distances=" ".join("10" if other == node else "21" for other in range(nodes)),
+            node=number,
+            first_cpu=number * _CPUS_PER_NODE,
+            last_cpu=(number + 1) * _CPUS_PER_NODE - 1,
+            distances=" ".join("10" if other == number else "21" for other in range(nodes)),
             total_kib=total // KIB,
             free_kib=free // KIB,
         )
@@ -360,10 +360,10 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
     nvidia = "vendor" not in model
     devices = []
     for index in range(count):
-        node, address = index * nodes // count, f"0000:{0x10 + index:02x}:00.0"
+        numa_node, address = index * nodes // count, f"0000:{0x10 + index:02x}:00.0"
         class_ = "0x030200" if nvidia else "0x120000"  # of AMD: processing accelerator
         driver, vendor = ("nvidia", "0x10de") if nvidia else ("amdgpu", model["vendor"])
-        _add_function(tree, address, node, driver, vendor, model["device"], class_)
+        _add_function(tree, address, numa_node, driver, vendor, model["device"], class_)
         if nvidia:
             tree.add("gpu", index=index, driver=_DRIVER)
         devices.append(
@@ -372,7 +372,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
                 "uuid": f"GPU-00000000-0000-0000-0000-{index:012d}",
                 "address": f"0000{address.upper()}",
                 "memory_bytes": model["memory_mib"] * MIB,
-                "numa_node": node,
+                "numa_node": numa_node,
                 **_table()["calls"]["gpu"],
             }
         )
@@ -385,7 +385,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     """Add NICs of one model, evenly over the NUMA nodes."""
-    count, kind, model = nics
+    count, link, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
     bound = model["max_mr_size_gib"] * GIB if "max_mr_size_gib" in model else (1 << 64) - 1
@@ -393,7 +393,7 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     resources = {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0}
     port = {"active_mtu_bytes": 4096, "gid_table": 255}
     for index in range(count):
-        address, name = f"0000:{0x60 + index:02x}:00.0", f"{kind}_{index}"
+        address, name = f"0000:{0x60 + index:02x}:00.0", f"{link}_{index}"
         interface, ip = f"eth{index + 1}", f"10.0.0.{index + 1}"
         ids = model["driver"], model["vendor"], model["device"], "0x020000"
         folder = _add_function(tree, address, index * nodes // count, *ids)
@@ -431,11 +431,11 @@ def _load(tree: Tree, *modules: str) -> None:
 
 
 def _add_function(
-    tree: Tree, address: str, node: int, driver: str, vendor: str, device: str, kind: str
+    tree: Tree, address: str, numa_node: int, driver: str, vendor: str, device: str, code: str
 ) -> str:
     """Add a PCI function on its node's root bus; return its folder below /sys/devices."""
     bus = address[5:7]
     folder = f"/sys/devices/pci0000:{bus}/{address}"
-    ids = {"driver": driver, "vendor": vendor, "device": device, "class": kind}
-    tree.add("function", folder=folder, address=address, bus=bus, node=node, **ids)
+    ids = {"driver": driver, "vendor": vendor, "device": device, "class": code}
+    tree.add("function", folder=folder, address=address, bus=bus, node=numa_node, **ids)
     return folder

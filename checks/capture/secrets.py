@@ -73,10 +73,10 @@ def clean_text(text: str) -> str:
     return text
 
 
-def clean_words(words: Iterable[str]) -> list[str]:
+def clean_words(argv: Iterable[str]) -> list[str]:
     """Return the words of a command without values of secret flags and variables."""
     cleaned, before = [], ""
-    for word in words:
+    for word in argv:
         name, _, value = word.partition("=")
         is_set = value and _NAME_ALONE.fullmatch(name) and is_secret(name)
         if before.startswith("-") and is_secret(before) and word[:1] != "-":

@@ -99,14 +99,14 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
     for line in known(root.text(BUDDYINFO)).splitlines():
         # "Node 0, zone   Normal   4381  1093 ..."
         head, comma, rest = line.partition(",")
-        words, counts = head.split(), rest.split()[2:]
-        if not comma or len(words) != 2 or not words[1].isdecimal() or not counts:
+        fields, counts = head.split(), rest.split()[2:]
+        if not comma or len(fields) != 2 or not fields[1].isdecimal() or not counts:
             continue
         if not all(count.isdecimal() for count in counts):
             return Unknown(f"{BUDDYINFO}: not a row of counts: {line.strip()[:40]!r}")
         row = [int(count) for count in counts]
-        before = by_node.get(int(words[1]), (0,) * len(row))
-        by_node[int(words[1])] = tuple(map(add, before, row))
+        before = by_node.get(int(fields[1]), (0,) * len(row))
+        by_node[int(fields[1])] = tuple(map(add, before, row))
     return by_node or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
 
 

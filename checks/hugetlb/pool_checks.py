@@ -153,14 +153,15 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         size += f", at most {format_bytes(taken * spot.page_size_bytes)} in use"
     need = counted(everything, "pages", f"{{}} ({size})")
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
-    pool = facts.hugetlb.pool(spot.page_size_bytes)
+    hugepages = facts.hugetlb.pool(spot.page_size_bytes)
     if isinstance(stock, Unknown):
-        have = "" if isinstance(pool, Unknown) else f"{pool.total_pages} pages in the pool"
+        total = None if isinstance(hugepages, Unknown) else hugepages.total_pages
+        have = "" if total is None else f"{total} pages in the pool"
         return unknown(subject, stock, have, need)
     formula = pool_terms(wanted, spot)
-    barred = tuple(_barred(facts, pool, spot))
-    evidence = (*_evidence(pool, spot), *barred)
-    finding = passed(subject, _have(stock, pool, spot), need, formula, evidence=evidence)
+    barred = tuple(_barred(facts, hugepages, spot))
+    evidence = (*_evidence(hugepages, spot), *barred)
+    finding = passed(subject, _have(stock, hugepages, spot), need, formula, evidence=evidence)
     if barred and spot.node is not None:
         text = f"pages of node {spot.node} are closed to this process: {_consequence(spot)}"
         return finding.failed(text, "allow the process this node, or bind no memory there")
@@ -169,7 +170,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     targets = _targets(facts, wanted, spot)
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
-    advice = _advice(bool(targets), refused, pool)
+    advice = _advice(bool(targets), refused, hugepages)
     finding = finding._replace(asks=FIT if refused else "")
     short = everything - stock.least_pages
     if stock.least_pages >= start:
@@ -201,7 +202,7 @@ def _consequence(spot: Spot) -> str:
     )
 
 
-def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
+def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
     """Say how to get the missing pages."""
     if refused:
         return f"cannot be reserved now ({refused})"
@@ -209,54 +210,55 @@ def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
         return (
             "end the processes that hold the pages: for this launch alone the pool is large enough"
         )
-    others = not isinstance(pool, Unknown) and pool.held_pages
+    others = not isinstance(hugepages, Unknown) and hugepages.held_pages
     more = ", pages of other processes included" if others else ""
     return f"reserve the pages that the launch takes{more}"
 
 
-def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
+def _have(stock: Stock, hugepages: Pool | Unknown, spot: Spot) -> Quantity:
     """Say how many pages can be had, of how many."""
     pages = str(stock.least_pages)
     if stock.most_pages != stock.least_pages:
         pages = f"{stock.least_pages} to {stock.most_pages}"
     total = None
-    if not isinstance(pool, Unknown):
-        shares = [pool.nodes[node] for node in spot.nodes if node in pool.nodes]
-        total = sum(share.total_pages for share in shares) if shares else pool.total_pages
+    if not isinstance(hugepages, Unknown):
+        shares = [hugepages.nodes[at] for at in spot.nodes if at in hugepages.nodes]
+        total = sum(share.total_pages for share in shares) if shares else hugepages.total_pages
     text = f"{pages} pages available" if total is None else f"{pages} available of {total} pages"
     return Quantity(text, stock.least_pages, "pages")
 
 
-def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
+def _evidence(hugepages: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
     """Return the kernel's counts of the pool, or of the spot's nodes."""
-    if isinstance(pool, Unknown):
+    if isinstance(hugepages, Unknown):
         return ()
     if not spot.nodes:
-        more = pool.overcommit_pages
+        more = hugepages.overcommit_pages
         overcommit = "not recorded" if isinstance(more, Unknown) else str(more)
         raw = (
-            f"nr {pool.total_pages}, free {pool.free_pages}, resv {pool.reserved_pages}, surplus "
-            f"{pool.surplus_pages}, overcommit {overcommit}"
+            f"nr {hugepages.total_pages}, free {hugepages.free_pages}, "
+            f"resv {hugepages.reserved_pages}, surplus {hugepages.surplus_pages}, "
+            f"overcommit {overcommit}"
         )
-        return (Evidence(pool.source, raw),)
+        return (Evidence(hugepages.source, raw),)
     name = f"hugepages/hugepages-{spot.page_size_bytes // KIB}kB"
     return tuple(
-        Evidence(f"{NODES}/node{node}/{name}", f"nr {share.total_pages}, free {share.free_pages}")
-        for node in spot.nodes
-        if (share := pool.nodes.get(node)) is not None
+        Evidence(f"{NODES}/node{at}/{name}", f"nr {share.total_pages}, free {share.free_pages}")
+        for at in spot.nodes
+        if (share := hugepages.nodes.get(at)) is not None
     )
 
 
-def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
+def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
     """Return the evidence that a process may not use some NUMA nodes of the pool.
 
     Empty if all are allowed or this is not known.
     """
     barred = facts.hugetlb.barred
-    if isinstance(pool, Unknown) or isinstance(barred, Unknown):
+    if isinstance(hugepages, Unknown) or isinstance(barred, Unknown):
         return ()
-    nodes = (node for node in spot.nodes or pool.nodes if node in barred and node in pool.nodes)
-    return dict.fromkeys(barred[node] for node in nodes)
+    nodes = (at for at in spot.nodes or hugepages.nodes if at in barred and at in hugepages.nodes)
+    return dict.fromkeys(barred[at] for at in nodes)
 
 
 @CHECKS.check("hugetlb.shortage", wanted_pages)
@@ -282,10 +284,10 @@ def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     host = hugetlb.hugetlb
     for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
         name = format_page_size(size)
-        pool = host.pool(size)
-        if not isinstance(pool, Unknown):
+        hugepages = host.pool(size)
+        if not isinstance(hugepages, Unknown):
             yield passed(name, f"pool of {name} pages", name)
-        elif pool.absent and host.page_sizes_complete and not isinstance(host.pools, Unknown):
+        elif hugepages.absent and host.page_sizes_complete and not isinstance(host.pools, Unknown):
             sizes = ", ".join(format_page_size(known) for known in host.pools)
             finding = passed(
                 name, sizes or "no huge pages", name, evidence=(Evidence(POOLS, sizes),)
@@ -296,7 +298,7 @@ def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
                 advice or "unset MC_STORE_USE_HUGEPAGE",
             )
         else:
-            yield unknown(name, pool)
+            yield unknown(name, hugepages)
 
 
 @CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
@@ -305,8 +307,8 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     for spot in wanted.spots(bound=False):
         need_bytes = wanted.taken.get(spot, 0) * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
-        pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
-        unread_pool = pool if isinstance(pool, Unknown) else None
+        hugepages = hugetlb.hugetlb.pool(spot.page_size_bytes)
+        unread_pool = hugepages if isinstance(hugepages, Unknown) else None
         limit = hugetlb.limits.get(spot.page_size_bytes, unread_pool)
         finding = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
         touched = touched_pages(known(wanted.needs.usages), spot)
@@ -416,10 +418,10 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
     text = "the missing pages are more memory than is free: fewer are reserved than are asked for"
     advice = f"end what uses the memory, lower {sizes}, or reserve at boot"
     pools = {} if isinstance(facts.hugetlb.pools, Unknown) else facts.hugetlb.pools
-    for size, pool in pools.items():
-        if size != page and not isinstance(pool, Unknown) and pool.free_pages:
-            unused = f"{pool.free_pages} pages of {format_page_size(size)}"
-            size_shown = format_bytes(pool.free_pages * size)
+    for size, hugepages in pools.items():
+        if size != page and not isinstance(hugepages, Unknown) and hugepages.free_pages:
+            unused = f"{hugepages.free_pages} pages of {format_page_size(size)}"
+            size_shown = format_bytes(hugepages.free_pages * size)
             advice += f"; the pool of {unused} ({size_shown}) is free, and may be made smaller"
     return finding.failed(text, advice, asks=FIT)
 
@@ -433,8 +435,8 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
     order = (spot.page_size_bytes // _BASE_PAGE_BYTES).bit_length() - 1
     return sum(
         count << (at - order)
-        for node, row in facts.free_blocks.items()
-        if spot.node in (None, node)
+        for number, row in facts.free_blocks.items()
+        if spot.node in (None, number)
         for at, count in enumerate(row)
         if at >= order
     )
@@ -470,8 +472,8 @@ def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bo
         have = counted(at_boot, "pages", "{} at boot")
         finding = finding._replace(have=have, evidence=evidence)
     script = unread_after_boot(writers, page, default)
-    pool = hugetlb.hugetlb.pool(page)
-    nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+    hugepages = hugetlb.hugetlb.pool(page)
+    nodes = () if isinstance(hugepages, Unknown) else tuple(sorted(hugepages.nodes))
     shares = shares_after_boot(writers, page, default, nodes)
     short = [at for at in bound if at in shares and shares[at] < bound[at]]
     if later is not None and at_boot >= pages and not short:
@@ -492,7 +494,7 @@ def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bo
         )
         listed = ", ".join(f"{shares[at]} of {bound[at]} on node {at}" for at in short)
         text = f"pages that are set at boot are not where the launch takes them: {listed}"
-    elif not isinstance(pool, Unknown) and pool.total_pages > at_boot:
+    elif not isinstance(hugepages, Unknown) and hugepages.total_pages > at_boot:
         text = "the pool was set by hand since the last boot, and is gone after the next one"
     elif at_boot:
         text = "what is set at boot is less than the launch takes"

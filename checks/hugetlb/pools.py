@@ -91,18 +91,18 @@ class HugeTlb(NamedTuple):
     page_sizes_complete: bool
     barred: Mapping[int, Evidence] | Unknown = MappingProxyType({})
 
-    def usable_nodes(self, pool: Pool) -> tuple[int, ...] | Unknown:
+    def usable_nodes(self, hugepages: Pool) -> tuple[int, ...] | Unknown:
         """Return the nodes of a pool that are not barred, ascending."""
         if isinstance(self.barred, Unknown):
-            return self.barred if len(pool.nodes) > 1 else tuple(pool.nodes)
-        return tuple(sorted(node for node in pool.nodes if node not in self.barred))
+            return self.barred if len(hugepages.nodes) > 1 else tuple(hugepages.nodes)
+        return tuple(sorted(number for number in hugepages.nodes if number not in self.barred))
 
     def once_allowed(self, needs: Pages) -> "HugeTlb":
         """Return the pools as if the NUMA nodes that ``needs`` bind pages to were allowed."""
         if isinstance(self.barred, Unknown):
             return self
         bound = {spot.node for spot in needs}
-        barred = {node: why for node, why in self.barred.items() if node not in bound}
+        barred = {number: why for number, why in self.barred.items() if number not in bound}
         return self._replace(barred=barred)
 
     def pool(self, page_size_bytes: int) -> Pool | Unknown:
@@ -171,12 +171,12 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
     """Read the pool of one page size on each NUMA node."""
     known(root.entries(NODES))
     pools: dict[int, NodePool] = {}
-    for node in numa_nodes(root):
-        folder = f"{NODES}/node{node}/hugepages/hugepages-{page_size_bytes // KIB}kB"
+    for number in numa_nodes(root):
+        folder = f"{NODES}/node{number}/hugepages/hugepages-{page_size_bytes // KIB}kB"
         total = root.count(f"{folder}/nr_hugepages")
         # A node without memory has no pools; one that cannot be read is another matter.
         if not (isinstance(total, Unknown) and total.absent):
-            pools[node] = known(_counts(root, folder))
+            pools[number] = known(_counts(root, folder))
     return pools
 
 

@@ -89,15 +89,15 @@ def stock_of(
     @or_unknown
     def at(spot: Spot) -> Stock | Unknown:
         """Return the stock of one pool, or of one or several NUMA nodes."""
-        pool = hugetlb.pool(spot.page_size_bytes)
-        if isinstance(pool, Unknown) and pool.absent and hugetlb.page_sizes_complete:
+        hugepages = hugetlb.pool(spot.page_size_bytes)
+        if isinstance(hugepages, Unknown) and hugepages.absent and hugetlb.page_sizes_complete:
             return Stock(0, 0)  # a size that the kernel was seen not to have
-        usable = known(hugetlb.usable_nodes(known(pool)))
+        usable = known(hugetlb.usable_nodes(known(hugepages)))
         if spot.nodes:
             here = set(spot.nodes).intersection(usable)
-            return _stock_on(known(pool), here, memory_available_bytes)
+            return _stock_on(known(hugepages), here, memory_available_bytes)
         limit = limits.get(spot.page_size_bytes)
-        return _pool_stock(known(pool), usable, limit, memory_available_bytes)
+        return _pool_stock(known(hugepages), usable, limit, memory_available_bytes)
 
     return {spot: at(spot) for spot in spots}
 
@@ -105,27 +105,27 @@ def stock_of(
 def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict[Spot, Stock]:
     """Spread a stated number of pages over ``nodes``, as the kernel does for vm.nr_hugepages."""
     stock = {Spot(page_size_bytes, None): Stock(pages, pages)}
-    for index, node in enumerate(nodes):
+    for index, number in enumerate(nodes):
         share = pages // len(nodes) + (index < pages % len(nodes))
-        stock[Spot(page_size_bytes, node)] = Stock(share, share)
+        stock[Spot(page_size_bytes, number)] = Stock(share, share)
     return stock
 
 
 @or_unknown
 def _pool_stock(
-    pool: Pool,
+    hugepages: Pool,
     usable: tuple[int, ...],
     limit: HugeTlbLimit | Unknown | None,
     memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
     """Return the stock of a whole pool, within the cgroup's limit."""
-    pages = known(pool.available_pages(memory_available_bytes))
+    pages = known(hugepages.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
-    if len(usable) < len(pool.nodes):
-        stock = known(_stock_on(pool, usable, memory_available_bytes))
+    if len(usable) < len(hugepages.nodes):
+        stock = known(_stock_on(hugepages, usable, memory_available_bytes))
     limit = known(limit)
     if limit is not None:
-        left = limit.left_bytes // pool.page_size_bytes
+        left = limit.left_bytes // hugepages.page_size_bytes
         kills = not limit.refuses and left < stock.least_pages
         stock = Stock(min(stock.least_pages, left), min(stock.most_pages, left), kills)
     return stock
@@ -133,18 +133,18 @@ def _pool_stock(
 
 @or_unknown
 def _stock_on(
-    pool: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
+    hugepages: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
     """Return the least and the most pages that ``nodes`` can give.
 
     Reservations and surplus pages belong to no node until they are touched: hence two bounds.
     """
-    if not pool.nodes:
-        return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
-    here = sum(share.free_pages for at, share in pool.nodes.items() if at in nodes)
-    elsewhere = sum(share.free_pages for at, share in pool.nodes.items() if at not in nodes)
-    if not pool.nodes.keys() & set(nodes):
+    if not hugepages.nodes:
+        return Unknown(f"{hugepages.source}: the kernel shows no pool per NUMA node")
+    here = sum(share.free_pages for at, share in hugepages.nodes.items() if at in nodes)
+    elsewhere = sum(share.free_pages for at, share in hugepages.nodes.items() if at not in nodes)
+    if not hugepages.nodes.keys() & set(nodes):
         return Stock(0, 0)
-    least = max(0, here - pool.reserved_pages)
-    most = max(0, here - max(0, pool.reserved_pages - elsewhere))
-    return Stock(least, most + known(pool.surplus_allowance_pages(memory_available_bytes)))
+    least = max(0, here - hugepages.reserved_pages)
+    most = max(0, here - max(0, hugepages.reserved_pages - elsewhere))
+    return Stock(least, most + known(hugepages.surplus_allowance_pages(memory_available_bytes)))

@@ -2,7 +2,7 @@
 whether the pages can be taken from the rest of the host, with the settings that take them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from checks.base.finding import Kind, Setting
 from checks.base.pages import Pages, Spot
@@ -47,7 +47,7 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
     targets: dict[Spot, Target] = {}
     hugetlb = hugetlb.once_allowed(needs)
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
-        pool = hugetlb.pool(size)
+        hugepages = hugetlb.pool(size)
         barred = {} if isinstance(hugetlb.barred, Unknown) else hugetlb.barred
         bound = sorted(
             spot
@@ -57,48 +57,50 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
         wanted = {spot: needs[spot] for spot in bound}
         for spot in needs:
             if spot.page_size_bytes == size and spot.among:
-                _grow(wanted, pool, spot, needs[spot], barred)
-        every: Pages = wanted or _spread(hugetlb, pool, size, needs)
+                allowed = [Spot(size, number) for number in spot.among if number not in barred]
+                _grow(wanted, hugepages, needs[spot], allowed)
+        every: Pages = wanted or _spread(hugetlb, hugepages, size, needs)
         for spot, pages in every.items():
-            now, others = now_and_held(pool, spot.node)
+            now, others = now_and_held(hugepages, spot.node)
             targets[spot] = Target(pages + others, now, others)
     return targets
 
 
 def _grow(
-    wanted: dict[Spot, int], pool: Pool | Unknown, spot: Spot, pages: int, barred: Collection[int]
+    wanted: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
 ) -> None:
     """Spread the pages of a set of NUMA nodes: each keeps what it has, the missing go evenly."""
-    nodes = [Spot(spot.page_size_bytes, node) for node in spot.among if node not in barred]
     for at in nodes:
-        now, others = now_and_held(pool, at.node)
+        now, others = now_and_held(hugepages, at.node)
         wanted[at] = max(wanted.get(at, 0), (now or 0) - others, 0)
     missing = max(0, pages - sum(wanted[at] for at in nodes))
     for index, at in enumerate(nodes):
         wanted[at] += missing // len(nodes) + (index < missing % len(nodes))
 
 
-def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> Pages:
+def _spread(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages) -> Pages:
     """Return unbound pages as those of the whole pool, or evenly over the nodes not barred."""
-    whole = Spot(size, None)
-    usable = () if isinstance(pool, Unknown) else hugetlb.usable_nodes(pool)
-    if isinstance(pool, Unknown) or isinstance(usable, Unknown) or len(usable) == len(pool.nodes):
-        return {whole: needs[whole]}
-    each, rest = divmod(needs[whole], max(1, len(usable)))
-    return {Spot(size, node): each + (at < rest) for at, node in enumerate(usable)}
+    pages = needs[Spot(size, None)]
+    if isinstance(hugepages, Unknown):
+        return {Spot(size, None): pages}
+    usable = hugetlb.usable_nodes(hugepages)
+    if isinstance(usable, Unknown) or len(usable) == len(hugepages.nodes):
+        return {Spot(size, None): pages}
+    each, rest = divmod(pages, max(1, len(usable)))
+    return {Spot(size, number): each + (at < rest) for at, number in enumerate(usable)}
 
 
-def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:
+def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int | None, int]:
     """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node."""
-    if isinstance(pool, Unknown):
-        return (0 if pool.absent else None), 0
-    if node is None:
-        return pool.total_pages, pool.held_pages
-    share = pool.nodes.get(node)
+    if isinstance(hugepages, Unknown):
+        return (0 if hugepages.absent else None), 0
+    if numa_node is None:
+        return hugepages.total_pages, hugepages.held_pages
+    share = hugepages.nodes.get(numa_node)
     if share is None:
         return None, 0
     # A reservation may be taken from any node, so each node must be able to bear it.
-    return share.total_pages, share.total_pages - share.free_pages + pool.reserved_pages
+    return share.total_pages, share.total_pages - share.free_pages + hugepages.reserved_pages
 
 
 def reserve_settings(

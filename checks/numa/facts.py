@@ -100,7 +100,7 @@ class NumaFacts(NamedTuple):
 
     def node(self, number: int) -> NumaNode | None:
         """Return the node of that number, None if the host has none."""
-        return next((node for node in self.nodes if node.node == number), None)
+        return next((row for row in self.nodes if row.node == number), None)
 
 
 @or_unknown
@@ -115,7 +115,7 @@ def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
     allowed = read_allowed(root)
     tables = read_node_meminfo(root)
     return NumaFacts(
-        tuple(_node(root, node, tables) for node in numa_nodes(root)),
+        tuple(_node(root, number, tables) for number in numa_nodes(root)),
         memory_nodes(root),
         *allowed,
         _policy(root),
@@ -123,12 +123,12 @@ def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
     )
 
 
-def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> NumaNode:
+def _node(root: Root, number: int, tables: Mapping[int, Meminfo | Unknown]) -> NumaNode:
     """Read one NUMA node."""
-    folder = f"{NODES}/node{node}"
-    table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
+    folder = f"{NODES}/node{number}"
+    table = tables.get(number, Unknown(f"{folder}/meminfo: not read", absent=True))
     return NumaNode(
-        node,
+        number,
         _cpus(root, folder),
         _sum(table, "MemTotal"),
         _sum(table, "MemFree"),

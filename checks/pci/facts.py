@@ -186,7 +186,7 @@ def _is_accelerator(root: Root, address: str) -> bool:
 def read_function(root: Root, address: str) -> PciFunction:
     """Read one function's facts, by its address."""
     folder = f"{PCI_DEVICES}/{address}"
-    node = root.integer(f"{folder}/numa_node")
+    numa_node = root.integer(f"{folder}/numa_node")
     driver = none_if_absent(root.link(f"{folder}/driver"), "")
     vendor, device, code = (root.word(f"{folder}/{part}") for part in ("vendor", "device", "class"))
     width, most = (_lanes(root, f"{folder}/{which}_link_width") for which in ("current", "max"))
@@ -196,7 +196,7 @@ def read_function(root: Root, address: str) -> PciFunction:
         vendor,
         device,
         code,
-        node if isinstance(node, Unknown) or node >= 0 else None,
+        numa_node if isinstance(numa_node, Unknown) or numa_node >= 0 else None,
         driver if isinstance(driver, Unknown) else driver.rpartition("/")[2],
         _parents(root, folder),
         Link(width, most, speed, top),

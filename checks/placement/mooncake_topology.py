@@ -77,20 +77,20 @@ def predicted(
         except (ValueError, RecursionError) as error:
             return Unknown(f"not a topology: {error}")
         return View(tuple(_only(place, used.names) for place in read), visible)
-    places = [_of_node(rdma, node.node, used.names) for node in numa.nodes]
+    places = [_of_node(rdma, row.node, used.names) for row in numa.nodes]
     for index, address in enumerate(() if isinstance(visible, Unknown) else visible):
         places.append(_of_gpu(pci, gpus, f"cuda:{index}", address, used.names, release))
     return View(tuple(places), visible)
 
 
-def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
+def _of_node(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
     """Return the location of a NUMA node: it prefers the NICs on that node."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         near_node = nodes[name]
         if isinstance(near_node, Unknown):
-            return Location(f"cpu:{node}", near_node)
-    return _location(f"cpu:{node}", tuple(name for name in names if nodes[name] == node), names)
+            return Location(f"cpu:{number}", near_node)
+    return _location(f"cpu:{number}", tuple(name for name in names if nodes[name] == number), names)
 
 
 def _of_gpu(

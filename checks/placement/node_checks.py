@@ -181,7 +181,7 @@ def _allowed_to(
 
 def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
     """Return a failure if the launch names NUMA nodes that this host does not have."""
-    there = {node.node for node in numa.nodes} or {0}
+    there = {row.node for row in numa.nodes} or {0}
     named = next((named for named in process.named_nodes if named.nodes - there), None)
     if named is None:
         return None
@@ -200,7 +200,7 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
     if needs.nic_nodes is not None:
         return set(known(process.segment_nodes))
     nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
-    several = {node for node in nodes if node is not None}
+    several = {number for number in nodes if number is not None}
     return several if len(several) > 1 else set()
 
 
@@ -230,21 +230,21 @@ def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
 @or_unknown
 def _without_cpus(numa: NumaFacts, nodes: set[int]) -> set[int] | Unknown:
     """Return those of ``nodes`` of which this process may use no CPU."""
-    here = {number: known(node.cpus) for number in nodes if (node := numa.node(number)) is not None}
+    here = {number: known(row.cpus) for number in nodes if (row := numa.node(number)) is not None}
     cpus_of = {number: cpus for number, cpus in here.items() if cpus}
     allowed = set(known(numa.cpus_allowed)) if cpus_of else set()
     return {number for number, cpus in cpus_of.items() if allowed.isdisjoint(cpus)}
 
 
 def _numbers(nodes: Iterable[int]) -> str:
-    return ",".join(str(node) for node in nodes)
+    return ",".join(str(number) for number in nodes)
 
 
 @CHECKS.check("numa.node-memory", the_launch)
 def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Iterable[Finding]:
     """Judge whether each NUMA node has the memory that is bound to it."""
-    placed = (node for process in needs.processes for node in (process.node, *process.bound_bytes))
-    bound: list[tuple[int, ...]] = sorted({(node,) for node in placed if node is not None})
+    numbers = {at for process in needs.processes for at in (process.node, *process.bound_bytes)}
+    bound: list[tuple[int, ...]] = sorted((at,) for at in numbers if at is not None)
     bound += sorted({process.among for process in needs.processes if process.among})
     if not bound:
         return [passed("launch", "nothing is bound to a node")]
@@ -277,19 +277,19 @@ def _memory_of(
     nodes = [numa.node(number) for number in numbers]
     free = cache = 0
     evidence = []
-    for number, node in zip(numbers, nodes, strict=True):
-        if node is None:
+    for number, row in zip(numbers, nodes, strict=True):
+        if row is None:
             return finding.unknown(f"the kernel shows no node {number} here")
-        free += finding.known(node.free_bytes)
+        free += finding.known(row.free_bytes)
         source = f"{NODES}/node{number}/meminfo"
-        evidence.append(Evidence(f"{source} MemFree", str(node.free_bytes)))
+        evidence.append(Evidence(f"{source} MemFree", str(row.free_bytes)))
     finding = finding._replace(have=format_bytes(free, "{} free"), evidence=tuple(evidence))
     if need <= free:
         return finding
-    for node in filter(None, nodes):
-        cached = finding.known(node.cache_bytes, "more than is free, and ")
+    for row in filter(None, nodes):
+        cached = finding.known(row.cache_bytes, "more than is free, and ")
         cache += cached
-        evidence.append(Evidence(f"{NODES}/node{node.node}/meminfo cache and slab", str(cached)))
+        evidence.append(Evidence(f"{NODES}/node{row.node}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
     both = f"{format_bytes(free)} free + {format_bytes(cache)} page cache"
     finding = finding._replace(have=Quantity(both, free + cache, "bytes"), evidence=tuple(evidence))
@@ -382,9 +382,9 @@ def unknown_nic_node(
 def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Finding:
     """Judge whether one NIC names its NUMA node."""
     finding = passed(name, need="a NUMA node")
-    node = finding.known(nic_node(rdma, name))
-    if node is not None:
-        return finding._replace(have=f"node {node}")
+    number = finding.known(nic_node(rdma, name))
+    if number is not None:
+        return finding._replace(have=f"node {number}")
     if not several:
         return finding._replace(have="no node named, one on the host")
     return finding.warned(

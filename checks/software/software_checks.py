@@ -77,10 +77,10 @@ def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
     return processes
 
 
-def pip_install(engine: Environment, *words: str) -> Setting:
+def pip_install(engine: Environment, *arguments: str) -> Setting:
     """Return the command that installs into the engine's environment."""
-    name = f"install {' '.join(words)}"
-    return command(engine.interpreter, "-m", "pip", "install", *words, name=name)
+    name = f"install {' '.join(arguments)}"
+    return command(engine.interpreter, "-m", "pip", "install", *arguments, name=name)
 
 
 @CHECKS.check("software.mooncake-missing", using_mooncake)
@@ -412,9 +412,9 @@ def _judge_part(
             consequence=Consequence.WILL_NOT_START,
         )
     name = engine.mooncake[0].name if engine.mooncake else ""
-    kind = next((end for end in ("-cuda13", "-non-cuda") if name.endswith(end)), "")
-    advice = f"install mooncake-transfer-engine-efa{kind} in place of {name or 'this Mooncake'}"
-    if kind == "-cuda13":
+    ending = next((end for end in ("-cuda13", "-non-cuda") if name.endswith(end)), "")
+    advice = f"install mooncake-transfer-engine-efa{ending} in place of {name or 'this Mooncake'}"
+    if ending == "-cuda13":
         advice += ", or 0.3.14 of that, which has it too"
     if any(nic.driver == EFA for nic in finding.known(rdma.nics)):
         text = "RDMA is taken in its place, without a message, and the first transfer ends with "
