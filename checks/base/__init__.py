@@ -1,4 +1,1 @@
-"""What every topic stands on: where facts come from, Unknown, needs, findings, units.
-
-The roots alone read files and make calls.
-"""
+"""What every topic stands on: Unknown, needs, findings, units; roots, which alone read and call."""

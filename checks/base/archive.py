@@ -1,6 +1,4 @@
-"""Archives, read whole into memory within limits and written the same for the same content; and a
-host from the files of one: links between them are followed there.
-"""
+"""Archives, read whole within limits, written the same for the same content; a host from a tar."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ _BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
 
 def read_archive(path: str) -> Archive:
-    """Read a tar, plain, gzip, bzip2 or xz; extract nothing, pass over devices. Raises
-    ArchiveError.
-    """
+    """Read a tar, plain, gzip, bzip2 or xz; extract nothing, skip devices. Raises ArchiveError."""
     import lzma
     import zlib
 

@@ -1,7 +1,7 @@
 """Where the cgroup of this process that holds a controller is mounted, in either version.
 
 A process's path (/proc/self/cgroup) is the host's, or begins at the root of its cgroup namespace;
-a mount shows a hierarchy from its top or from some folder of it (/proc/self/mountinfo).
+a mount shows a hierarchy from the top or from a lower folder (/proc/self/mountinfo).
 Source: Linux cgroups(7), cgroup_namespaces(7).
 """
 

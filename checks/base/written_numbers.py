@@ -42,9 +42,7 @@ Numbers = tuple[int, int, int, int]
 
 
 def version_numbers(text: str, product: str, examples: str) -> Numbers:
-    """Return the numbers of a version: (0, 3, 13, 1). Raises ValueError with how ``product`` is
-    spelled.
-    """
+    """Return a version's numbers, as (0, 3, 13, 1). Raises ValueError, which names ``product``."""
     match = _VERSION.fullmatch(text.strip())
     if match is None:
         raise ValueError(

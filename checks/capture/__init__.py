@@ -1,4 +1,1 @@
-"""A host in one file, with names and addresses replaced.
-
-It reads what the checks would read, and writes that file alone.
-"""
+"""A host in one file, with names and addresses replaced: reads what the checks would read."""

@@ -35,9 +35,7 @@ _HOST_BITS = 8
 
 
 def keeps_ipv4(address: int) -> bool:
-    """Tell whether an address means the same on every host: loopback, link-local, multicast and
-    masks, "this network". Such an address is not replaced.
-    """
+    """Tell whether an address means the same on every host (loopback, masks), and so is kept."""
     first, second = address >> 24, address >> 16 & 255
     return first in (0, 127) or first >= 224 or (first, second) == (169, 254)
 
@@ -132,9 +130,7 @@ class PrivateNames:
         _visit(text, self._learn)
 
     def learn_launch(self, text: str) -> None:
-        """Collect what ``learn`` does, of a launch or of the caller's variables; besides users and
-        hosts of mail addresses, and host names with a dot in addresses.
-        """
+        """Collect as ``learn`` does, of a launch or variables; hosts and users of addresses too."""
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()

@@ -2,7 +2,7 @@
 
 An archive holds ``capture.json`` (what is no file's content: folders, links, modes, and why what
 could not be read could not), ``calls.json`` (what no file answers, in the form that ``Root`` takes
-too) and the files themselves, so that a person can read them, and a folder of them still serves.
+too) and the files as they are, for a person to read; a folder with the same content serves too.
 """
 
 import os

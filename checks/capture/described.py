@@ -1,7 +1,7 @@
-"""A host that is not there yet, from its description: memory, GPUs, NICs and NUMA nodes.
+"""A host that does not exist yet, from a description: memory, GPUs, NICs and NUMA nodes.
 
-It is a tree of files and answers like any other that is read, so nothing else knows of it. What a
-description leaves open is assumed, and every assumption is a sentence for the user. The files and
+Files and answers like those of any other host are made, so nothing else knows of the description.
+What is left open is assumed, and every assumption is a sentence for the user. The files and
 the models that are known stand in ``described_host.toml`` beside this module.
 """
 
@@ -132,10 +132,10 @@ class DescribedHost(NamedTuple):
 
 
 class DescribedRoot(TreeRoot):
-    """Answers for what nobody can ask of a host that is not there.
+    """Answers for what nobody can ask of a host that does not exist yet.
 
-    assumptions: what is assumed of it, in sentences. not_described: topics of devices that the
-    description leaves out: they are not known, and no reader may find them absent.
+    assumptions: what is assumed of the host, in sentences. not_described: topics of devices that
+    the description leaves out: they are not known, and no reader may find them absent.
     """
 
     def __init__(self, description: Description) -> None:

@@ -104,10 +104,7 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask for each GPU's ``rdma`` and ``dma_buf`` (0, 1), in CUDA's order, in a child process.
-
-    Raises OSError without libcuda or a driver.
-    """
+    """Return each GPU's ``rdma`` and ``dma_buf``, in CUDA's order. Raises OSError without CUDA."""
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
     from checks.base.root import in_child

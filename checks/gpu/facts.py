@@ -176,6 +176,7 @@ def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
 
 @or_unknown
 def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
+    """Read the flags of each GPU that CUDA gave; a flag that it did not give is None."""
     answer = known(root.call("gpus.cuda_attributes"))
     if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return Unknown("gpus.cuda_attributes: not a list of GPUs")

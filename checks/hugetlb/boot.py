@@ -118,10 +118,7 @@ class PoolWriter(NamedTuple):
 
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
-    """Read everything that sets pools at boot, in the order of the boot.
-
-    That is: the kernel command line, sysctl, TuneD, systemd units.
-    """
+    """Read what sets pools at boot, in order: kernel command line, sysctl, TuneD, systemd units."""
     content = root.text("/proc/cmdline")
     return (
         *(() if isinstance(content, Unknown) else parse_command_line(content, COMMAND_LINE)),
@@ -200,10 +197,7 @@ def overruling(
 
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
-    """Read the pools of a kernel command line.
-
-    As ``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``.
-    """
+    """Read a kernel command line: ``hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``."""
     writers: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():

@@ -66,10 +66,7 @@ class HugetlbFacts(NamedTuple):
 
 
 def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
-    """Read the facts of huge pages: pools, limits, free memory, files that set pools at boot.
-
-    ``needs`` is not used.
-    """
+    """Read pools, limits, free memory, and files that set pools at boot; ``needs`` is not used."""
     meminfo = read_meminfo(root)
     hugetlb = read_hugetlb(root, meminfo)
     sizes = () if isinstance(hugetlb.pools, Unknown) else tuple(hugetlb.pools)

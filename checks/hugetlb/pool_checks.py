@@ -1,6 +1,4 @@
-"""Checks of the HugeTLB pools: enough pages, on the right NUMA nodes, of the right size; and of
-what stands around them: limits, memory to make pages of, and the next boot.
-"""
+"""Checks of the HugeTLB pools (pages, page size, NUMA nodes), of limits and of the next boot."""
 
 from __future__ import annotations
 
@@ -250,10 +248,7 @@ def _evidence(hugepages: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Return the evidence that a process may not use some NUMA nodes of the pool.
-
-    Empty if all are allowed or this is not known.
-    """
+    """Return the evidence that NUMA nodes of a pool are barred; empty if none is, or not known."""
     barred = facts.hugetlb.barred
     if isinstance(hugepages, Unknown) or isinstance(barred, Unknown):
         return ()

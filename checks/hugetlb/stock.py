@@ -1,7 +1,7 @@
 """What the host's HugeTLB pools can give a new launch, in pages, per pool and NUMA node.
 
 The hugetlb cgroup controller may leave less: a container may see a pool full of free pages and be
-allowed none of them, as Kubernetes sets a limit of 0 if a Pod requests no hugepages. Limits hold
+allowed none, as Kubernetes sets a limit of 0 if a Pod requests no hugepages. Limits hold
 for every ancestor too.
 Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst.
 """

@@ -1,6 +1,4 @@
-"""What a pool must be set to so that a launch finds its pages: never less than it holds now; and
-whether the pages can be taken from the rest of the host, with the settings that take them.
-"""
+"""What pools must be set to for a launch, never less than now, and whether that memory is free."""
 
 from collections.abc import Mapping
 

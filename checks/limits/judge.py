@@ -1,6 +1,4 @@
-"""Checks of the files that a launch may open, of the user that runs it, and of its threads: will
-the pids cgroup, RLIMIT_NPROC and the kernel give them?
-"""
+"""Checks of open files, of the user that runs a launch, and of threads, which have three limits."""
 
 import math
 from collections import Counter
@@ -162,10 +160,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge a process by its ulimits of address space, data, file size, stack and CPU time.
-
-    The worst of them counts.
-    """
+    """Judge ulimits of address space, data, file size, stack and CPU time; the worst counts."""
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     bounded = []

@@ -1,6 +1,4 @@
-"""Who runs a process and what that user may; and what is left of a limit after those that a launch
-itself sets, as setrlimit(2) takes them.
-"""
+"""Who runs a process and what that user may; what setrlimit(2) leaves of a launch's own limits."""
 
 from checks.base.finding import Consequence, Finding
 from checks.base.needs import (
@@ -83,10 +81,7 @@ def may(
 
 
 def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
-    """Tell whether a capability is in effect in a container that does not exist yet.
-
-    The container's user namespace is not looked at.
-    """
+    """Tell whether a capability acts in a container to come; user namespaces are not looked at."""
     if not container.privileged and not added(container) & {name, "ALL"}:
         return False
     user = container.user if run_as.user == "" else run_as.user

@@ -1,6 +1,6 @@
 """The limits that a container runtime, a service or a login would hand on.
 
-A container without a limit of its own has that of the daemon that starts it; a service has its
+A container without a limit in the launch has that of the daemon that starts it; a service has the
 unit's ``LimitMEMLOCK``, else systemd's ``DefaultLimitMEMLOCK``. Of limits.conf it is known whether
 a row may change a limit, not to what.
 Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), slurm.conf(5).

@@ -1,4 +1,1 @@
-"""How much memory a launch pins, held against what it may lock.
-
-Arithmetic over the facts of other topics: it reads nothing.
-"""
+"""How much memory a launch pins, held against what it may lock: arithmetic over others' facts."""

@@ -1,6 +1,4 @@
-"""Checks of RLIMIT_MEMLOCK against what a launch registers and pins, and of what containers and
-daemons make of that limit and of CAP_IPC_LOCK.
-"""
+"""Checks of RLIMIT_MEMLOCK against what a launch pins, and of who sets it: containers, daemons."""
 
 from __future__ import annotations
 
@@ -265,7 +263,7 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
 
 
 def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge the memlock limit of one container: its own, Docker's default, or its daemon's."""
+    """Judge the memlock limit of one container: the launch's, Docker's default, or the daemon's."""
     container = process.container
     assert container is not None
     finding = passed(process.name)

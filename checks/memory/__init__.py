@@ -1,4 +1,1 @@
-"""Host memory, /dev/shm, mappings and memory cgroups.
-
-Facts and calls read /proc and /sys/fs/cgroup; the checks are pure.
-"""
+"""Host memory, /dev/shm, mappings and memory cgroups: facts of /proc and /sys/fs/cgroup, judged."""

@@ -1,7 +1,7 @@
-"""The host's memory, what its cgroup leaves of it, and the limits on mapping it.
+"""The host's memory, what the memory cgroup leaves, and the limits on mapping memory.
 
 What the memory cgroup leaves is computed as SGLang 0.5.21 and newer do: every limit of the
-process's cgroup and of each ancestor that its mounts show counts, limit less usage, where page
+process's cgroup and of each ancestor that its mounts show counts, limit less usage; page
 cache is given back unless a descendant protects it. Swap is not looked at.
 Source: ``mem_cache/host_memory.py`` of SGLang 0.5.23; Documentation/admin-guide/cgroup-v2.rst and
 cgroup-v1/memory.rst.

@@ -1,6 +1,4 @@
-"""Checks of regular memory: the host's, what the memory cgroup leaves of it, and what limits
-mappings: /dev/shm, their number, and the overcommit policy.
-"""
+"""Checks of regular memory: the host's, the memory cgroup's, /dev/shm, mappings and overcommit."""
 
 from __future__ import annotations
 

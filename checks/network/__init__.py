@@ -1,4 +1,1 @@
-"""Addresses, ports, routes, and the services that a launch talks to.
-
-Calls bind ports and connect to services, and join nothing.
-"""
+"""Addresses, ports, routes, and a launch's services: calls bind and connect, and join nothing."""

@@ -1,4 +1,4 @@
-"""Can a launch bind its ports, be reached at its own address, and reach what it talks to?"""
+"""Can a launch bind its ports, be reached at the address that it names, and reach its services?"""
 
 from collections.abc import Iterator
 
@@ -294,7 +294,7 @@ def reachable(called: list[tuple[Service, int]], services: ServiceFacts) -> list
 
 @or_unjudged
 def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
-    """Judge whether a service answers, each in its own protocol."""
+    """Judge whether a service answers, each kind in the protocol that it speaks."""
     finding = passed(_subject(service))
     if service.own:
         return finding._replace(have="the launch itself starts it")

@@ -1,4 +1,1 @@
-"""NUMA nodes: CPUs, memory, distances, and what this process may use of them.
-
-It reads /sys and /proc, and tries memory policies in a child.
-"""
+"""NUMA nodes: CPUs, memory, distances, and which this process may use (a child tries policies)."""

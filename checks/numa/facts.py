@@ -1,4 +1,4 @@
-"""NUMA facts: each node's CPUs, memory and distances, and what this process may use of them."""
+"""NUMA facts: each node's CPUs, memory and distances, and which this process may use."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,4 @@
-"""NUMA nodes of the host, which of them and which CPUs this process may use (and which cpuset says
-so), and the kernel's list notation (``0-3,8``) that names them.
-"""
+"""NUMA nodes of the host, the nodes and CPUs this process may use, and the notation ``0-3,8``."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,1 @@
-"""GPUs, NICs and bridges on the PCI bus, and how far two of them are apart.
-
-It reads sysfs and configuration space, and judges nothing.
-"""
+"""GPUs, NICs and bridges on the PCI bus, and how far apart two are; nothing is judged."""

@@ -1,4 +1,4 @@
-"""Which NIC Mooncake takes first for each piece of memory, from facts alone and by its own word.
+"""Which NIC Mooncake takes first for each piece of memory: by facts alone, and as its log has it.
 
 Its topology has a location per NUMA node (``cpu:0``) and per GPU that CUDA shows it (``cuda:0``).
 Of a location's NICs the preferred are chosen from at random, the others only when a transfer is

@@ -28,10 +28,7 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 
 def device_node(path: str) -> dict[str, Any]:
-    """Read a device file's mode, and try to open it for both, which makes nothing by itself.
-
-    Raises FileNotFoundError if it does not exist.
-    """
+    """Return a device file's mode, and why it does not open, if so. Raises FileNotFoundError."""
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))

@@ -1,6 +1,4 @@
-"""Checks of the RDMA objects that the launch makes (do the rdma cgroup and the device have them?)
-and of what it registers: no region too long for a device, and room in its tables.
-"""
+"""Checks of RDMA objects (rdma cgroup, device) and of registration (longest region, tables)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Are the devices that the launch asks for there, and of a kind that Mooncake can connect?
+"""Does the host have the devices that the launch asks for, of a sort that Mooncake can connect?
 
-Without them it falls back to TCP without a message; it connects neither iWARP, nor eRDMA in its own
+Without them it falls back to TCP without a message; it connects neither iWARP, nor eRDMA in eRDMA's
 mode.
 """
 
@@ -280,7 +280,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
 
 @CHECKS.check("rdma.erdma-driver", any_launch)
 def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether each eRDMA card has the driver that makes an RDMA device of it."""
+    """Judge whether each eRDMA card has the driver that makes an RDMA device."""
     functions = known(rdma.erdma.functions)
     if not functions:
         return [skip("this host has no eRDMA card")]

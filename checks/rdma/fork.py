@@ -62,9 +62,7 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
 
 
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
-    """Say which end of ``region`` lies inside a huge page; "" if none. Unknown Mooncakes count as
-    old.
-    """
+    """Say which end of ``region`` lies in a huge page, "" if none; unknown Mooncakes are old."""
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
         return ""

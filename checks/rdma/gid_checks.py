@@ -1,4 +1,4 @@
-"""Which address each RDMA port speaks from, and whether all of them can reach one another."""
+"""Which address each RDMA port speaks from, and whether all ports can reach one another."""
 
 from __future__ import annotations
 

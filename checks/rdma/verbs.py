@@ -1,7 +1,7 @@
 """The way to an RDMA device: its uverbs node, libibverbs and its provider, the kernel, the cgroup.
 
-Mooncake reaches a device only if the first three are there; each can be missing from a container
-while sysfs still shows the device.
+Mooncake needs the first three; each can be missing from a container while sysfs still shows the
+device.
 """
 
 import re

@@ -1,4 +1,1 @@
-"""Every fact of every Mooncake and SGLang release that is known, a row each.
-
-Tables: nothing is read.
-"""
+"""Every fact of every Mooncake and SGLang release that is known, a row each; nothing is read."""

@@ -1,4 +1,1 @@
-"""Which Mooncake and SGLang are installed, and the libraries that they lack.
-
-It reads folders and ELF headers, and imports neither.
-"""
+"""Which Mooncake and SGLang are installed, and the libraries that they lack; imports neither."""

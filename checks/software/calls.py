@@ -206,7 +206,7 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the RPATHs that count for what a file needs: its own, and those of its needers."""
+        """Return the RPATHs that count for what a file needs: its, and those of who needs it."""
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(

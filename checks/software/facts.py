@@ -52,7 +52,7 @@ class CompiledFile(NamedTuple):
     """A compiled file of Mooncake: ``missing`` pairs a library with the file that needs it.
 
     wheel: the distribution whose libraries the file looks for, "" if it names none. releases:
-    those that a program may be of, by its own words or its build id; () if neither tells.
+    those that a program may be of, by name or by build id; () if neither tells.
     """
 
     name: str

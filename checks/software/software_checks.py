@@ -1,4 +1,4 @@
-"""Is Mooncake there once, for the launch's interpreter, with its libraries and as meant?"""
+"""Is Mooncake installed once, for the launch's interpreter, with its libraries and as meant?"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The folders and files that a launch names: what this user finds there, and whether it will do."""
+"""The folders and files that a launch names: what this user finds, and whether it will do."""
 
 import os
 import stat

@@ -1,4 +1,1 @@
-"""The machine as a whole: kernel, distribution, container, capabilities.
-
-Facts and calls read /proc and /sys; the checks are pure.
-"""
+"""The machine as a whole: kernel, distribution, container and capabilities of a process."""

@@ -1,4 +1,4 @@
-"""Checks of the kernel and of what the container lets through of it."""
+"""Checks of the kernel, and of what the container lets a process use."""
 
 import os
 from collections.abc import Iterator
