@@ -4,14 +4,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.base.check import CheckSet
 from checks.base.finding import Finding
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.pages import Spot, Usage
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.run.facts import Facts, read_facts
-from checks.run.runner import judge
+from checks.run.runner import every_check, judge
 
 PAGE = 2 * MIB
 
@@ -33,17 +32,19 @@ def facts_of(root: Root | Path | str, *topics: str, needs: LaunchNeeds | None = 
     return read_facts(root, needs, 30.0, topics=topics)
 
 
-def findings(
-    checks: CheckSet, facts: Facts, needs: LaunchNeeds | None, id_: str = ""
-) -> list[Finding]:
-    """What ``checks`` (or the one with this id) find."""
-    chosen = [pair for pair in checks.checks if not id_ or pair[0].id == id_]
-    assert chosen, f"no check {id_}"
-    return judge(facts, needs, chosen)
-
-
-def declared_outcomes_hold(checks: CheckSet, found: Iterable[Finding]) -> None:
-    """Every status that was given is one that the check declares."""
-    pages = {check.id: check.page for check, _ in checks.checks}
+def findings(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
+    """What the check finds, each status one that it declares; or those of a topic ("numa.")."""
+    chosen = {check.id: (check, judge_one) for check, judge_one in every_check()}
+    if id_.endswith("."):
+        return judge(facts, needs, [chosen[x] for x in chosen if x.startswith(id_)])
+    found = judge(facts, needs, [chosen[id_]])
     for finding in found:
-        assert finding.status in dict(pages[finding.check].outcomes), finding
+        assert finding.status in dict(chosen[id_][0].page.outcomes), finding
+        assert "defect" not in finding.text, finding
+    return found
+
+
+def one_finding(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Finding:
+    """The only finding of a check."""
+    (finding,) = findings(facts, needs, id_)
+    return finding

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.base.check import CheckSet
 from checks.base.finding import Finding, Setting
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.pages import Region
 from checks.base.root import Root
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
-from checks.run.runner import judge
 from tests.builders.hosts import FOLDERS, in_memory
+from tests.checks.launches import findings
 
 MIB, GIB = 1 << 20, 1 << 30
 RELEASE = "0.3.13.post1"
@@ -202,17 +201,9 @@ def facts_of(host: FakeHost | Root, needs: LaunchNeeds | None = None) -> RdmaFac
     return read_rdma(host if isinstance(host, Root) else host.root(), needs)
 
 
-def findings(
-    checks: CheckSet, check: str, host: FakeHost | Root, needs: LaunchNeeds | None
-) -> list[Finding]:
-    """What the check ``check`` says of ``host``; every status that it gives is one it declares."""
-    chosen = [(one, function) for one, function in checks.checks if one.id == check]
-    facts = Facts({"rdma": facts_of(host, needs)})
-    found = judge(facts, needs, chosen)
-    declared = {status for status, _ in chosen[0][0].page.outcomes}
-    assert {finding.status for finding in found} <= declared
-    assert not any("defect" in finding.text for finding in found)
-    return found
+def found(check: str, host: FakeHost | Root, needs: LaunchNeeds | None = None) -> list[Finding]:
+    """What the check ``check`` says of ``host``."""
+    return findings(Facts({"rdma": facts_of(host, needs)}), needs, check)
 
 
 def with_settings(environment: Mapping[str, str], settings: Sequence[Setting]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.fit import Stock
-from checks.hugetlb.pool_checks import CHECKS
 from checks.hugetlb.stock import read_stock
 from checks.hugetlb.targets import Target, all_targets
 from checks.numa.nodes import (
@@ -92,7 +91,7 @@ def test_check_knows_a_cpuset() -> None:
         ("1", Status.FAIL, [f"/{NODE_MEMORY.format(1).removesuffix('meminfo')}{POOL}"]),
     ):
         facts = facts_of(_host(mems).root(), "hugetlb")
-        (found,) = findings(CHECKS, facts, needs, "hugetlb.shortage")
+        (found,) = findings(facts, needs, "hugetlb.shortage")
         assert (found.status, [setting.name for setting in found.settings]) == (status, names)
 
 

@@ -124,9 +124,6 @@ def test_the_top_needs_no_mount_but_only_the_kernels_own(
         assert isinstance(limit("5:hugetlb:/job\n", UNSEEN, "", recorded), Unknown)
 
 
-# -- what the memory cgroup leaves ----------------------------------------------------------------
-
-
 def usage(current: int, active: int = 0, inactive: int = 0, **limits: str) -> dict[str, str]:
     """Return the files of a cgroup of version 2 with these bytes. limits: ``max``, ``high``."""
     stat = f"anon 5\nactive_file {active}\ninactive_file {inactive}\n"

@@ -17,13 +17,12 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.pool_checks import CHECKS
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 from preflight.settings.commands import Context, commands
 from tests.builders.hosts import Host, HostPool
-from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
+from tests.checks.launches import PAGE, facts_of, findings, launch, usage
 from tests.tables import each_row
 
 NODE_FREE = "sys/devices/system/node/node{}/meminfo"
@@ -35,9 +34,7 @@ def _found(root: Root, needs: LaunchNeeds | list[Usage], check: str) -> list[Fin
     """Return what a check says of a launch, or of one that takes these pages."""
     facts = facts_of(root, "hugetlb", "system")
     needs = launch(needs) if isinstance(needs, list) else needs
-    found = findings(CHECKS, facts, needs, f"hugetlb.{check}")
-    declared_outcomes_hold(CHECKS, found)
-    return found
+    return findings(facts, needs, f"hugetlb.{check}")
 
 
 def _status(root: Root, usages: list[Usage], check: str) -> list[Status]:
@@ -299,8 +296,8 @@ def test_a_node_that_boots_with_too_few_is_what_is_short() -> None:
 def test_without_a_launch_or_its_sizes_nothing_passes() -> None:
     facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).root(), "hugetlb")
     unsized = launch()._replace(usages=Unknown("$SIZE is not set"))
-    assert {finding.status for finding in findings(CHECKS, facts, None)} == {Status.SKIP}
-    unknown = findings(CHECKS, facts, unsized)
+    assert {finding.status for finding in findings(facts, None, "hugetlb.")} == {Status.SKIP}
+    unknown = findings(facts, unsized, "hugetlb.")
     assert {finding.status for finding in unknown} == {Status.UNKNOWN}
     assert all("$SIZE" in finding.text for finding in unknown)
 
@@ -332,7 +329,7 @@ def test_more_pages_never_worsen_a_verdict(
     needs = launch(usages)
 
     def worst(facts: Facts) -> int:
-        found = findings(CHECKS, facts, needs)
+        found = findings(facts, needs, "hugetlb.")
         return min(_ORDER.index(f.status) for f in found if f.status is not Status.SKIP)
 
     if any(unbound or bound for unbound, bound in ranks):

@@ -10,15 +10,12 @@ from checks.base.needs import ContainerLimits
 from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from checks.limits import judge
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, FILE_SIZE, SIZE_ROWS, read_limits
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.builders.synthetic_system import limits_file
-from tests.checks.launches import declared_outcomes_hold, findings
 from tests.checks.limit_hosts import (
     IPC_LOCK,
     NO_RUNTIMES,
-    facts,
     launch,
     limits,
     rank,
@@ -33,9 +30,6 @@ UNLIMITED = Setting(Kind.ULIMIT, "memlock", "unlimited", str(8 * MIB))
 
 def pod(**settings: Any) -> ContainerLimits:
     return docker(runtime="kubernetes", **settings)
-
-
-# -- memlock.user-namespace ------------------------------------------------------------------------
 
 
 @each_row(
@@ -61,9 +55,6 @@ def test_root_of_a_user_namespace_looks_privileged_and_is_not(host: Any, status:
 def stopped(name: str, configured: Any) -> Any:
     """Return the runtimes of a host on which a unit does not run."""
     return NO_RUNTIMES._replace(units=(UnitLimit(name, None, configured, "x"),))
-
-
-# -- memlock.runtime-limit -------------------------------------------------------------------------
 
 
 @each_row(
@@ -135,9 +126,6 @@ def test_inside_a_container_the_runtime_is_not_judged() -> None:
     assert finding.status is Status.SKIP
 
 
-# -- memlock.inert-capability ----------------------------------------------------------------------
-
-
 @each_row(
     ("container", "status"),
     [
@@ -175,9 +163,6 @@ def test_the_capability_of_this_container(host: Any, status: Status) -> None:
     assert finding.status is status
     # Outside of containers the bounding set is full for everybody.
     assert one("memlock.inert-capability", None, host).status is Status.SKIP
-
-
-# -- limits.nofile ---------------------------------------------------------------------------------
 
 
 @each_row(
@@ -229,9 +214,6 @@ def test_only_sglang_is_asked_about_files() -> None:
         assert one("limits.nofile", client, limits(nofile=Limit(24, files))).status is status
 
 
-# -- limits.run-as ---------------------------------------------------------------------------------
-
-
 @each_row(
     ("container", "inside", "host", "status"),
     [
@@ -261,9 +243,7 @@ def test_the_check_should_run_as_the_launch_does(
 def _judged(row: str, size: int | None, **other: Any) -> Status:
     sizes = {name: Limit(size if name == row else None, None) for name in SIZE_ROWS}
     needs = launch(rank(regular_bytes=10 * GIB, hugetlb_bytes=10 * GIB, **other))
-    found = findings(judge.CHECKS, facts(limits(sizes=sizes)), needs, "limits.memory")
-    declared_outcomes_hold(judge.CHECKS, found)
-    (finding,) = found
+    finding = one("limits.memory", needs, limits(sizes=sizes))
     if finding.status is not Status.PASS:
         assert row in finding.have
         (setting,) = finding.settings
@@ -313,7 +293,7 @@ def test_a_limit_is_held_against_what_counts_to_it(
 def test_the_worst_of_several_is_said() -> None:
     low = limits(sizes={ADDRESS_SPACE: Limit(20 * GIB, None), DATA_SIZE: Limit(GIB, None)})
     needs = launch(rank(regular_bytes=10 * GIB))
-    (found,) = findings(judge.CHECKS, facts(low), needs, "limits.memory")
+    found = one("limits.memory", needs, low)
     assert found.status is FAIL
     assert found.have == "1.00 GiB (Max data size)"
     assert [setting.name for setting in found.settings] == ["as", "data"]
@@ -328,18 +308,14 @@ def test_limits_and_sizes_that_are_not_known_are_unknown() -> None:
             launch(rank(regular_bytes=Unknown("?"))),
         ),
     ):
-        (found,) = findings(judge.CHECKS, facts(limit_facts), needs, "limits.memory")
-        assert found.status is Status.UNKNOWN
+        assert one("limits.memory", needs, limit_facts).status is Status.UNKNOWN
 
 
 def test_a_container_of_the_launch_brings_its_own() -> None:
     needs = launch(rank(regular_bytes=GIB, container=ContainerLimits("run.sh:1", "docker")))
     low = limits(sizes={"Max data size": Limit(1, 1)})
-    (found,) = findings(judge.CHECKS, facts(low), needs, "limits.memory")
-    assert found.status is Status.SKIP
-    inside = facts(low, system_facts=system("docker"))
-    (found,) = findings(judge.CHECKS, inside, needs, "limits.memory")
-    assert found.status is FAIL
+    assert one("limits.memory", needs, low).status is Status.SKIP
+    assert one("limits.memory", needs, low, system_facts=system("docker")).status is FAIL
 
 
 def test_they_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:

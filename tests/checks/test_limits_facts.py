@@ -109,8 +109,6 @@ def test_odd_answers_of_calls_raise_nothing(answer: Any) -> None:
     assert facts.runtimes.units == ()
 
 
-# -- what is handed on -----------------------------------------------------------------------------
-
 UNIT = "/lib/systemd/system/containerd.service"
 DROP_IN = "/etc/systemd/system/containerd.service.d/10-memlock.conf"
 
@@ -216,8 +214,6 @@ def test_no_slurm_is_none_and_an_unreadable_one_unknown() -> None:
     blocked = in_memory({"/etc/slurm/slurm.conf": "/"}, calls={})
     assert isinstance(read(blocked).runtimes.slurm_propagates, Unknown)
 
-
-# -- this machine ----------------------------------------------------------------------------------
 
 _SEEN = """
 import json, os, resource, sys

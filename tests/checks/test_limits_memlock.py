@@ -15,7 +15,7 @@ from checks.base.unknown import Unknown
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from checks.memlock.demand import QUEUES_PER_NIC_BYTES, demand
 from checks.rdma.registration import through_peermem
-from checks.run.runner import every_check, judge
+from tests.checks.launches import findings
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, facts, launch, limits, rank, system
 from tests.tables import each_row
 
@@ -23,14 +23,7 @@ UNREADABLE = Unknown("/proc/self/limits: Permission denied")
 
 
 def found(id_: str, needs: LaunchNeeds | None, *arguments: Any, **topics: Any) -> list[Finding]:
-    """What one check says, held against what it declares."""
-    chosen = [pair for pair in every_check() if pair[0].id == id_]
-    findings = judge(facts(*arguments, **topics), needs, chosen)
-    declared = {status for status, _ in chosen[0][0].page.outcomes}
-    for finding in findings:
-        assert finding.status in declared, finding
-        assert "defect" not in finding.text, finding
-    return findings
+    return findings(facts(*arguments, **topics), needs, id_)
 
 
 def one(id_: str, needs: LaunchNeeds | None, *arguments: Any, **topics: Any) -> Finding:
@@ -47,9 +40,6 @@ def unit(memlock: int | None, name: str = "containerd", configured: Any = None) 
     running = Daemon(Limit(memlock, memlock), Limit(1048576, 1048576))
     source = f"/etc/systemd/system/{name}.service.d/memlock.conf" if configured else ""
     return NO_RUNTIMES._replace(units=(UnitLimit(name, running, configured, source),))
-
-
-# -- what is pinned --------------------------------------------------------------------------------
 
 
 @each_row(
@@ -117,8 +107,6 @@ def test_a_limit_that_leaves_the_ring_out_fails() -> None:
     assert "or use 1 NIC instead of 2" in finding.advice
     assert one("memlock.limit", launch(process), limits(both.bytes)).status is Status.WARN
 
-
-# -- the verdict -----------------------------------------------------------------------------------
 
 ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
 NEED = 4 * GIB  # two NICs, 2 GiB
@@ -232,9 +220,6 @@ def test_an_unread_topic_is_unknown() -> None:
     assert "took too long" in finding.text
 
 
-# -- containers ------------------------------------------------------------------------------------
-
-
 @each_row(
     ("settings", "status"),
     [
@@ -311,8 +296,6 @@ def test_privileged_is_void_where_docker_remaps_users() -> None:
     assert one("memlock.limit", needs, limits(None, runtimes=unreadable)).status is Status.UNKNOWN
 
 
-# -- laws ------------------------------------------------------------------------------------------
-
 _ORDER = {Status.FAIL: 0, Status.UNKNOWN: 1, Status.WARN: 2, Status.PASS: 3}
 _SIZES = st.integers(1, 1 << 45)
 
@@ -334,9 +317,6 @@ def test_more_memory_or_nics_never_improve(size: int, more: int, limit: int, nic
 
     assert status(size + more, nics) <= status(size, nics)
     assert status(size, nics + 1) <= status(size, nics)
-
-
-# -- io_uring --------------------------------------------------------------------------------------
 
 
 @each_row(

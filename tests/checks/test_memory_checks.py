@@ -8,16 +8,15 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Consequence, Finding, Status
+from checks.base.finding import Consequence, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts, MemoryHeadroom
-from checks.memory.judge import CHECKS
 from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 from tests.builders.hosts import Host, in_memory
-from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
+from tests.checks.launches import facts_of, findings, launch, one_finding
 from tests.tables import each_row
 
 
@@ -44,15 +43,8 @@ def _ranks(count: int, each: int | Unknown, **other: object) -> LaunchNeeds:
     return launch((), *ranks)
 
 
-def _found(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
-    found = findings(CHECKS, facts, needs, id_)
-    declared_outcomes_hold(CHECKS, found)
-    return found
-
-
 def _one(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Status:
-    (finding,) = _found(facts, needs, id_)
-    return finding.status
+    return one_finding(facts, needs, id_).status
 
 
 @each_row(
@@ -91,7 +83,7 @@ def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> No
         ProcessNeeds("rank 0", "sglang", {}, regular_bytes=50 * GIB, container=server),
         ProcessNeeds("store", "client", {}, regular_bytes=12 * GIB, container=store),
     )
-    found = _found(_facts(), needs, "memory.cgroup")
+    found = findings(_facts(), needs, "memory.cgroup")
     assert [(one.status, one.subject, one.need, one.formula) for one in found] == [
         (Status.PASS, "cgroup", "62.00 GiB", "50.00 GiB + 12.00 GiB"),
         (Status.FAIL, "pod.yaml:9", "50.00 GiB", "50.00 GiB"),
@@ -119,7 +111,7 @@ def test_a_job_that_asks_for_less_memory_than_the_launch_takes(
         ProcessNeeds("rank 1", "sglang", job, regular_bytes=20 * GIB),
         ProcessNeeds("store", "client", job, regular_bytes=10 * GIB, container=docker),
     )
-    found = _found(_facts(headroom=headroom), needs, "memory.cgroup")
+    found = findings(_facts(headroom=headroom), needs, "memory.cgroup")
     assert [one.status.value for one in found] == expected
     assert [one.need for one in found[1:]] == ["50.00 GiB"] * (len(expected) - 1)
 
@@ -130,7 +122,7 @@ def test_memory_high_throttles_and_kills_nobody() -> None:
     for left, kills in ((None, False), (60 * GIB, False), (30 * GIB, True)):
         killing = left and MemoryHeadroom(left, "/sys/fs/cgroup/memory.max")
         facts = _facts(headroom=high, killing_headroom=killing)
-        (found,) = _found(facts, _ranks(1, 40 * GIB), "memory.cgroup")
+        (found,) = findings(facts, _ranks(1, 40 * GIB), "memory.cgroup")
         assert found.status is Status.FAIL
         assert ("slows" in found.text) is not kills
         assert ("kills" in found.text) is kills
@@ -232,7 +224,7 @@ def test_a_shm_in_which_nothing_can_be_made(seen: dict[str, bool], read_only: bo
     """However much room it shows; whoever puts nothing there is not asked."""
     answer = {"size_bytes": GIB, "available_bytes": GIB, **seen}
     facts = facts_of(in_memory({}, calls={"memory.space /dev/shm": answer}), "memory")
-    (found,) = _found(facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    (found,) = findings(facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
     assert found.status is Status.FAIL
     assert [setting.words[-1] for setting in found.settings] == ["/dev/shm"] * read_only
     assert _one(facts, _ranks(1, 0), "shm.space") is Status.PASS

@@ -14,9 +14,8 @@ from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import BoundPort, LaunchNeeds, ProcessNeeds, RdmaUse, Service
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.network import network_checks
 from checks.run.facts import Facts, read_facts
-from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
+from tests.checks.launches import facts_of, findings, launch
 
 
 def _ports(*numbers: int | Unknown) -> LaunchNeeds:
@@ -26,12 +25,6 @@ def _ports(*numbers: int | Unknown) -> LaunchNeeds:
     return launch()._replace(ports=ports)
 
 
-def _find(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
-    found = findings(network_checks.CHECKS, facts, needs, id_)
-    declared_outcomes_hold(network_checks.CHECKS, found)
-    return found
-
-
 def _of_range(root: Path, span: str, reserved: str, port: int = 30000) -> Finding:
     """Judge one port against the range of outgoing connections of a host."""
     folder = root / "proc/sys/net/ipv4"
@@ -39,7 +32,7 @@ def _of_range(root: Path, span: str, reserved: str, port: int = 30000) -> Findin
     (folder / "ip_local_port_range").write_text(span)
     (folder / "ip_local_reserved_ports").write_text(reserved)
     needs = _ports(port)
-    (found,) = _find(facts_of(root, "network", needs=needs), needs, "network.port-range")
+    (found,) = findings(facts_of(root, "network", needs=needs), needs, "network.port-range")
     return found
 
 
@@ -48,10 +41,10 @@ def test_a_port_that_a_server_listens_on_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         needs = _ports(taken)
-        found = _find(facts_of("/", "network", needs=needs), needs, "network.port-taken")
+        found = findings(facts_of("/", "network", needs=needs), needs, "network.port-taken")
         assert [finding.status for finding in found] == [Status.FAIL]
         assert found[0].have == "EADDRINUSE"
-    again = _find(facts_of("/", "network", needs=needs), needs, "network.port-taken")
+    again = findings(facts_of("/", "network", needs=needs), needs, "network.port-taken")
     assert [finding.status for finding in again] == [Status.PASS]
 
 
@@ -60,7 +53,7 @@ def test_two_processes_of_one_launch_cannot_share_a_port(tmp_path: Path) -> None
     calls = {"network.bind 8080": {"free": True}, "network.bind 9003": {"free": True}}
     (tmp_path / "calls.json").write_text(json.dumps(calls))
     needs = _ports(8080, 9003, 8080)
-    found = _find(facts_of(tmp_path, "network", needs=needs), needs, "network.port-taken")
+    found = findings(facts_of(tmp_path, "network", needs=needs), needs, "network.port-taken")
     assert [finding.status for finding in found] == [Status.FAIL, Status.PASS, Status.FAIL]
 
 
@@ -80,7 +73,7 @@ def test_what_else_can_come_of_a_port(
 ) -> None:
     (tmp_path / "calls.json").write_text(json.dumps({f"network.bind {number}": answer}))
     needs = _ports(number)
-    found = _find(facts_of(tmp_path, "network", needs=needs), needs, "network.port-taken")
+    found = findings(facts_of(tmp_path, "network", needs=needs), needs, "network.port-taken")
     assert [finding.status for finding in found] == [expected]
 
 
@@ -144,7 +137,7 @@ def test_the_name_that_peers_connect_to(
     (tmp_path / "calls.json").write_text(json.dumps(calls))
     needs = _advertising("gpu1")
     facts = facts_of(tmp_path, "network", "services", needs=needs)
-    found = _find(facts, needs, "network.advertised-address")
+    found = findings(facts, needs, "network.advertised-address")
     assert [finding.status for finding in found] == [expected]
 
 
@@ -157,7 +150,7 @@ def test_the_addresses_of_this_machine_hold_its_loopback() -> None:
 def test_without_a_launch_nothing_is_bound_or_asked(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, "network", "services")
     assert facts.network.ports == {}
-    found = findings(network_checks.CHECKS, facts, None)
+    found = findings(facts, None, "network.")
     assert {finding.status for finding in found} == {Status.SKIP}
 
 
@@ -181,11 +174,11 @@ def test_ports_that_rest(tmp_path: Path, content: str, expected: Status) -> None
     (tmp_path / "proc/net").mkdir()
     (tmp_path / "proc/net/sockstat").write_text(content)
     facts = facts_of(tmp_path, "network")
-    assert [f.status for f in _find(facts, _store(), "network.time-wait")] == [expected]
+    assert [f.status for f in findings(facts, _store(), "network.time-wait")] == [expected]
     rdma = _store(rdma=RdmaUse((), "launch.sh"))
     no_store = launch((), ProcessNeeds("rank 0", "sglang", {}))
     for needs in (rdma, no_store):
-        assert [f.status for f in _find(facts, needs, "network.time-wait")] == [Status.SKIP]
+        assert [f.status for f in findings(facts, needs, "network.time-wait")] == [Status.SKIP]
 
 
 def _needs(
@@ -239,7 +232,7 @@ def test_what_answers_over_http_is_asked_what_it_is(
     http_port: int, kind: str, path: str, expected: Status
 ) -> None:
     needs = _needs(kind, "127.0.0.1", http_port, path)
-    found = _find(facts_of("/", "services", needs=needs), needs, "service.reachable")
+    found = findings(facts_of("/", "services", needs=needs), needs, "service.reachable")
     assert [finding.status for finding in found] == [expected]
 
 
@@ -248,7 +241,7 @@ def test_a_port_where_nothing_listens_fails() -> None:
         port = server.getsockname()[1]
     for kind in ("master", "metadata-http", "metadata-etcd", "worker"):
         needs = _needs(kind, "127.0.0.1", port)
-        found = _find(facts_of("/", "services", needs=needs), needs, "service.reachable")
+        found = findings(facts_of("/", "services", needs=needs), needs, "service.reachable")
         assert [finding.status for finding in found] == [Status.FAIL]
         assert "ECONNREFUSED" in found[0].text
 
@@ -257,7 +250,7 @@ def test_something_that_speaks_no_http_is_no_metadata_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         needs = _needs("metadata-http", "127.0.0.1", server.getsockname()[1])
         threading.Thread(target=_says_no_http, args=(server,), daemon=True).start()
-        found = _find(facts_of("/", "services", needs=needs), needs, "service.reachable")
+        found = findings(facts_of("/", "services", needs=needs), needs, "service.reachable")
     assert [finding.status for finding in found] == [Status.FAIL]
 
 
@@ -274,7 +267,7 @@ def test_how_long_a_service_is_waited_for_follows_the_time_limit(kind: str) -> N
     with socket.create_server(("127.0.0.1", 0)) as server:
         needs = _needs(kind, "127.0.0.1", server.getsockname()[1], "/health")
         facts = read_facts(Root("/"), needs, 1.5, topics=("services",))
-        (found,) = _find(facts, needs, "service.reachable")
+        (found,) = findings(facts, needs, "service.reachable")
     assert found.status is Status.UNKNOWN
     assert "no answer within 0.3" in found.text
 
@@ -294,7 +287,7 @@ def test_who_is_slow_is_not_dead_before_mooncake_gives_it_up(
     refused = {"open": False, "error": "timeout", "text": "timed out", "timeout": tried}
     needs = _needs("master", "10.0.0.9", 50051)
     facts = _recorded(tmp_path, {"services.connect 10.0.0.9 50051": refused}, needs)
-    (found,) = _find(facts, needs, "service.reachable")
+    (found,) = findings(facts, needs, "service.reachable")
     assert found.status is expected
 
 
@@ -320,7 +313,7 @@ def test_a_master_is_asked_in_its_own_words(
     calls: dict[str, object] = {"services.resolve m": ["10.0.0.9"], f"services.{call}": reply}
     calls["services.connect m 1"] = {"open": True}
     needs = _needs(kind, "m", 1)
-    found = _find(_recorded(tmp_path, calls, needs), needs, "service.reachable")
+    found = findings(_recorded(tmp_path, calls, needs), needs, "service.reachable")
     assert [finding.status for finding in found] == [expected]
 
 
@@ -328,7 +321,7 @@ def test_what_the_launch_itself_starts_is_not_asked(tmp_path: Path) -> None:
     """It cannot answer yet; and nothing connects to it."""
     needs = _needs("master", "127.0.0.1", 50051, own=True)
     facts = _recorded(tmp_path, {"services.resolve 127.0.0.1": ["127.0.0.1"]}, needs)
-    assert [f.status for f in _find(facts, needs, "service.reachable")] == [Status.PASS]
+    assert [f.status for f in findings(facts, needs, "service.reachable")] == [Status.PASS]
 
 
 @pytest.mark.parametrize(
@@ -353,12 +346,12 @@ def test_addresses(
 ) -> None:
     needs = _needs("metadata-etcd", host, port)._replace(hosts=hosts)
     facts = _recorded(tmp_path, {"services.resolve m": resolved}, needs)
-    found = _find(facts, needs, "service.address")
+    found = findings(facts, needs, "service.address")
     assert [finding.status for finding in found] == [expected]
 
 
 def test_a_real_name_that_cannot_exist_fails() -> None:
     """RFC 2606: .invalid never resolves."""
     needs = _needs("master", "master.invalid", 50051)
-    found = _find(facts_of("/", "services", needs=needs), needs, "service.address")
+    found = findings(facts_of("/", "services", needs=needs), needs, "service.address")
     assert [finding.status for finding in found] == [Status.FAIL]

@@ -26,7 +26,7 @@ from tests.checks.rdma_hosts import (
     FakeNic,
     closed,
     facts_of,
-    findings,
+    found,
     ipv4,
     launch,
     process,
@@ -49,10 +49,6 @@ TRAP = replace(RXE0, gids=((LINK_LOCAL, V2), (ipv4("10.0.0.1"), V2), (SITE_LOCAL
 INFINIBAND = replace(RXE0, layer="InfiniBand", gids=((LINK_LOCAL, V1),), netdev="")
 ERDMA = FakeNic("erdma_0", driver="erdma", driver_id=19, node_type="4: RNIC")
 MODE = "/sys/module/erdma/parameters/compat_mode"
-
-
-def found(check: str, host: FakeHost | Root, needs: LaunchNeeds | None = None) -> list[Finding]:
-    return findings(ALL[check], check, host, needs)
 
 
 def statuses(

@@ -13,11 +13,9 @@ from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.unknown import Unknown
-from checks.rdma import fork as fork_checks
-from checks.rdma.capacity_checks import CHECKS
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
-from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, findings, launch, process
+from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, found, launch, process
 from tests.tables import each_row
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
@@ -25,13 +23,13 @@ HUGE = 2 * MIB
 NOT_KNOWN = Unknown("$SIZE is not set")
 
 
-def only(*request: Any) -> Finding:
-    (one,) = findings(*request)
-    return one
+def only(check: str, host: FakeHost, needs: LaunchNeeds | None = None) -> Finding:
+    (finding,) = found(check, host, needs)
+    return finding
 
 
 def fork(host: FakeHost, needs: LaunchNeeds) -> Finding:
-    return only(fork_checks.CHECKS, "rdma.fork-safe", host, needs)
+    return only("rdma.fork-safe", host, needs)
 
 
 def limited(maximum: str, used: str = "rxe0 hca_handle=0 hca_object=0\n") -> FakeHost:
@@ -61,15 +59,14 @@ def test_the_cgroup_counts_handles_and_objects(
     maximum: str, used: str, processes: int, status: Status
 ) -> None:
     needs = launch(*(process(name=f"rank {rank}") for rank in range(processes)))
-    check = (CHECKS, "rdma.cgroup-limit")
-    one = only(*check, limited(maximum, used), needs)
+    one = only("rdma.cgroup-limit", limited(maximum, used), needs)
     assert one.status is status
     if status in (FAIL, WARN):
         (setting,) = one.settings
         file = "/sys/fs/cgroup/a/rdma.max"
         assert (setting.kind, setting.name, setting.now) == (Kind.CGROUP, file, maximum)
         raised = limited(setting.wanted, used)
-        assert only(*check, raised, needs).status is PASS
+        assert only("rdma.cgroup-limit", raised, needs).status is PASS
 
 
 NO_HANDLE = ("rxe0 hca_handle=0 hca_object=max", "rxe1 hca_handle=0 hca_object=max")
@@ -109,8 +106,8 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
     used = "rxe0 hca_handle=0 hca_object=0\nrxe1 hca_handle=0 hca_object=0\n"
     cgroup = {"rdma.max": "\n".join(lines), "rdma.current": used}
     host = FakeHost((RXE0, RXE1), cgroup=cgroup)
-    found = findings(CHECKS, "rdma.cgroup-limit", host, launch(*ranks))
-    worst = min(found, key=lambda one: list(Status).index(one.status))
+    seen = found("rdma.cgroup-limit", host, launch(*ranks))
+    worst = min(seen, key=lambda one: list(Status).index(one.status))
     assert (worst.status, worst.consequence) == (status, consequence)
     silent = "over TCP, without a message" in worst.text
     assert silent is (consequence is Consequence.DEGRADED)
@@ -121,7 +118,7 @@ def test_a_limit_and_memory_that_is_not_known() -> None:
     needs = launch(process(regions=NOT_KNOWN))
     for handles, expected in ((9, UNKNOWN), (0, FAIL)):
         host = limited(f"rxe0 hca_handle={handles} hca_object=9")
-        one = only(CHECKS, "rdma.cgroup-limit", host, needs)
+        one = only("rdma.cgroup-limit", host, needs)
         assert one.status is expected
 
 
@@ -143,13 +140,13 @@ def test_the_device_has_so_many_objects(
 ) -> None:
     needs = launch(process(environment={} if size is None else {"MC_MAX_MR_SIZE": size}))
     host = FakeHost((replace(RXE0, **changes),))
-    assert only(CHECKS, "rdma.resources", host, needs).status is status
+    assert only("rdma.resources", host, needs).status is status
 
 
 def test_a_crowded_device_is_seen_without_a_launch() -> None:
     crowded = FakeHost((replace(RXE0, resources={"mr": 500000, "qp": 1}), RXE1))
-    found = findings(CHECKS, "rdma.resources", crowded, None)
-    assert [(one.subject, one.status) for one in found] == [("rxe0", WARN), ("rxe1", PASS)]
+    seen = found("rdma.resources", crowded, None)
+    assert [(one.subject, one.status) for one in seen] == [("rxe0", WARN), ("rxe1", PASS)]
 
 
 def test_queue_pairs_grow_with_hosts_and_devices() -> None:
@@ -158,8 +155,8 @@ def test_queue_pairs_grow_with_hosts_and_devices() -> None:
 
     def status(environment: Mapping[str, str], hosts: int) -> set[Status]:
         ranks = [process(name=f"rank {n}", environment=environment) for n in range(2)]
-        found = findings(CHECKS, "rdma.resources", FakeHost(nics), launch(*ranks, hosts=hosts))
-        return {one.status for one in found}
+        seen = found("rdma.resources", FakeHost(nics), launch(*ranks, hosts=hosts))
+        return {one.status for one in seen}
 
     # 2 ranks x (8 x 2 - 1 peers) x 2 NICs x 2 = 120 on each NIC.
     assert status({}, 1) == {PASS}
@@ -191,7 +188,7 @@ def test_a_region_longer_than_the_device_takes(
 ) -> None:
     needs = launch(process(regions=(region,), environment=environment), version=version)
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
-    found = only(CHECKS, "rdma.region-too-large", host, needs)
+    found = only("rdma.region-too-large", host, needs)
     assert found.status is status
 
 
@@ -287,7 +284,7 @@ def test_page_tables_of_some_devices(
 ) -> None:
     host = FakeHost((replace(RXE0, driver=driver, driver_id=number),))
     needs = launch(process(regions=(region,)))
-    found = only(CHECKS, "rdma.table-capacity", host, needs)
+    found = only("rdma.table-capacity", host, needs)
     assert found.status is status
 
 
@@ -295,7 +292,7 @@ def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound() -> No
     """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
     host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
     needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
-    one = only(CHECKS, "rdma.table-capacity", host, needs)
+    one = only("rdma.table-capacity", host, needs)
     assert (one.status, one.need) == (PASS, "unknown")
 
 

@@ -45,7 +45,7 @@ from tests.checks.rdma_hosts import (
     MIB,
     RXE0,
     FakeHost,
-    findings,
+    found,
     launch,
     process,
     with_settings,
@@ -140,7 +140,7 @@ CAPACITY = "rdma.table-capacity"
 
 
 def capacity(host: FakeHost, *members: ProcessNeeds) -> list[Finding]:
-    return findings(CHECKS, CAPACITY, host, launch(*members))
+    return found(CAPACITY, host, launch(*members))
 
 
 def saved(holds: int, met: str = DEVICE_TABLE, page: int = 4096, **changes: Any) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def test_measured_memory_keys_bound_regions() -> None:
     """max_mr is what the device tells; fewer are what it gave."""
     result = saved(GIB, MEMORY_KEYS, holds_regions=1)
     host = FakeHost((ERDMA,), calls={"registration.saved": [result]})
-    (one,) = findings(CHECKS, "rdma.resources", host, launch(process()))
+    (one,) = found("rdma.resources", host, launch(process()))
     assert (one.status, "1 regions in all" in one.text) == (FAIL, True)
 
 

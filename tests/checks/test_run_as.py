@@ -261,9 +261,6 @@ def test_another_user_s_threads_are_not_those_of_who_asks(
     assert [each.status for each in judged if each.subject.endswith(", user")] == [status]
 
 
-# -- real programs --------------------------------------------------------------------------------
-
-
 def compare(folder: str) -> list[str]:
     """Run each line, and return where what it is given is not what is said of it."""
     program = f"{folder}/mooncake_client"

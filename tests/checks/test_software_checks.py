@@ -24,6 +24,7 @@ from checks.software.facts import (
 )
 from checks.software.software_checks import pip_install
 from preflight.sizing.chosen_releases import choose_sglang, engines_of
+from tests.checks.launches import findings
 from tests.checks.limit_hosts import facts, launch, rank, rdma, system, tree
 from tests.tables import each_row
 
@@ -148,9 +149,6 @@ def test_this_interpreter() -> None:
     assert {(one.name, one.version) for one in own.mooncake} == set(installed_mooncake())
 
 
-# -- checks ----------------------------------------------------------------------------------------
-
-
 def environment(**other: Any) -> Environment:
     fields: dict[str, Any] = {
         "interpreter": "/opt/venv/bin/python3",
@@ -182,13 +180,7 @@ BARE = environment(mooncake=(), package=None, sglang=None)
 def found(
     id_: str, needs: LaunchNeeds | None, seen: SoftwareFacts, kind: str = "none", **other: Any
 ) -> list[Finding]:
-    chosen = [pair for pair in every_check() if pair[0].id == id_]
-    host = facts(system_facts=system(kind, **other), software=seen)
-    findings = judge(host, needs, chosen)
-    for finding in findings:
-        assert finding.status in {status for status, _ in chosen[0][0].page.outcomes}, finding
-        assert "defect" not in finding.text, finding
-    return findings
+    return findings(facts(system_facts=system(kind, **other), software=seen), needs, id_)
 
 
 def one(id_: str, needs: LaunchNeeds | None, seen: SoftwareFacts, **other: Any) -> Finding:

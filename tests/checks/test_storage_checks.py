@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.finding import Finding, Status
+from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, Storage
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
-from checks.storage import folders as storage_checks
-from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
+from tests.checks.launches import facts_of, findings, launch, one_finding
 
 
 def _needs(path: str | Unknown, kind: str = "offload", **other: object) -> LaunchNeeds:
@@ -19,16 +18,8 @@ def _needs(path: str | Unknown, kind: str = "offload", **other: object) -> Launc
     return launch()._replace(storage=(item,))
 
 
-def _find(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
-    found = findings(storage_checks.CHECKS, facts, needs, id_)
-    declared_outcomes_hold(storage_checks.CHECKS, found)
-    return found
-
-
 def _live(needs: LaunchNeeds, id_: str = "storage.offload-path") -> Status:
-    found = _find(facts_of("/", "storage", needs=needs), needs, id_)
-    assert len(found) == 1
-    return found[0].status
+    return one_finding(facts_of("/", "storage", needs=needs), needs, id_).status
 
 
 def test_what_mooncake_accepts_and_refuses(tmp_path: Path) -> None:
@@ -86,7 +77,7 @@ def test_recorded_folders(
 ) -> None:
     needs = _needs("/ssd", direct_io=True)
     facts = _recorded(tmp_path, needs, direct, **seen)
-    found = _find(facts, needs, "storage.offload-path")
+    found = findings(facts, needs, "storage.offload-path")
     assert [finding.status for finding in found] == [expected]
 
 
@@ -99,15 +90,15 @@ def test_all_users_of_a_disk_share_its_space_and_inodes(
 ) -> None:
     needs = _needs("/ssd", need_bytes=need, users=2)
     facts = _recorded(tmp_path, needs, full_of_files=no_inode)
-    found = _find(facts, needs, "storage.offload-space")
+    found = findings(facts, needs, "storage.offload-space")
     assert [finding.status for finding in found] == [expected]
 
 
 def test_the_limit_that_is_advised_fits(tmp_path: Path) -> None:
     needs = _needs("/ssd", need_bytes=4 << 40, users=2)
-    advised = _find(_recorded(tmp_path, needs), needs, "storage.offload-space")[0].settings[0]
+    advised = findings(_recorded(tmp_path, needs), needs, "storage.offload-space")[0].settings[0]
     again = _needs("/ssd", need_bytes=2 * int(advised.wanted), users=2)
-    found = _find(_recorded(tmp_path, again), again, "storage.offload-space")
+    found = findings(_recorded(tmp_path, again), again, "storage.offload-space")
     assert found[0].status is Status.PASS
 
 

@@ -13,10 +13,9 @@ from checks.base.pages import Spot, Usage
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from checks.run.runner import judge
 from checks.system.facts import IO_URING_SETUP, Container, SystemFacts, read_system
-from checks.system.judge import CHECKS
 from tests.builders.seccomp import KILL, REFUSE, filtered
+from tests.checks.launches import one_finding
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree
 from tests.tables import each_row
 
@@ -80,6 +79,7 @@ def test_odd_answers_are_unknown(tmp_path: Path, answer: Any) -> None:
 
 
 EPERM, ENOMEM, ENOSYS = 1, 12, 38
+HOST_NAMESPACE = {"pid_namespace": INITIAL_PID_NAMESPACE}
 OVERLAY = "1 0 0:1 / / rw - overlay overlay rw,lowerdir={}\n"
 
 
@@ -97,6 +97,8 @@ OVERLAY = "1 0 0:1 / / rw - overlay overlay rw,lowerdir={}\n"
         ({"/proc/self/mountinfo": OVERLAY.format("/var/lib/docker/x")}, {}, "docker"),
         ({"/proc/self/mountinfo": OVERLAY.format("/io.containerd.x/y")}, {}, "containerd"),
         ({"/proc/self/mountinfo": OVERLAY.format("/lower")}, {}, "unnamed"),
+        # Hosts that boot from the network or from a live image have an overlay too.
+        ({"/proc/self/mountinfo": OVERLAY.format("/lower")}, HOST_NAMESPACE, "none"),
         ({"/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"}, {}, "none"),
     ],
 )
@@ -147,15 +149,8 @@ def test_io_uring_under_a_real_seccomp_filter(action: int, answer: str) -> None:
     assert answer in run.stdout
 
 
-# -- checks ----------------------------------------------------------------------------------------
-
-
 def one(id_: str, needs: LaunchNeeds | None, seen: SystemFacts) -> Finding:
-    chosen = [pair for pair in CHECKS.checks if pair[0].id == id_]
-    (finding,) = judge(facts(limits(), 2, seen), needs, chosen)
-    assert finding.status in {status for status, _ in chosen[0][0].page.outcomes}, finding
-    assert "defect" not in finding.text, finding
-    return finding
+    return one_finding(facts(limits(), 2, seen), needs, id_)
 
 
 SYSCTL = Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", "2")

@@ -175,8 +175,6 @@ def test_containers_of_the_launch_are_judged_where_they_run() -> None:
     assert within["this container, compose.yaml:3"].status is Status.FAIL
 
 
-# -- what is read ----------------------------------------------------------------------------------
-
 KERNEL = {
     "/proc/loadavg": "0.5 0.4 0.3 2/345 9\n",
     "/proc/sys/kernel/threads-max": "1000\n",

@@ -11,7 +11,6 @@ import pytest
 
 from checks.base.finding import Status
 from checks.base.unknown import Unknown
-from checks.network import network_checks
 from preflight.launches.compose import read_compose
 from preflight.launches.container import published
 from preflight.launches.kubernetes import read_kubernetes
@@ -53,7 +52,7 @@ def verdicts(reading: Reading, folder: Path, taken: Mapping[int, str] = {}) -> d
     (folder / "calls.json").write_text(json.dumps(answers))
     needs = launch()._replace(ports=tuple(bound))
     facts = facts_of(folder, "network", needs=needs)
-    found = findings(network_checks.CHECKS, facts, needs, "network.port-taken")
+    found = findings(facts, needs, "network.port-taken")
     return {finding.subject: finding.status.value for finding in found}
 
 
@@ -242,7 +241,7 @@ def test_where_the_processes_of_a_server_meet(tmp_path: Path, text: str, taken: 
     free = {f"network.bind {port.port}": {"free": True} for port in needs.ports if not port.inner}
     (tmp_path / "calls.json").write_text(json.dumps(free))
     facts = facts_of(tmp_path, "network", needs=needs)
-    found = findings(network_checks.CHECKS, facts, needs, "network.port-taken")
+    found = findings(facts, needs, "network.port-taken")
     failed = {one.need for one in found if one.status is Status.FAIL}
     assert failed == {f"port {number} for one alone" for number in taken}
     assert not [one for one in found if one.status is Status.UNKNOWN]

@@ -22,7 +22,6 @@ from checks.limits.runtimes import Limit, UnitLimit
 from checks.memlock.judge import _of_unit
 from checks.placement.pci_checks import _redirects
 from checks.software.software_checks import pip_install
-from checks.storage import folders as storage
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.settings.commands import Context, commands, drop_in, takes
@@ -170,9 +169,7 @@ def test_checks_carry_words_as_they_found_them(tmp_path: Path) -> None:
     found: list[Finding] = []
     path = "/x$(touch P1); touch P2/my data"
     needs = _needs(path)
-    found += findings(
-        storage.CHECKS, facts_of("/", "storage", needs=needs), needs, "storage.offload-path"
-    )
+    found += findings(facts_of("/", "storage", needs=needs), needs, "storage.offload-path")
     found.append(_redirects(HOSTILE[0], 0x1D))
     found.append(_of_unit(UnitLimit(HOSTILE[0], None, Limit(1, 1), "a file")))
     settings = [setting for finding in found for setting in finding.settings]
