@@ -35,9 +35,6 @@ def common_bits(a: int, b: int) -> int:
     return 32 - (a ^ b).bit_length()
 
 
-# IPv4 ----------------------------------------------------------------------------------------
-
-
 @given(st.lists(PRIVATE, min_size=2, max_size=8))
 def test_private_addresses_share_as_many_leading_bits_as_before(addresses: list[int]) -> None:
     """So a subnet of any length stays one, and two subnets stay two; the range stays too."""
@@ -82,9 +79,6 @@ def test_what_says_nothing_of_anybody_stays(kept: str) -> None:
 def test_ranges_and_lists_of_addresses_are_replaced_to_the_last() -> None:
     shown = replaced({"/x": "10.1.2.3-10.1.2.9,10.1.7.4:80;192.168.5.6/24"})["/x"]
     assert shown == "10.0.0.3-10.0.0.9,10.0.4.4:80;192.168.0.6/24"
-
-
-# One address in many forms -------------------------------------------------------------------
 
 
 def test_an_address_is_the_same_in_every_notation() -> None:
@@ -135,9 +129,6 @@ def test_no_address_of_either_length_survives(number: int) -> None:
     assert address.exploded[:19] not in shown["/y"]
     assert str(address) not in shown["/x"]
     assert ipaddress.IPv6Address(shown["/x"][1:-3]) == ipaddress.IPv6Address(shown["/y"])
-
-
-# Names ---------------------------------------------------------------------------------------
 
 
 def test_names_of_hosts_and_users_are_replaced_everywhere() -> None:

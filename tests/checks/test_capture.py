@@ -89,9 +89,6 @@ def saved(path: Path, answers: Answers, extras: Mapping[str, Any]) -> Path:
     return path
 
 
-# The same answers ----------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["this machine", *HOSTS])
 def test_a_capture_gives_the_same_findings_as_the_host(
@@ -332,9 +329,6 @@ def test_what_was_not_asked_is_unknown_and_absent_only_where_a_listing_says_so(
     assert asked(Root(root.locate("/proc")).text("/meminfo"))[1]  # nothing of this machine
 
 
-# What is refused -----------------------------------------------------------------------------
-
-
 def test_a_truncated_capture_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     whole = archive_bytes(capture_files(EVERY_KIND, {}))
     for end in [*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1, len(whole) - 8]:
@@ -428,9 +422,6 @@ def test_a_launch_of_another_form_is_refused(
     assert "its launch cannot be read" in capsys.readouterr().err
 
 
-# Trees of other tools ------------------------------------------------------------------------
-
-
 def _tree(folder: Path) -> Path:
     for name, content in {
         "proc/meminfo": "MemTotal: 1 kB\n",
@@ -493,9 +484,6 @@ def test_a_recorded_machine_reads_the_same_from_its_archive(name: str, tmp_path:
 def plain_facts(root: Root, topics: list[str]) -> dict[str, Any]:
     facts = read_facts(root, None, 60.0, topics)
     return {topic: plain(facts.topic(topic)) for topic in topics}
-
-
-# What asks for more than it is ---------------------------------------------------------------
 
 
 def _header(kind: bytes, size: int) -> bytes:

@@ -1,7 +1,7 @@
 """The Linux machines that other projects record for their own tests, as facts read them.
 
-Those of hwloc, util-linux, libvirt, procfs and node_exporter are in Debian's source packages, which
-``.ci/run`` downloads to ``.cache/machines``. What stands in the files is read a second time, by
+Those of hwloc, util-linux and libvirt are in Debian's source packages, which ``.ci/run`` downloads
+to ``.cache/machines``. What stands in the files is read a second time, by
 small readers that know nothing of ours.
 """
 
@@ -26,7 +26,7 @@ from checks.pci.facts import read_function
 from checks.run.facts import read_facts
 from checks.run.runner import every_check
 from preflight.cli.main import run
-from tests.checks.test_recorded_hosts import LAUNCH
+from tests.checks.test_recorded_hosts import LAUNCH, NOT_ASKED
 from tests.paths import ROOT
 
 MACHINES = ROOT / ".cache" / "machines"
@@ -37,9 +37,6 @@ PACKAGES = {
     "util-linux": ("util-linux_*.orig.tar.*", "/tests/ts/lscpu/dumps/", 16),
     # Their processors and nodes; some of its folders are links to others.
     "libvirt": ("libvirt_*.orig.tar.xz", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
-    # One host, in parts of several: memory, limits, networks, RDMA devices.
-    "procfs": ("golang-github-prometheus-procfs_*.orig.tar.*", "/testdata/", 1),
-    "node_exporter": ("prometheus-node-exporter_*.orig.tar.*", "/collector/fixtures/", 1),
 }
 _NUMBER = re.compile(r"\d+")
 NODES = "/sys/devices/system/node"
@@ -86,30 +83,6 @@ def _files(archive: Path) -> Files:
     return found
 
 
-def _add_ttar(text: str, tar: tarfile.TarFile) -> None:
-    """Add what a ttar has: entries of text, with a number of lines and words for what is none."""
-    for entry in re.split(r"(?m)^# ttar(?: -)+\n", text):
-        head, _, rest = entry.partition("\n")
-        while head.startswith("#"):
-            head, _, rest = rest.partition("\n")
-        kind, _, name = head.partition(": ")
-        member = tarfile.TarInfo(name)
-        first, _, body = rest.partition("\n")
-        content = b""
-        if not name:
-            continue
-        if kind == "Directory":
-            member.type = tarfile.DIRTYPE
-        elif first.startswith("SymlinkTo: "):
-            member.type, member.linkname = tarfile.SYMTYPE, first.removeprefix("SymlinkTo: ")
-        else:
-            lines = "".join(body.splitlines(True)[: int(first.removeprefix("Lines: "))])
-            lines = lines.replace("NULLBYTE", "\0")
-            content = re.sub(r"EOF\n$", "", lines).encode(errors="surrogateescape")
-            member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-
-
 @pytest.fixture(scope="module", params=PACKAGES)
 def machines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -138,8 +111,6 @@ def machines(
                 named = tarfile.TarInfo(f"sys/devices/system/{part[2]}")
                 named.size = member.size
                 parts[part[1]].addfile(named, content)
-            elif name.endswith("s.ttar"):
-                _add_ttar(content.read().decode(errors="surrogateescape"), made)
             elif name.startswith("proc/"):
                 member.name = name
                 made.addfile(member, content)
@@ -322,14 +293,6 @@ PARTS = {
         ),
         (),
     ),
-}
-# What the launch asks nothing of: whatever the host has, nothing of it is judged.
-NOT_ASKED = {
-    *("gpu.imex", "gpu.peer-memory", "hugetlb.node-shortage", "io-uring.unavailable"),
-    *("memlock.io-uring-buffers", "memlock.runtime-limit", "network.advertised-address"),
-    *("network.time-wait", "numa.node-memory", "service.address", "software.numactl-missing"),
-    *("storage.offload-path", "storage.offload-space", "topology.mooncake-view"),
-    "software.not-built-in",
 }
 
 

@@ -260,9 +260,6 @@ def test_settings_of_a_configuration_stay_and_others_go() -> None:
     assert public_file(lines) == 'protocol: rdma\n\nowner: "(removed)"\ntp-size: 4\n'
 
 
-# On the user's own terminal, and in reports ------------------------------------------------------
-
-
 _SECRET_SETTINGS = (
     f"export MC_REDIS_PWD={MARK} HF_TOKEN={MARK} MC_STORE_USE_HUGEPAGE=maybe\n"
     f"export MOONCAKE_TE_META_DATA_SERVER='{_ADDRESS}' MOONCAKE_MASTER=127.0.0.1:1\n"
@@ -349,9 +346,6 @@ def test_the_launch_of_a_host_that_is_open_is_whole(host: str) -> None:
     sized = size_and_needs(LaunchWords(words, is_command=True), open_host(host))
     assert sized is not None
     assert sized.launch.reading.commands[0].words[-1].text == "abcdefgh"
-
-
-# What is one, and what is none -------------------------------------------------------------------
 
 
 @each_row(

@@ -13,7 +13,13 @@ from checks.base.pages import Spot, Usage
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from checks.system.facts import IO_URING_SETUP, Container, SystemFacts, read_system
+from checks.system.facts import (
+    INITIAL_PID_NAMESPACE,
+    IO_URING_SETUP,
+    Container,
+    SystemFacts,
+    read_system,
+)
 from tests.builders.seccomp import KILL, REFUSE, filtered
 from tests.checks.launches import one_finding
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree
