@@ -196,10 +196,7 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
-    """Run ``attempt`` in a forked child, killed after a while, and return its plain data.
-
-    For what a seccomp profile may kill or a driver hold; OSError says why the child gives nothing.
-    """
+    """Return the plain data of ``attempt``, run in a child; OSError if it dies or hangs."""
     import json
     import select
     import signal

@@ -14,10 +14,7 @@ def leading_integer(text: str) -> int | None:
 
 
 def kernel_number(text: str) -> int | None:
-    """Return a number as the kernel prints it: decimal, 64 bits at most, or negative; else None.
-
-    ``int`` takes more (digits of other scripts, ``1_000``), and raises on very long ones.
-    """
+    """Return a number as the kernel prints it (decimal, signed, 64 bits at most), else None."""
     word = text.strip()
     digits = word.removeprefix("-")
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 20:

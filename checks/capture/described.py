@@ -224,10 +224,7 @@ def usable_bytes(memory_bytes: int, nodes: int) -> int:
 
 
 def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
-    """Yield names and devices: the described GPUs, or ``count`` of each known kind.
-
-    Kinds within eight per cent of each other count as one, of which the smallest is taken.
-    """
+    """Yield names and devices: the described GPUs, or ``count`` of each known kind of memory."""
     devices = _devices("gpus", gpus)
     if devices is not None:
         yield (devices.name,), devices

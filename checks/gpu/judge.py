@@ -346,10 +346,7 @@ MIG_ON = 1
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge one by one, by NVML's address: the launch's, without one all.
-
-    Raises UnjudgedError if there is none.
-    """
+    """Return the GPUs to judge, by NVML's address: the launch's, or all; none: UnjudgedError."""
     finding = passed("GPUs")
     if not finding.known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))

@@ -48,10 +48,7 @@ class HugetlbFacts(NamedTuple):
     lasting: tuple[PoolWriter, ...] | None = None
 
     def boot_writers(self, page_bytes: int) -> tuple[PoolWriter, ...]:
-        """Return who sets pools of a size at boot: ``writers`` or ``lasting``.
-
-        The one with fewer pages: a boot may write the files of /run again or not.
-        """
+        """Return who sets pools of a size at boot: ``writers`` or ``lasting``, the lower."""
         default = self.hugetlb.default_page_size_bytes
         lasting = self.writers if self.lasting is None else self.lasting
         return min(

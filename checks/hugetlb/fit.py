@@ -88,10 +88,7 @@ def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
 
 
 def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return a usage without its arena if the whole pool is smaller than the arena.
-
-    Such an arena is dropped in every order, and takes nothing from the others.
-    """
+    """Return a usage, without its arena if the pool is smaller: that is dropped in every order."""
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
@@ -109,10 +106,7 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages with which every process starts, its arena mapped or not.
-
-    For the worst process: the most that all others take, and the least that this one must have.
-    """
+    """Return the pages that the worst process must have while all others take their most."""
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):

@@ -60,10 +60,7 @@ class Pool(NamedTuple):
 
     @or_unknown
     def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the pages that a new mapping can have: free, not reserved, plus overcommit.
-
-        Surplus pages are made when a mapping asks for them, out of memory that must be free.
-        """
+        """Return the pages for a new mapping: free, not reserved, and surplus out of memory."""
         free = max(0, self.free_pages - self.reserved_pages)
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
@@ -132,10 +129,7 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 
 def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
-    """Return the NUMA nodes outside of this process's cpuset, and those that are a GPU's memory.
-
-    A mapping gets free pages of allowed nodes alone (mm/hugetlb.c, allowed_mems_nr).
-    """
+    """Return the NUMA nodes outside of the cpuset or of a GPU's memory: they give no pages."""
     allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
     if isinstance(allowed.mems, Unknown):
         return allowed.mems

@@ -135,10 +135,7 @@ def _pool_stock(
 def _stock_on(
     hugepages: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
-    """Return the least and the most pages that ``nodes`` can give.
-
-    Reservations and surplus pages belong to no node until they are touched: hence two bounds.
-    """
+    """Return the least and the most pages that ``nodes`` can give: reservations have no node."""
     if not hugepages.nodes:
         return Unknown(f"{hugepages.source}: the kernel shows no pool per NUMA node")
     here = sum(share.free_pages for at, share in hugepages.nodes.items() if at in nodes)

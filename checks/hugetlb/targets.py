@@ -29,10 +29,7 @@ class Target(NamedTuple):
 
 
 def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Return a target for each pool that must grow, by NUMA node if pages are bound to nodes.
-
-    The target counts the pages that others hold; nothing is ever lowered.
-    """
+    """Return a target for each pool that must grow (by NUMA node if bound); others' pages count."""
     return {
         spot: target
         for spot, target in all_targets(hugetlb, needs).items()

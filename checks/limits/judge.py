@@ -434,10 +434,7 @@ def _of_user(
 
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
-    """Tell whether the kernel exempts the user from RLIMIT_NPROC (copy_process).
-
-    That is user 0 of the initial namespace, or a user with one of two capabilities in it.
-    """
+    """Tell whether RLIMIT_NPROC spares the user: 0, or two capabilities, in the first namespace."""
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

@@ -154,10 +154,7 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
 
 
 def parse_limit(text: str) -> int | Unknown | None:
-    """Return a limit in bytes, None for ``unlimited``, ``infinity`` or -1.
-
-    A number may end in K, M, G, T (of 1024), as all of these files write it.
-    """
+    """Return a limit in bytes (K, M, G, T: of 1024); None for ``unlimited``, ``infinity``, -1."""
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
         return None

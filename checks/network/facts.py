@@ -348,10 +348,7 @@ def _route(row: Sequence[Any]) -> TableRoute:
 
 @or_unknown
 def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...] | Unknown:
-    """Return the networks to which ``interface`` has a route for packets from ``source``.
-
-    The tables are asked in the order of the rules. Unknown if a rule has a selector not read here.
-    """
+    """Return the networks reached from ``source`` by ``interface``; Unknown if a rule is unread."""
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
@@ -407,10 +404,7 @@ def _of_table(
     open_: list[Network],
     reachable: list[Network],
 ) -> list[Network]:
-    """Add to ``reachable`` where the table leads out of ``interface``; return the rest.
-
-    The most specific route decides; the kernel passes over routes out of another interface.
-    """
+    """Add to ``reachable`` what the table sends out of ``interface``; return what it leaves."""
     decided: list[Network] = []
     rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)

@@ -26,10 +26,7 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted.
-
-    The policy fits any cpuset: only a seccomp filter or a kernel without NUMA refuses it.
-    """
+    """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted."""
     import ctypes
     import mmap  # not in the child: another thread may hold the lock of its import for ever
     import os

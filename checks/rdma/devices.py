@@ -274,10 +274,7 @@ _RANKS = (
 
 
 def _rank(gid: Gid) -> int:
-    """Rank a GID as autoGidCandidateClassPriority does: the lowest is taken.
-
-    192.168.0.0/16 counts as routable, and each IPv6 address but fe80::/10.
-    """
+    """Rank a GID as autoGidCandidateClassPriority, the lowest first; 192.168/16 is routable."""
     if gid.kind not in (IB, ROCE_2):
         return 6
     netdev = gid.netdev if isinstance(gid.netdev, str) else ""

@@ -41,9 +41,7 @@ def judge_devices(
     problem_of: Problem,
     describe: Describe,
 ) -> Iterator[Finding]:
-    """Yield the worst finding of each device; another cause's losses are left to that cause's
-    check.
-    """
+    """Yield the worst finding of each device; losses of another cause are that cause's check's."""
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)

@@ -109,10 +109,7 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
 
 @or_unknown
 def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
-    """Return the uverbs name of each RDMA device, ``{"mlx5_0": "uverbs0"}``.
-
-    From the class; or, if a capture lacks that (hwloc's), from each device's PCI function.
-    """
+    """Return ``{"mlx5_0": "uverbs0"}``, from the class or else from each device's PCI function."""
     names = root.entries(CLASS)
     if not isinstance(names, Unknown):
         return {**known(_uverbs_in(root, CLASS, names))}

@@ -5,8 +5,8 @@ writes. What is mapped was read in source at each tag; the rows over TCP were al
 0.3.8 to 0.3.14), see ``tests/real``.
 """
 
-from collections.abc import Iterator
 from enum import Enum
+from itertools import accumulate
 from typing import Any
 
 from checks.base.record import NamedTuple
@@ -198,13 +198,8 @@ def work_together(version: str, other: str) -> bool | None:
     return True if tried and {version, other} <= tried[0] else None
 
 
-def _rows() -> Iterator[MooncakeRelease]:
-    """Yield the row of each release."""
-    row = MooncakeRelease()
-    yield row
-    for text, facts in _CHANGES:
-        row = row._replace(first=parse_version(text), **facts)
-        yield row
+def _changed(row: MooncakeRelease, change: tuple[str, dict[str, Any]]) -> MooncakeRelease:
+    return row._replace(first=parse_version(change[0]), **change[1])
 
 
-RELEASES = tuple(_rows())
+RELEASES = tuple(accumulate(_CHANGES, _changed, initial=MooncakeRelease()))

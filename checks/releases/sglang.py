@@ -7,8 +7,8 @@ are recorded: 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2); so was th
 the store's configuration, see ``tests/real`` and ``tests/programs/test_store_config_releases.py``.
 """
 
-from collections.abc import Iterator
 from enum import Enum
+from itertools import accumulate
 from typing import Any
 
 from checks.base.record import NamedTuple
@@ -339,10 +339,7 @@ def parse_version(text: str) -> Numbers:
 
 
 def sglang_release(text: str) -> SglangRelease:
-    """Return the facts of the version ``text``.
-
-    Raises ValueError as ``parse_version`` does, and for a version older than the table.
-    """
+    """Return the facts of a version; ValueError for none and for one older than the table."""
     if older := older_than_known(text):
         raise ValueError(older)
     return _row_of(text)
@@ -369,10 +366,7 @@ def store_reader(version: str | None) -> StoreReader:
 
 
 def release_of(text: str) -> SglangRelease | None:
-    """Return the facts of a version that a user wrote; None if the text is no version.
-
-    A version older than the table is taken for its oldest row.
-    """
+    """Return the facts of a version (the oldest row if it is older), None if the text is none."""
     try:
         return _row_of(text)
     except ValueError:
@@ -385,16 +379,13 @@ def _row_of(text: str) -> SglangRelease:
     return next((row for row in reversed(RELEASES) if row.first <= version), RELEASES[0])
 
 
-def _rows() -> Iterator[SglangRelease]:
-    """Yield the row of each release."""
-    row = SglangRelease()
-    yield row
-    for text, facts in _CHANGES:
-        changed = {name: fact for name, fact in facts.items() if name in row._fields}
-        of_store = {name: fact for name, fact in facts.items() if name not in changed}
-        store = row.store._replace(**of_store)
-        row = row._replace(first=parse_version(text), store=store, **changed)
-        yield row
+def _changed(row: SglangRelease, change: tuple[str, dict[str, Any]]) -> SglangRelease:
+    """Return the row of the next release, with the facts that it changed."""
+    text, facts = change
+    changed = {name: fact for name, fact in facts.items() if name in row._fields}
+    of_store = {name: fact for name, fact in facts.items() if name not in changed}
+    store = row.store._replace(**of_store)
+    return row._replace(first=parse_version(text), store=store, **changed)
 
 
-RELEASES = tuple(_rows())
+RELEASES = tuple(accumulate(_CHANGES, _changed, initial=SglangRelease()))

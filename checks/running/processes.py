@@ -183,10 +183,7 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 
 
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
-    """Return how much memory a process may lock or pin.
-
-    Unlimited with CAP_IPC_LOCK in the initial user namespace, which the kernel asks first.
-    """
+    """Return how much memory a process may pin: its limit, none with CAP_IPC_LOCK."""
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
     effective = int(bits, 16) if re.fullmatch(r"[0-9a-f]{1,16}", bits) else 0

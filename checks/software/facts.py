@@ -114,10 +114,7 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 
 
 def installed_engine(root: Root) -> Installed | None:
-    """Return the engine that a launch would load on this host by another interpreter.
-
-    None if this program's own interpreter has SGLang or Mooncake, or none has.
-    """
+    """Return the engine of another interpreter; None if this one has an engine, or none has."""
     environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
