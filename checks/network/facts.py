@@ -404,7 +404,7 @@ def _of_table(
     open_: list[Network],
     reachable: list[Network],
 ) -> list[Network]:
-    """Add to ``reachable`` what the table sends out of ``interface``; return what it leaves."""
+    """Add to ``reachable`` what the table sends out of ``interface``; return the rest."""
     decided: list[Network] = []
     rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)

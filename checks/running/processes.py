@@ -30,10 +30,7 @@ def is_of_package(line: str) -> bool:
 
 
 class RunningProcess(NamedTuple):
-    """One process: its command line, and the process that started it.
-
-    words: empty for a thread of the kernel and for a process that has ended.
-    """
+    """One process and its parent; ``words`` is () for a kernel thread and an ended process."""
 
     pid: int
     parent: int

@@ -150,11 +150,11 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
 
 
 class AskedPart(NamedTuple):
-    """A part of Mooncake that not every build has, who asks for it and in which words."""
+    """A part of Mooncake that not every build has, who asks for it and by which phrase."""
 
     part: str
     who: str
-    words: str
+    phrase: str
     process: ProcessNeeds | None = None
 
 

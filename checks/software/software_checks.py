@@ -395,7 +395,7 @@ def _judge_part(
     of = needs.processes if asked.process is None else (asked.process,)
     if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
-    finding = passed(asked.who, need=f"{asked.part} built in ({asked.words})")
+    finding = passed(asked.who, need=f"{asked.part} built in ({asked.phrase})")
     engine = finding.known(software.engine)
     if engine is None or engine.package is None:
         return skip("no Mooncake is installed here", asked.who)
@@ -404,7 +404,7 @@ def _judge_part(
     evidence = (Evidence(engine.package, f"its compiled files have no {asked.part}"),)
     finding = finding._replace(have="not built in", evidence=evidence)
     if asked.part == "tent":
-        return finding._replace(text=f"{asked.words} switches nothing on: the classic engine runs")
+        return finding._replace(text=f"{asked.phrase} switches nothing on: the classic engine runs")
     if asked.part == "redis":
         return finding.failed(
             'it aborts with "Unable to find metadata storage plugin redis"',
