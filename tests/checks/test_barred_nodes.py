@@ -78,11 +78,6 @@ def test_where_nobody_tells_the_cpuset_several_nodes_are_unknown() -> None:
     assert all(isinstance(one, Unknown) for one in _stock(root).values())
 
 
-def test_pages_are_set_on_allowed_nodes_alone() -> None:
-    hugetlb = read_hugetlb_facts(_host("1").root(), None).hugetlb
-    assert all_targets(hugetlb, {WHOLE: 700}) == {ON_1: Target(700, 512, 0)}
-
-
 def test_check_knows_a_cpuset() -> None:
     """600 pages are there on both nodes together, and not on the one that is allowed."""
     needs = launch([usage({WHOLE: 600})])

@@ -226,12 +226,6 @@ def test_an_arena_that_is_filled_up_to_a_cgroups_limit_starts(checked: Checked) 
     assert statuses == {60: "pass", 59: "warn", 16: "warn", 15: "fail"}
 
 
-def test_a_small_host_can_hold_a_store(checked: Checked) -> None:
-    small = replace(plain_host(), node_bytes=8 * GIB)
-    (one,) = checked(small, STORE)["memory.host"]
-    assert one["status"] == "pass"
-
-
 def test_a_pool_that_nobody_uses_is_named_where_memory_is_short(checked: Checked) -> None:
     """arm64 with pages of 64 KiB: its huge pages are of 512 MiB."""
     rows = (

@@ -1,8 +1,7 @@
-"""The Linux machines that other projects record for their own tests, as facts read them.
+"""The Linux machines that hwloc records for its own tests, as facts read them.
 
-Those of hwloc, util-linux and libvirt are in Debian's source packages, which ``.ci/run`` downloads
-to ``.cache/machines``. What stands in the files is read a second time, by
-small readers that know nothing of ours.
+They are in Debian's source package, which ``.ci/run`` downloads to ``.cache/machines``. What stands
+in the files is read a second time, by small readers that know nothing of ours.
 """
 
 from __future__ import annotations
@@ -30,15 +29,7 @@ from tests.checks.test_recorded_hosts import LAUNCH, NOT_ASKED
 from tests.paths import ROOT
 
 MACHINES = ROOT / ".cache" / "machines"
-# Of each package: its source, the folders of its machines there, and how many it has at least.
-PACKAGES = {
-    "hwloc": ("hwloc_*.orig.tar.*", r"/tests/hwloc/(?:x86\+)?linux/", 45),
-    # Debian 12's; later releases have more.
-    "util-linux": ("util-linux_*.orig.tar.*", "/tests/ts/lscpu/dumps/", 16),
-    # Their processors and nodes; some of its folders are links to others.
-    "libvirt": ("libvirt_*.orig.tar.xz", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
-}
-_NUMBER = re.compile(r"\d+")
+PLACE = re.compile(r"/tests/hwloc/(?:x86\+)?linux/.*\.tar\.\w+$")
 NODES = "/sys/devices/system/node"
 GPUS = "/proc/driver/nvidia/gpus"
 PCI = "/sys/bus/pci/devices"
@@ -63,6 +54,10 @@ class Files(NamedTuple):
         return self.folders.get(folder, set())
 
 
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
 def _files(archive: Path) -> Files:
     found = Files({}, {}, {})
     with tarfile.open(archive) as tar:
@@ -83,46 +78,24 @@ def _files(archive: Path) -> Files:
     return found
 
 
-@pytest.fixture(scope="module", params=PACKAGES)
-def machines(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[Path, Files]]:
-    pattern, place, least = PACKAGES[request.param]
-    sources = sorted(MACHINES.glob(pattern), key=lambda one: [*map(int, _NUMBER.findall(one.name))])
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Files]]:
+    sources = sorted(MACHINES.glob("hwloc_*.orig.tar.*"), key=lambda one: _numbers(one.name))
     if not sources:
-        pytest.skip(f"no {pattern} in .cache/machines: bash .ci/run puts it there")
-    folder = tmp_path_factory.mktemp(request.param)
-    together = folder / f"{sources[-1].name.partition('.orig.')[0]}.tar"
-    with contextlib.ExitStack() as opened:
-        tar, made = (
-            opened.enter_context(tarfile.open(*at)) for at in ((sources[-1],), (together, "w"))
-        )
-        parts: dict[str, tarfile.TarFile] = {}
+        pytest.skip("no hwloc in .cache/machines: bash .ci/run puts it there")
+    folder = tmp_path_factory.mktemp("hwloc")
+    with tarfile.open(sources[-1]) as tar:
         for member in tar:
-            name = re.split(place, member.name, maxsplit=1)[-1]
-            content = tar.extractfile(member) if name != member.name and member.isfile() else None
-            if content is None:
-                continue
-            part = re.match(r"(linux-[^/.]+)/(?:system/)?((?:cpu|node)/.*)", name)
-            if part:
-                own = folder / f"{part[1]}.tar"
-                if part[1] not in parts:
-                    parts[part[1]] = opened.enter_context(tarfile.open(own, "w"))
-                named = tarfile.TarInfo(f"sys/devices/system/{part[2]}")
-                named.size = member.size
-                parts[part[1]].addfile(named, content)
-            elif name.startswith("proc/"):
-                member.name = name
-                made.addfile(member, content)
-            elif re.search(r"\.tar\.\w+$", name):
-                (folder / Path(name).name).write_bytes(content.read())
+            content = tar.extractfile(member) if PLACE.search(member.name) else None
+            if content is not None:
+                (folder / Path(member.name).name).write_bytes(content.read())
     every = [(archive, _files(archive)) for archive in sorted(folder.iterdir())]
     every = [
         (archive, files)
         for archive, files in every
         if "/sys" in files.folders or "/proc" in files.folders
     ]
-    assert len(every) >= least
+    assert len(every) >= 45
     return every
 
 
