@@ -212,61 +212,36 @@ def test_facts_are_what_stands_in_the_files(machines: list[tuple[Path, Files]]) 
 
 
 RDMA = ("/sys/class/infiniband", "/sys/module")
-# Of each check that speaks of the host, what of a recording it is about: one of these at least.
-PARTS = {
-    "gpu.count": (PCI, GPUS),
-    "gpu.driver": (PCI, GPUS),
-    "gpu.memory-busy": (PCI, GPUS),
-    "gpu.mig": (PCI, GPUS),
-    "hugetlb.after-reboot": ("/etc/sysctl.d",),
-    "hugetlb.cgroup-limit": ("/proc/self/mountinfo", "/sys/fs/cgroup"),
-    "hugetlb.page-size": (POOLS, "/proc/meminfo"),
-    "hugetlb.reservation": ("/proc/meminfo",),
-    "hugetlb.shortage": (POOLS, "/proc/meminfo"),
-    "limits.memory": ("/proc/self/limits",),
-    "limits.nofile": ("/proc/self/limits",),
-    "limits.run-as": ("/proc/self/status",),
-    "limits.threads": ("/proc/loadavg", "/proc/self/limits", "/sys/fs/cgroup"),
-    "memlock.inert-capability": ("/proc/self/mountinfo",),
-    "memlock.limit": ("/proc/self/limits", *RDMA),
-    "memlock.user-namespace": ("/proc/self/uid_map",),
-    "memory.cgroup": ("/proc/self/cgroup",),
-    "memory.host": ("/proc/meminfo",),
-    "memory.max-map-count": ("/proc/sys/vm",),
-    "memory.overcommit": ("/proc/sys/vm",),
-    "network.port-range": ("/proc/sys/net",),
-    "network.port-taken": (),
-    "numa.cpuset-excludes": (PCI, RDMA[0]),
-    "numa.gpu-nic-distance": (PCI,),
-    "numa.policy-refused": (PCI, RDMA[0]),
-    "numa.unknown-nic-node": RDMA,
-    "pci.acs": (PCI,),
-    "pci.iommu": ("/sys/kernel/iommu_groups",),
-    "pci.link-degraded": (PCI,),
-    "rdma.device-missing": RDMA,
-    "rdma.erdma-compat": RDMA,
-    "rdma.erdma-driver": (PCI,),
-    "rdma.no-device": RDMA,
-    "service.reachable": (),
-    "shm.space": (),
-    "software.library-missing": (),
-    "software.mooncake-duplicate": (),
-    "software.mooncake-missing": (),
-    "software.version-skew": (),
-    "storage.files": ("/m",),
-    "system.kernel-old": ("/proc/sys/kernel", "/proc/version"),
-    "system.page-size": (),
+# What of a recording checks that speak of the host are about: one of these at least.
+CHECKS_OF = {
+    (PCI, GPUS): "gpu.count gpu.driver gpu.memory-busy gpu.mig",
+    (PCI, RDMA[0]): "numa.cpuset-excludes numa.policy-refused",
+    (PCI,): "numa.gpu-nic-distance pci.acs pci.link-degraded rdma.erdma-driver",
+    RDMA: "numa.unknown-nic-node rdma.device-missing rdma.erdma-compat rdma.no-device",
+    (POOLS, "/proc/meminfo"): "hugetlb.page-size hugetlb.shortage",
+    ("/proc/meminfo",): "hugetlb.reservation memory.host",
+    ("/etc/sysctl.d",): "hugetlb.after-reboot",
+    ("/proc/self/mountinfo", "/sys/fs/cgroup"): "hugetlb.cgroup-limit",
+    ("/proc/self/mountinfo",): "memlock.inert-capability",
+    ("/proc/self/limits",): "limits.memory limits.nofile",
+    ("/proc/self/limits", *RDMA): "memlock.limit",
+    ("/proc/loadavg", "/proc/self/limits", "/sys/fs/cgroup"): "limits.threads",
+    ("/proc/self/status",): "limits.run-as",
+    ("/proc/self/uid_map",): "memlock.user-namespace",
+    ("/proc/self/cgroup",): "memory.cgroup",
+    ("/proc/sys/vm",): "memory.max-map-count memory.overcommit",
+    ("/proc/sys/net",): "network.port-range",
+    ("/proc/sys/kernel", "/proc/version"): "system.kernel-old",
+    ("/sys/kernel/iommu_groups",): "pci.iommu",
+    ("/m",): "storage.files",
     # Only the machine itself tells whether a device opens, and with that all that is asked of it.
-    **dict.fromkeys(
-        (
-            *("rdma.cgroup-limit", "rdma.fork-safe", "rdma.gid", "rdma.node-type", "rdma.pkey"),
-            *("rdma.port-down", "rdma.port-mtu", "rdma.provider-missing", "rdma.resources"),
-            *("rdma.region-too-large", "rdma.subnets", "rdma.table-capacity"),
-            "rdma.uverbs-permission",
-        ),
-        (),
-    ),
+    (): "rdma.cgroup-limit rdma.fork-safe rdma.gid rdma.node-type rdma.pkey rdma.port-down "
+    "rdma.port-mtu rdma.provider-missing rdma.resources rdma.region-too-large rdma.subnets "
+    "rdma.table-capacity rdma.uverbs-permission network.port-taken service.reachable shm.space "
+    "software.library-missing software.mooncake-duplicate software.mooncake-missing "
+    "software.version-skew system.page-size",
 }
+PARTS = {check: parts for parts, checks in CHECKS_OF.items() for check in checks.split()}
 
 
 def test_no_check_is_left_out() -> None:
