@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -353,51 +353,30 @@ def test_a_truncated_plain_capture_is_refused(tmp_path: Path) -> None:
         open_root(str(path))
 
 
-def _tar(path: Path, members: Mapping[str, bytes]) -> Path:
-    path.write_bytes(archive_bytes(members))
-    return path
+def _headed(head: object) -> dict[str, bytes]:
+    return {CAPTURE_FILE: json.dumps(head).encode()}
 
 
-FOREIGN: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "text": (lambda p: _write(p / "x", b"hello\n" * 200), "no tar archive"),
-    "empty": (lambda p: _write(p / "x", b""), "no tar archive"),
-    "other archive": (lambda p: _tar(p / "x", {"README": b"x"}), "neither a capture"),
-    "no files": (lambda p: _tar(p / "x", {}), "an archive without files"),
-    "way out": (lambda p: _tar(p / "x", {"proc/../../etc/x": b"x"}), "outside of itself"),
-    "newer": (
-        lambda p: _tar(p / "x", {CAPTURE_FILE: json.dumps({"schema": f"{SCHEMA}0"}).encode()}),
-        f"this program reads {SCHEMA}",
-    ),
-    "not JSON": (lambda p: _tar(p / "x", {CAPTURE_FILE: b"{"}), "capture.json"),
-    "not an object": (lambda p: _tar(p / "x", {CAPTURE_FILE: b"[]"}), "capture.json"),
-    "no calls": (
-        lambda p: _tar(p / "x", {CAPTURE_FILE: json.dumps({"schema": SCHEMA}).encode()}),
-        "calls.json is missing",
-    ),
+PARTS = {"texts": {"/a": 1}, "links": {}, "modes": {}, "folders": {}}
+# What stands at the path: the content of a file, the members of an archive, another path, nothing.
+FOREIGN: dict[str, tuple[bytes | dict[str, bytes] | Path | None, str]] = {
+    "text": (b"hello\n" * 200, "no tar archive"),
+    "empty": (b"", "no tar archive"),
+    "other archive": ({"README": b"x"}, "neither a capture"),
+    "no files": ({}, "an archive without files"),
+    "way out": ({"proc/../../etc/x": b"x"}, "outside of itself"),
+    "newer": (_headed({"schema": f"{SCHEMA}0"}), f"this program reads {SCHEMA}"),
+    "not JSON": ({CAPTURE_FILE: b"{"}, "capture.json"),
+    "not an object": (_headed([]), "capture.json"),
+    "no calls": (_headed({"schema": SCHEMA}), "calls.json is missing"),
     "wrong types": (
-        lambda p: _tar(
-            p / "x",
-            {
-                CAPTURE_FILE: json.dumps(
-                    {"schema": SCHEMA, "texts": {"/a": 1}, "links": {}, "modes": {}, "folders": {}}
-                ).encode(),
-                "calls.json": b"{}",
-            },
-        ),
+        {**_headed({"schema": SCHEMA, **PARTS}), "calls.json": b"{}"},
         "not a capture as it was written",
     ),
-    "bomb": (
-        lambda p: _tar(p / "x", {"proc/x": bytes(MOST_BYTES + 1)}),
-        "more than a host's facts",
-    ),
-    "absent": (lambda p: p / "x", "no such file or folder"),
-    "socket": (lambda p: Path("/dev/null"), "a device or a pipe"),
+    "bomb": ({"proc/x": bytes(MOST_BYTES + 1)}, "more than a host's facts"),
+    "absent": (None, "no such file or folder"),
+    "socket": (Path("/dev/null"), "a device or a pipe"),
 }
-
-
-def _write(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
 
 
 @pytest.mark.slow
@@ -406,8 +385,10 @@ def test_what_is_no_host_is_refused_with_its_name(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed(monkeypatch, [])
-    make, says = FOREIGN[kind]
-    path = make(tmp_path)
+    content, says = FOREIGN[kind]
+    path = content if isinstance(content, Path) else tmp_path / "x"
+    if isinstance(content, bytes | dict):
+        path.write_bytes(content if isinstance(content, bytes) else archive_bytes(content))
     assert run(["check", "--root", str(path)]) == 64
     shown = capsys.readouterr().err
     assert says in shown
