@@ -11,10 +11,9 @@ import sys
 
 from checks.base.root import Root
 from checks.limits.facts import read_limits
-from checks.memlock.judge import CHECKS
 from checks.run.facts import Facts
-from checks.run.runner import judge
 from checks.system.facts import read_system
+from tests.checks.launches import one_finding
 from tests.checks.limit_hosts import launch, rank, rdma
 
 
@@ -25,9 +24,7 @@ def status_of(size: int) -> str:
         "system": read_system(root, needs),
         "rdma": rdma(1),
     }
-    chosen = [pair for pair in CHECKS.checks if pair[0].id == "memlock.limit"]
-    (finding,) = judge(Facts(topics), needs, chosen)
-    return finding.status.value
+    return one_finding(Facts(topics), needs, "memlock.limit").status.value
 
 
 if __name__ == "__main__":
