@@ -314,11 +314,6 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
-    units = {"processes": "processes", "open files": "files", "locked memory": "bytes"}
-    units |= dict.fromkeys(("address space", "data size", "file size", "stack size"), "bytes")
-    units["cpu time"] = "seconds"
-    rows = [(f"Max {what}", "unlimited", "unlimited", unit) for what, unit in units.items()]
-    rows.insert(0, ("Limit", "Soft Limit", "Hard Limit", "Units"))
     tree.add(
         "host",
         cpus=_listed(nodes * _CPUS_PER_NODE),
@@ -329,7 +324,6 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
         threads=total * nodes // (128 * KIB),  # an 8th of the memory in stacks of 16 KiB (fork.c)
         used_kib=(total - free) * nodes // KIB,
         blocks="\n".join(f"Node {number}, zone   Normal {counts}" for number in range(nodes)),
-        limits="\n".join(f"{a:<25} {b:<20} {c:<20} {d:<10}" for a, b, c, d in rows),
     )
     shm = total * nodes // 2
     tree.calls["memory.space /dev/shm"] = {"size_bytes": shm, "available_bytes": shm}
