@@ -1,12 +1,17 @@
 """Who will set the HugeTLB pools after a reboot, in the order in which they act.
 
+The kernel command line that the host boots next with is read as GRUB reads it.
 Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages=, hugepagesz=), sysctl.d(5),
-sysctl.conf(5), tuned-main.conf(5). The next boot is taken to have this boot's command line.
+sysctl.conf(5), tuned-main.conf(5), GRUB's manual (Simple configuration, default, grubenv), the Boot
+Loader Specification (entries of /boot/loader/entries, which Fedora's and RHEL's GRUB shows by
+blscfg).
 """
 
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from checks.base.record import NamedTuple
 from checks.base.root import Root
@@ -98,6 +103,106 @@ def drop_in(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
     return path, "/dev/null" if there.masked else there.path
 
 
+GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
+BLS_ENTRIES = "/boot/loader/entries"
+_LINUX = ("linux", "linux16", "linuxefi")
+
+
+class BootEntry(NamedTuple):
+    """One entry of the menu. names: of the entry and the submenus above it, the outermost first:
+    number, id and title of each. words: of the kernel command line."""
+
+    names: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+
+
+def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
+    """Return the kernel command line of the next boot; Unknown if no menu says it."""
+    missing = Unknown("")
+    for folder in GRUB_FOLDERS:
+        path = f"{folder}/grub.cfg"
+        menu = root.text(path)
+        if isinstance(menu, Unknown):
+            missing = menu
+            continue
+        text = root.text(f"{folder}/grubenv")
+        lines = [] if isinstance(text, Unknown) else text.splitlines()
+        saved = dict(x.split("=", 1) for x in lines if "=" in x and not x.startswith("#"))
+        entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
+        return _chosen(entries, _default(menu, saved), path)
+    return Unknown(f"no menu of a boot loader is read here: {missing.reason}", missing.absent)
+
+
+def parse_menu(text: str) -> list[BootEntry]:
+    """Return the entries of a grub.cfg, in order."""
+    entries: list[BootEntry] = []
+    above: list[tuple[str, ...] | None] = []  # None: of a function, which is no menu
+    counts = [0]
+    for line in text.splitlines():
+        words = _words(line)
+        if not words:
+            continue
+        if words[0] in ("menuentry", "submenu") and words[-1] == "{" and len(words) > 2:
+            ids = [after for word, after in pairwise(words) if "id_option" in word]
+            above.append((str(counts[-1]), *ids, words[1]))
+            counts[-1] += 1
+            counts.append(0)
+        elif words[-1] == "{":
+            above.append(None)
+            counts.append(0)
+        elif words == ["}"] and above:
+            above.pop()
+            counts.pop()
+        elif words[0] in _LINUX and len(words) > 1 and above and above[-1] is not None:
+            names = tuple(each for each in above if each is not None)
+            entries.append(BootEntry(names, tuple(words[2:])))
+    return entries
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:  # a quote over several lines: no line that is looked for
+        return []
+
+
+def _default(menu: str, saved: dict[str, str]) -> str:
+    """Return the entry that the menu starts by default, as ``_chosen`` takes it."""
+    if "next_entry" in menu and saved.get("next_entry"):
+        return saved["next_entry"]
+    defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
+    default = defaults[-1] if defaults else "0"
+    return saved.get("saved_entry", "0") if "saved_entry" in default else default
+
+
+def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
+    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id)."""
+    wanted = default.split(">")
+    for entry in entries:
+        fits = (name in names for name, names in zip(wanted, entry.names, strict=False))
+        if len(entry.names) >= len(wanted) and all(fits):
+            return entry.words  # of a submenu alone the first, which is its own default
+    return Unknown(f"{source}: no entry is {default!r}")
+
+
+def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
+    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg."""
+    entries = []
+    for name in root.listed(BLS_ENTRIES):
+        text = root.text(f"{BLS_ENTRIES}/{name}")
+        if isinstance(text, Unknown) or not name.endswith(".conf"):
+            continue
+        rows = (line.split(None, 1) for line in text.splitlines())
+        keys = {row[0]: row[1] for row in rows if len(row) > 1}
+        options = keys.get("options", "").replace("$kernelopts", saved.get("kernelopts", ""))
+        order = [int(part) if part.isdecimal() else -1 for part in re.split(r"[.-]", name)]
+        entries.append((order, name.removesuffix(".conf"), keys.get("title", ""), options))
+    return [
+        BootEntry(((str(at), stem, title),), tuple(options.split()))
+        for at, (_, stem, title, options) in enumerate(sorted(entries, reverse=True))
+    ]
+
+
 _UNITS = "/etc/systemd/system"
 OWN_UNIT = f"{_UNITS}/mooncake-hugepages.service"
 COMMAND_LINE = "kernel command line"
@@ -118,8 +223,12 @@ class PoolWriter(NamedTuple):
 
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
-    """Read what sets pools at boot, in order: kernel command line, sysctl, TuneD, systemd units."""
-    content = root.text("/proc/cmdline")
+    """Read everything that sets pools at boot, in the order of the boot.
+
+    That is: the kernel command line, sysctl, TuneD, systemd units.
+    """
+    words = read_next_words(root)  # this boot's own words, if no menu is read
+    content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
     return (
         *(() if isinstance(content, Unknown) else parse_command_line(content, COMMAND_LINE)),
         *(writer for file in files for writer in _of_settings(file.settings, file.path)),
@@ -148,7 +257,7 @@ def shares_after_boot(
     """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
     last, by_node = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
-    return {at: by_node[at][0] if at in by_node else even for at in nodes}
+    return {node: by_node[node][0] if node in by_node else even for node in nodes}
 
 
 def _of_size(
@@ -197,7 +306,10 @@ def overruling(
 
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
-    """Read a kernel command line: ``hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``."""
+    """Read the pools of a kernel command line.
+
+    As ``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``.
+    """
     writers: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():

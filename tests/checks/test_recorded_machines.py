@@ -1,7 +1,8 @@
-"""The Linux machines that hwloc records for its own tests, as facts read them.
+"""The Linux machines that other projects record for their own tests, as facts read them.
 
-They are in Debian's source package, which ``.ci/run`` downloads to ``.cache/machines``. What stands
-in the files is read a second time, by small readers that know nothing of ours.
+Those of hwloc, util-linux, libvirt, procfs and node_exporter are in Debian's source packages, which
+``.ci/run`` downloads to ``.cache/machines``. What stands in the files is read a second time, by
+small readers that know nothing of ours.
 """
 
 from __future__ import annotations
@@ -25,11 +26,22 @@ from checks.pci.facts import read_function
 from checks.run.facts import read_facts
 from checks.run.runner import every_check
 from preflight.cli.main import run
-from tests.checks.test_recorded_hosts import LAUNCH, NOT_ASKED
+from tests.checks.test_recorded_hosts import LAUNCH
 from tests.paths import ROOT
 
 MACHINES = ROOT / ".cache" / "machines"
-PLACE = re.compile(r"/tests/hwloc/(?:x86\+)?linux/.*\.tar\.\w+$")
+# Of each package: its source, the folders of its machines there, and how many it has at least.
+PACKAGES = {
+    "hwloc": ("hwloc_*.orig.tar.*", r"/tests/hwloc/(?:x86\+)?linux/", 45),
+    # Debian 12's; later releases have more.
+    "util-linux": ("util-linux_*.orig.tar.*", "/tests/ts/lscpu/dumps/", 16),
+    # Their processors and nodes; some of its folders are links to others.
+    "libvirt": ("libvirt_*.orig.tar.xz", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
+    # One host, in parts of several: memory, limits, networks, RDMA devices.
+    "procfs": ("golang-github-prometheus-procfs_*.orig.tar.*", "/testdata/", 1),
+    "node_exporter": ("prometheus-node-exporter_*.orig.tar.*", "/collector/fixtures/", 1),
+}
+_NUMBER = re.compile(r"\d+")
 NODES = "/sys/devices/system/node"
 GPUS = "/proc/driver/nvidia/gpus"
 PCI = "/sys/bus/pci/devices"
@@ -54,10 +66,6 @@ class Files(NamedTuple):
         return self.folders.get(folder, set())
 
 
-def _numbers(name: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", name)]
-
-
 def _files(archive: Path) -> Files:
     found = Files({}, {}, {})
     with tarfile.open(archive) as tar:
@@ -78,24 +86,72 @@ def _files(archive: Path) -> Files:
     return found
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Files]]:
-    sources = sorted(MACHINES.glob("hwloc_*.orig.tar.*"), key=lambda one: _numbers(one.name))
+def _add_ttar(text: str, tar: tarfile.TarFile) -> None:
+    """Add what a ttar has: entries of text, with a number of lines and words for what is none."""
+    for entry in re.split(r"(?m)^# ttar(?: -)+\n", text):
+        head, _, rest = entry.partition("\n")
+        while head.startswith("#"):
+            head, _, rest = rest.partition("\n")
+        kind, _, name = head.partition(": ")
+        member = tarfile.TarInfo(name)
+        first, _, body = rest.partition("\n")
+        content = b""
+        if not name:
+            continue
+        if kind == "Directory":
+            member.type = tarfile.DIRTYPE
+        elif first.startswith("SymlinkTo: "):
+            member.type, member.linkname = tarfile.SYMTYPE, first.removeprefix("SymlinkTo: ")
+        else:
+            lines = "".join(body.splitlines(True)[: int(first.removeprefix("Lines: "))])
+            lines = lines.replace("NULLBYTE", "\0")
+            content = re.sub(r"EOF\n$", "", lines).encode(errors="surrogateescape")
+            member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
+@pytest.fixture(scope="module", params=PACKAGES)
+def machines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Path, Files]]:
+    pattern, place, least = PACKAGES[request.param]
+    sources = sorted(MACHINES.glob(pattern), key=lambda one: [*map(int, _NUMBER.findall(one.name))])
     if not sources:
-        pytest.skip("no hwloc in .cache/machines: bash .ci/run puts it there")
-    folder = tmp_path_factory.mktemp("hwloc")
-    with tarfile.open(sources[-1]) as tar:
+        pytest.skip(f"no {pattern} in .cache/machines: bash .ci/run puts it there")
+    folder = tmp_path_factory.mktemp(request.param)
+    together = folder / f"{sources[-1].name.partition('.orig.')[0]}.tar"
+    with contextlib.ExitStack() as opened:
+        tar, made = (
+            opened.enter_context(tarfile.open(*at)) for at in ((sources[-1],), (together, "w"))
+        )
+        parts: dict[str, tarfile.TarFile] = {}
         for member in tar:
-            content = tar.extractfile(member) if PLACE.search(member.name) else None
-            if content is not None:
-                (folder / Path(member.name).name).write_bytes(content.read())
+            name = re.split(place, member.name, maxsplit=1)[-1]
+            content = tar.extractfile(member) if name != member.name and member.isfile() else None
+            if content is None:
+                continue
+            part = re.match(r"(linux-[^/.]+)/(?:system/)?((?:cpu|node)/.*)", name)
+            if part:
+                own = folder / f"{part[1]}.tar"
+                if part[1] not in parts:
+                    parts[part[1]] = opened.enter_context(tarfile.open(own, "w"))
+                named = tarfile.TarInfo(f"sys/devices/system/{part[2]}")
+                named.size = member.size
+                parts[part[1]].addfile(named, content)
+            elif name.endswith("s.ttar"):
+                _add_ttar(content.read().decode(errors="surrogateescape"), made)
+            elif name.startswith("proc/"):
+                member.name = name
+                made.addfile(member, content)
+            elif re.search(r"\.tar\.\w+$", name):
+                (folder / Path(name).name).write_bytes(content.read())
     every = [(archive, _files(archive)) for archive in sorted(folder.iterdir())]
     every = [
         (archive, files)
         for archive, files in every
         if "/sys" in files.folders or "/proc" in files.folders
     ]
-    assert len(every) >= 45
+    assert len(every) >= least
     return every
 
 
@@ -212,36 +268,69 @@ def test_facts_are_what_stands_in_the_files(machines: list[tuple[Path, Files]]) 
 
 
 RDMA = ("/sys/class/infiniband", "/sys/module")
-# What of a recording checks that speak of the host are about: one of these at least.
-CHECKS_OF = {
-    (PCI, GPUS): "gpu.count gpu.driver gpu.memory-busy gpu.mig",
-    (PCI, RDMA[0]): "numa.cpuset-excludes numa.policy-refused",
-    (PCI,): "numa.gpu-nic-distance pci.acs pci.link-degraded rdma.erdma-driver",
-    RDMA: "numa.unknown-nic-node rdma.device-missing rdma.erdma-compat rdma.no-device",
-    (POOLS, "/proc/meminfo"): "hugetlb.page-size hugetlb.shortage",
-    ("/proc/meminfo",): "hugetlb.reservation memory.host",
-    ("/etc/sysctl.d",): "hugetlb.after-reboot",
-    ("/proc/self/mountinfo", "/sys/fs/cgroup"): "hugetlb.cgroup-limit",
-    ("/proc/self/mountinfo",): "memlock.inert-capability",
-    ("/proc/self/limits",): "limits.memory limits.nofile",
-    ("/proc/self/limits", *RDMA): "memlock.limit",
-    ("/proc/loadavg", "/proc/self/limits", "/sys/fs/cgroup"): "limits.threads",
-    ("/proc/self/status",): "limits.run-as",
-    ("/proc/self/uid_map",): "memlock.user-namespace",
-    ("/proc/self/cgroup",): "memory.cgroup",
-    ("/proc/sys/vm",): "memory.max-map-count memory.overcommit",
-    ("/proc/sys/net",): "network.port-range",
-    ("/proc/sys/kernel", "/proc/version"): "system.kernel-old",
-    ("/sys/kernel/iommu_groups",): "pci.iommu",
-    ("/m",): "storage.files",
+# Of each check that speaks of the host, what of a recording it is about: one of these at least.
+PARTS = {
+    "gpu.count": (PCI, GPUS),
+    "gpu.driver": (PCI, GPUS),
+    "gpu.memory-busy": (PCI, GPUS),
+    "gpu.mig": (PCI, GPUS),
+    "hugetlb.after-reboot": ("/etc/sysctl.d",),
+    "hugetlb.cgroup-limit": ("/proc/self/mountinfo", "/sys/fs/cgroup"),
+    "hugetlb.page-size": (POOLS, "/proc/meminfo"),
+    "hugetlb.reservation": ("/proc/meminfo",),
+    "hugetlb.shortage": (POOLS, "/proc/meminfo"),
+    "limits.memory": ("/proc/self/limits",),
+    "limits.nofile": ("/proc/self/limits",),
+    "limits.run-as": ("/proc/self/status",),
+    "limits.threads": ("/proc/loadavg", "/proc/self/limits", "/sys/fs/cgroup"),
+    "memlock.inert-capability": ("/proc/self/mountinfo",),
+    "memlock.limit": ("/proc/self/limits", *RDMA),
+    "memlock.user-namespace": ("/proc/self/uid_map",),
+    "memory.cgroup": ("/proc/self/cgroup",),
+    "memory.host": ("/proc/meminfo",),
+    "memory.max-map-count": ("/proc/sys/vm",),
+    "memory.overcommit": ("/proc/sys/vm",),
+    "network.port-range": ("/proc/sys/net",),
+    "network.port-taken": (),
+    "numa.cpuset-excludes": (PCI, RDMA[0]),
+    "numa.gpu-nic-distance": (PCI,),
+    "numa.policy-refused": (PCI, RDMA[0]),
+    "numa.unknown-nic-node": RDMA,
+    "pci.acs": (PCI,),
+    "pci.iommu": ("/sys/kernel/iommu_groups",),
+    "pci.link-degraded": (PCI,),
+    "rdma.device-missing": RDMA,
+    "rdma.erdma-compat": RDMA,
+    "rdma.erdma-driver": (PCI,),
+    "rdma.no-device": RDMA,
+    "service.reachable": (),
+    "shm.space": (),
+    "software.library-missing": (),
+    "software.mooncake-duplicate": (),
+    "software.mooncake-missing": (),
+    "software.version-skew": (),
+    "storage.files": ("/m",),
+    "system.kernel-old": ("/proc/sys/kernel", "/proc/version"),
+    "system.page-size": (),
     # Only the machine itself tells whether a device opens, and with that all that is asked of it.
-    (): "rdma.cgroup-limit rdma.fork-safe rdma.gid rdma.node-type rdma.pkey rdma.port-down "
-    "rdma.port-mtu rdma.provider-missing rdma.resources rdma.region-too-large rdma.subnets "
-    "rdma.table-capacity rdma.uverbs-permission network.port-taken service.reachable shm.space "
-    "software.library-missing software.mooncake-duplicate software.mooncake-missing "
-    "software.version-skew system.page-size",
+    **dict.fromkeys(
+        (
+            *("rdma.cgroup-limit", "rdma.fork-safe", "rdma.gid", "rdma.node-type", "rdma.pkey"),
+            *("rdma.port-down", "rdma.port-mtu", "rdma.provider-missing", "rdma.resources"),
+            *("rdma.region-too-large", "rdma.subnets", "rdma.table-capacity"),
+            "rdma.uverbs-permission",
+        ),
+        (),
+    ),
 }
-PARTS = {check: parts for parts, checks in CHECKS_OF.items() for check in checks.split()}
+# What the launch asks nothing of: whatever the host has, nothing of it is judged.
+NOT_ASKED = {
+    *("gpu.imex", "gpu.peer-memory", "hugetlb.node-shortage", "io-uring.unavailable"),
+    *("memlock.io-uring-buffers", "memlock.runtime-limit", "network.advertised-address"),
+    *("network.time-wait", "numa.node-memory", "service.address", "software.numactl-missing"),
+    *("storage.offload-path", "storage.offload-space", "topology.mooncake-view"),
+    "software.not-built-in",
+}
 
 
 def test_no_check_is_left_out() -> None:
