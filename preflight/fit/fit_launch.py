@@ -408,7 +408,7 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
     wanted = {cached[number] for number in numbers if number in cached}
     caching = [each for each in sizing.whole if cached.get(each.number) in wanted]
     hosts, shared = 0, 0
-    for members in [cached] if taken is None else [group.own for group in taken.groups]:
+    for members in [cached] if taken is None else [group.only_here for group in taken.groups]:
         servers = [each for each in caching if each.number in members]
         copies = max(map(_copies, servers), default=0)
         alone = all(2 * _ranks_here(each) > gpus > 0 for each in servers)

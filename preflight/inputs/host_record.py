@@ -37,7 +37,7 @@ class Recorded(NamedTuple):
     sized: Sized | None = None
 
 
-def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
+def record(asked: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
     """Ask the host everything that checks ask, for the given launch and for none.
 
     Raises CaptureError, before the host is asked, for a launch that is too large for a capture.
@@ -48,7 +48,7 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
     extras: dict[str, Any] = {
         "program": program_version(),
         "environment": environment_record(host.environment),
-        "mooncake_version": words.mooncake_version or host.extras.get("mooncake_version"),
+        "mooncake_version": asked.mooncake_version or host.extras.get("mooncake_version"),
         "installed": _installed(host),
         "launch": None,
     }
@@ -60,8 +60,8 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
             size_written(launch, LaunchOptions(), host.root)
 
     within(timeout_seconds, f"--root {host.name}", size_the_widest)
-    name = words.words[0] if len(words.words) == 1 else "the launch, or a file that it names"
-    sized = within(timeout_seconds, name, lambda: size_and_needs(words, host, files))
+    name = asked.words[0] if len(asked.words) == 1 else "the launch, or a file that it names"
+    sized = within(timeout_seconds, name, lambda: size_and_needs(asked, host, files))
     hosts: tuple[str, ...] = ()
     if sized is not None:
         extras["launch"] = launch_record(sized.launch, sized.options, files)

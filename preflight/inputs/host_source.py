@@ -60,29 +60,29 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
     return Host(RecordingRoot(root), path, environment, capture)
 
 
-def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
+def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about: the one given, else the one in the capture.
 
     None if there is neither. A launch that was read elsewhere is given as its record.
     """
-    carried = _record_in(words)
+    carried = _record_in(asked)
     recorded: Any = host.extras.get("launch") if carried is None else carried
-    if not words.words and recorded is None:
-        _refuse_without_launch(words)
+    if not asked.words and recorded is None:
+        _refuse_without_launch(asked)
         return None
     from preflight.inputs.written_launch import host_words, options_of, read_launch
     from preflight.sizing.chosen_releases import installed_there
 
-    version, gpu_bytes = host.extras.get("mooncake_version"), words.gpu_bytes
-    given_options = options_of(words)._replace(
-        mooncake_version=words.mooncake_version or (version if isinstance(version, str) else None),
+    version, gpu_bytes = host.extras.get("mooncake_version"), asked.gpu_bytes
+    given_options = options_of(asked)._replace(
+        mooncake_version=asked.mooncake_version or (version if isinstance(version, str) else None),
         gpu_bytes=gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
         installed=captured_installed(host),
     )
-    if words.words and carried is None:
-        of = host.environment, host.root, words.is_command
-        launch = read_launch(words.words, words.env_files, *of)
-        if words.by_program:
+    if asked.words and carried is None:
+        of = host.environment, host.root, asked.is_command
+        launch = read_launch(asked.words, asked.env_files, *of)
+        if asked.by_program:
             from preflight.launches.source import named_by_program
 
             launch = launch._replace(reading=named_by_program(launch.reading))
@@ -92,7 +92,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return launch, given_options
     from preflight.inputs.launch_record import launch_from
 
-    where = f"--root {host.name}" if carried is None else words.words[0]
+    where = f"--root {host.name}" if carried is None else asked.words[0]
     try:
         launch, options = launch_from(recorded, host.root.text)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -108,21 +108,21 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     return launch, options._replace(**more)
 
 
-def _record_in(words: LaunchWords) -> dict[str, Any] | None:
+def _record_in(asked: LaunchWords) -> dict[str, Any] | None:
     """Return the record that is given as the launch; None for every other launch."""
     import json
 
     from preflight.launches.env_files import read_small_file
 
-    if len(words.words) != 1 or words.is_command:
+    if len(asked.words) != 1 or asked.is_command:
         return None
-    text = (read_small_file(words.words[0]) or "").lstrip()
+    text = (read_small_file(asked.words[0]) or "").lstrip()
     if not text.startswith("{") or RECORD_SCHEMA not in text[:200]:
         return None
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise UsageError(f"{words.words[0]}: this record of a launch breaks off") from None
+        raise UsageError(f"{asked.words[0]}: this record of a launch breaks off") from None
     return record if isinstance(record, dict) and record.get("schema") == RECORD_SCHEMA else None
 
 
@@ -137,13 +137,13 @@ class Sized(NamedTuple):
 
 
 def size_and_needs(
-    words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
+    asked: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
     """Return a launch's sizing and needs, None without a launch. Raises UsageError.
 
     files: filled with the texts read beside the launch, by the launch's names for them.
     """
-    written = launch_of(words, host)
+    written = launch_of(asked, host)
     if written is None:
         return None
     from preflight.inputs.written_launch import size_written
@@ -185,10 +185,10 @@ def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
     return reads
 
 
-def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
+def size_within(asked: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
     """Return ``size_and_needs``; Unknown after ``limit_seconds``: a file may be on a dead mount."""
     try:
-        return within(limit_seconds, "the launch", lambda: size_and_needs(words, host))
+        return within(limit_seconds, "the launch", lambda: size_and_needs(asked, host))
     except LateError:
         return Unknown(f"the launch, or a file that it names, was not read in {limit_seconds:g} s")
 
@@ -211,10 +211,10 @@ def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(version)) for name, version in two)
 
 
-def _refuse_without_launch(words: LaunchWords) -> None:
+def _refuse_without_launch(asked: LaunchWords) -> None:
     """Raise UsageError for any option about a launch; the caller has none."""
     named = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}
-    for name in (name for name, value in words._asdict().items() if value):
+    for name in (name for name, value in asked._asdict().items() if value):
         usual = f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
         option = named.get(name, usual)
         raise UsageError(f"{option} is about a launch: give a script, or a command after --")
@@ -235,17 +235,17 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
 
     def read() -> bytes | None:
-        """Read the launch from its own folder, and return its record."""
-        folder, words, env_files = "", launch.words, launch.env_files
-        if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
+        """Read the launch in the folder where it lies, and return the record."""
+        folder, argv, env_files = "", launch.words, launch.env_files
+        if len(argv) == 1 and not launch.is_command and os.path.exists(argv[0]):
             # By its own name alone, which findings say: where it lies here is nobody's business.
-            folder, name = os.path.split(words[0].rstrip("/"))
-            words = (name,)
+            folder, name = os.path.split(argv[0].rstrip("/"))
+            argv = (name,)
             env_files = tuple(os.path.relpath(path, folder or ".") for path in env_files)
         here = os.getcwd()
         os.chdir(folder or ".")
         try:
-            written = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
+            written = launch_of(launch._replace(words=argv, env_files=env_files), nowhere)
             if written is None:
                 return None
             files = {

@@ -108,8 +108,8 @@ def _known_words() -> frozenset[str]:
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
         _alike(word)
-        for words in (argument_flags(), flags, keys, _SERVICE, of_engines, lmcache_settings())
-        for word in words
+        for listed in (argument_flags(), flags, keys, _SERVICE, of_engines, lmcache_settings())
+        for word in listed
     )
 
 
@@ -196,8 +196,8 @@ def _command(command: Command) -> Command | None:
         if not unknown_program(command):
             return None
         # That something was not read is kept, with the words that say so.
-        words = (each if tells_of_server(each.text) else _gone(each) for each in command.words)
-        return command._replace(words=tuple(words), environment={}, wrappers=(), files={})
+        argv = (each if tells_of_server(each.text) else _gone(each) for each in command.words)
+        return command._replace(words=tuple(argv), environment={}, wrappers=(), files={})
     texts = [word.text for word in command.words]
     served = texts[1:2] in (["serve"], ["server"])
     start = 2 if served else len(texts) - len(arguments)
@@ -239,30 +239,30 @@ def _nameless(run_as: RunAs) -> RunAs:
     return run_as._replace(user=REMOVED) if named else run_as
 
 
-def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> Iterator[Word]:
+def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool) -> Iterator[Word]:
     """Yield the arguments; unknown flags and their values are removed."""
     takes = positional  # whether a known flag stands in front
     flag = ""
-    for word in words:
+    for word in argv:
         text = word.text
         if not text.startswith("-") or _NUMBER.fullmatch(text):
-            yield _value(flag, word, kind) if takes else _gone(word)
+            yield _value(flag, word, process_kind) if takes else _gone(word)
             continue
         flag, equals, value = text.partition("=")
-        takes = _is_known(flag, kind)
+        takes = _is_known(flag, process_kind)
         if not takes:
             yield word._replace(text=f"--{REMOVED}", unresolved=())
         elif not equals:
             yield word
         else:
-            kept = _value(flag, word._replace(text=value), kind)
+            kept = _value(flag, word._replace(text=value), process_kind)
             yield kept._replace(text=f"{flag}={kept.text}")
 
 
-def _is_known(flag: str, kind: ProcessKind) -> bool:
+def _is_known(flag: str, process_kind: ProcessKind) -> bool:
     """Tell whether a flag is known to some program."""
     name = _alike(flag).removeprefix("sglang_")
-    if kind in _OPEN:
+    if process_kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
     known = _known_words()
     if name in known or name.removeprefix("no") in known or flag.startswith("-D"):
@@ -271,12 +271,12 @@ def _is_known(flag: str, kind: ProcessKind) -> bool:
     return len(name) > 1 and any(known_name.startswith(name) for known_name in known)
 
 
-def _value(flag: str, word: Word, kind: ProcessKind) -> Word:
+def _value(flag: str, word: Word, process_kind: ProcessKind) -> Word:
     """Return the value of a flag, without secrets."""
     text = word.text
     if is_secret(flag):
         return _gone(word)
-    if kind in _OPEN:
+    if process_kind in _OPEN:
         if word.unresolved and not _VARIABLE.fullmatch(text):  # of an address: that it is one
             scheme, separator, _ = text.rpartition("://")
             return word._replace(text=f"{scheme if scheme in _SCHEMES else ''}{separator}{REMOVED}")
@@ -290,11 +290,11 @@ def _gone(word: Word) -> Word:
     return word._replace(text=REMOVED if word.text else "")
 
 
-def _wrapper(words: tuple[str, ...]) -> tuple[str, ...]:
-    program = words[0].rpartition("/")[2] if words else ""
+def _wrapper(argv: tuple[str, ...]) -> tuple[str, ...]:
+    program = argv[0].rpartition("/")[2] if argv else ""
     if program in _WRAPPERS:
-        return words
-    return words[:2] if len(words) > 1 and _DOES.fullmatch(words[1]) else words[:1]
+        return argv
+    return argv[:2] if len(argv) > 1 and _DOES.fullmatch(argv[1]) else argv[:1]
 
 
 def public_file(text: str) -> str:
@@ -381,8 +381,8 @@ def _encode(value: Any) -> Any:
         value = _left_open(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         usual = getattr(value, "_field_defaults", {})
-        given = ((name, getattr(value, name)) for name in value._fields)
-        fields = {n: _encode(x) for n, x in given if n not in usual or x != usual[n]}
+        pairs = ((name, getattr(value, name)) for name in value._fields)
+        fields = {n: _encode(x) for n, x in pairs if n not in usual or x != usual[n]}
         return {type(value).__name__: fields}
     if isinstance(value, Mapping):
         return {str(key): _encode(item) for key, item in value.items()}

@@ -195,22 +195,22 @@ def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> L
     return with_regular_memory(sizing, options, root)
 
 
-def options_of(words: LaunchWords) -> LaunchOptions:
+def options_of(asked: LaunchWords) -> LaunchOptions:
     """Return the options of a launch that the command line gives."""
-    mine = words._asdict()
+    mine = asked._asdict()
     return LaunchOptions(**{name: mine[name] for name in LaunchOptions._fields if name in mine})
 
 
 def size_launch_words(
-    words: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
+    asked: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
     """Read a launch and size it. Raises UsageError if it cannot be read, or starts nothing.
 
     available_bytes: a pool of huge pages in place of the kernel's.
     """
-    launch = read_launch(words.words, words.env_files, environment, root)
+    launch = read_launch(asked.words, asked.env_files, environment, root)
     installed = installed_there(launch.reading, root)
-    options = options_of(words)._replace(available_bytes=available_bytes, installed=installed)
+    options = options_of(asked)._replace(available_bytes=available_bytes, installed=installed)
     sizing = size_written(launch, options, root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
     if empty and sizing.unread:

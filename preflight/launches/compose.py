@@ -36,7 +36,7 @@ def read_compose(
 ) -> Reading:
     """Return the process of each service; ``environment`` fills in ``${NAME}``.
 
-    env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
+    env_files: texts of files that ``env_file:`` names, by the written path. beside: reads
     others, and ``.env``. What is put together of several services or files is named. Raises
     SourceError, as load_documents does.
     """
@@ -61,16 +61,16 @@ def read_compose(
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
             note("include-not-read", f"include: {brief(shown)}{_PUT_TOGETHER}", item.line)
-        for called, node in document.at("services").fields.items():
-            extends = node.at("extends")
-            if why := _without_profile(called, node, surroundings):
-                note("not-started", why, node.line)
+        for called, tree in document.at("services").fields.items():
+            extends = tree.at("extends")
+            if why := _without_profile(called, tree, surroundings):
+                note("not-started", why, tree.line)
             elif extends.value is not None:
                 base = extends.text or extends.at("service").text or ""
                 message = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
                 note("extends-not-read", message, extends.line)
             else:
-                reader = _ServiceReader(name, called, node, surroundings, read_file)
+                reader = _ServiceReader(name, called, tree, surroundings, read_file)
                 readings.append(reader.reading())
     return source.joined(readings)
 
@@ -81,7 +81,7 @@ class _ServiceReader:
 
     name: str
     called: str
-    node: Node
+    tree: Node
     surroundings: Mapping[str, Word]
     read_file: Beside
     notes: list[SourceNote] = field(default_factory=list)
@@ -91,29 +91,29 @@ class _ServiceReader:
 
     def reading(self) -> Reading:
         """Return the commands of the service, with its variables, ports and settings."""
-        origin = Origin(self.name, self.node.line)
+        origin = Origin(self.name, self.tree.line)
         asked = (self.one("deploy", "replicas"), self.one("scale"))
         copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         if copies == 0:
             message = f"service {self.called} is not started: the file asks for 0 of it"
             return noted("not-started", message, origin)
         variables = self.environment()
-        words = [*self.words("entrypoint"), *self.words("command")]
-        has_entrypoint = self.node.at("entrypoint").value is not None
+        argv = [*self.words("entrypoint"), *self.words("command")]
+        has_entrypoint = self.tree.at("entrypoint").value is not None
         program = container.image_words(
-            self.one("image") or "", [word.text for word in words], has_entrypoint
+            self.one("image") or "", [word.text for word in argv], has_entrypoint
         )
-        key = "entrypoint" if words else "command"  # words alone are the entrypoint's arguments
-        words = [*(Word(text, origin) for text in program.front), *words[: program.kept]]
+        key = "entrypoint" if argv else "command"  # words alone are the entrypoint's arguments
+        argv = [*(Word(text, origin) for text in program.front), *argv[: program.kept]]
         if program.hidden:
             show = f"which the file does not show: name the program under {key}"
             text = f"service {self.called} runs its image's own {key}, {show}"
-            self.note("image-command", text, words[0].origin.line if words else origin.line)
-        for hook in self.node.at("post_start").items:
+            self.note("image-command", text, argv[0].origin.line if argv else origin.line)
+        for hook in self.tree.at("post_start").items:
             message = f"what post_start of service {self.called} starts is not read"
             self.note("script-not-read", message, hook.line)
-        inner = read_words(words, variables, inside=True, beside=self.beside())
-        outer = (*words, *variables.values())
+        inner = read_words(argv, variables, inside=True, beside=self.beside())
+        outer = (*argv, *variables.values())
         inner = source.read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         for why in () if settings is None else container.refusals(settings):
@@ -133,7 +133,7 @@ class _ServiceReader:
     def published(self, origin: str) -> Iterator[Published]:
         """Yield the ports of the host that the engine binds; none for a service on its network."""
         owner = f"service {self.called} ({origin})"
-        for item in () if self.one("network_mode") == "host" else self.node.at("ports").items:
+        for item in () if self.one("network_mode") == "host" else self.tree.at("ports").items:
             port_word = self.word(item)
             if item.text is None:
                 keys = ("target", "published", "host_ip")
@@ -159,23 +159,23 @@ class _ServiceReader:
 
         return near
 
-    def word(self, node: Node) -> Word:
-        return interpolate(node.text or "", self.surroundings, Origin(self.name, node.line))
+    def word(self, tree: Node) -> Word:
+        return interpolate(tree.text or "", self.surroundings, Origin(self.name, tree.line))
 
     def words(self, key: str) -> list[Word]:
         """Return the words of a field of the service."""
-        node = self.node.at(key)
+        tree = self.tree.at(key)
         called = f"{key} of service {self.called}"
-        if node.text is None:
-            for item in (each for each in node.items if each.plain):
+        if tree.text is None:
+            for item in (each for each in tree.items if each.plain):
                 if item.not_text == "number" or (item.text or "").lower() in ("true", "false"):
                     refused = f'which Compose refuses (must be a string): write "{item.text}"'
                     message = f"{called} has the item {item.text}, a {item.not_text} to YAML, "
                     self.note("value-not-text", f"{message}{refused}", item.line)
-            return [self.word(item) for item in node.items if item.text is not None]
+            return [self.word(item) for item in tree.items if item.text is not None]
         import shlex
 
-        whole = self.word(node)
+        whole = self.word(tree)
         text = whole.text
         operators = (match for match in _OPERATOR.finditer(text) if match.group(1))
         if (operator := next(operators, None)) is not None:
@@ -198,13 +198,13 @@ class _ServiceReader:
         """Return the variables of the service: of ``environment``, over those of ``env_file``."""
         variables: dict[str, Word] = {}
         set_here: dict[str, Word] = {}
-        for key, value, line in _pairs(self.node.at("environment")):
+        for key, value, line in _pairs(self.tree.at("environment")):
             origin = Origin(self.name, line)
             if value is not None:
                 set_here[key] = interpolate(value, self.surroundings, origin)
             elif key in self.surroundings:
                 set_here[key] = self.surroundings[key]
-        files, lost = self.node.at("env_file"), False
+        files, lost = self.tree.at("env_file"), False
         for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
             content = None if path.unresolved else self.read_file(path.text)
@@ -228,24 +228,24 @@ class _ServiceReader:
 
     def texts(self, *keys: str) -> tuple[str, ...]:
         """Return the items of a list, each once, or a text by itself."""
-        node = self.node.at(*keys)
-        items = node.items or [node]
+        tree = self.tree.at(*keys)
+        items = tree.items or [tree]
         return tuple(dict.fromkeys(self.word(item).text for item in items if item.text is not None))
 
     def one(self, *keys: str) -> str | None:
-        node = self.node.at(*keys)
-        return None if node.text is None else self.word(node).text
+        tree = self.tree.at(*keys)
+        return None if tree.text is None else self.word(tree).text
 
     def mounts(self) -> Iterator[Mount]:
         """Yield the mounts of ``volumes``, in both forms, and of ``tmpfs``."""
-        for item in self.node.at("volumes").items:
+        for item in self.tree.at("volumes").items:
             if item.text is not None:
                 yield container.volume(self.word(item).text)
                 continue
             paths = (("target",), ("type",), ("source",), ("read_only",), ("tmpfs", "size"))
-            target, kind, on_host, locked, size = (self.word(item.at(*path)).text for path in paths)
+            target, mount_kind, on_host, locked, size = (self.word(item.at(*p)).text for p in paths)
             size_bytes = container.docker_size(size, f"the size of {target}")
-            yield Mount(target, kind or "volume", on_host, locked == "true", size_bytes)
+            yield Mount(target, mount_kind or "volume", on_host, locked == "true", size_bytes)
         yield from map(container.tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
@@ -257,13 +257,13 @@ class _ServiceReader:
 
     def ulimits(self) -> Iterator[tuple[str, Limits]]:
         """Yield the limits of ``ulimits`` by name: one number, or soft and hard."""
-        for name, node in self.node.at("ulimits").fields.items():
-            pair = [self.word(node.at(key)).text for key in ("soft", "hard")]
-            text = ":".join(pair) if node.fields else self.word(node).text
+        for name, tree in self.tree.at("ulimits").fields.items():
+            pair = [self.word(tree.at(key)).text for key in ("soft", "hard")]
+            text = ":".join(pair) if tree.fields else self.word(tree).text
             yield from container.ulimits([f"{name}={text}"]).items()
 
     def devices(self) -> Iterator[str]:
-        for item in self.node.at("devices").items:
+        for item in self.tree.at("devices").items:
             text = self.word(item if item.text is not None else item.at("source")).text
             if text:
                 yield container.device(text)
@@ -272,8 +272,8 @@ class _ServiceReader:
         """Return the GPUs that ``gpus`` or a reservation asks for; None if neither does."""
         if (asked := self.one("gpus")) is not None:
             return container.gpu_request(asked)
-        reserved = self.node.at("deploy", "resources", "reservations", "devices").items
-        for item in (*self.node.at("gpus").items, *reserved):
+        reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
+        for item in (*self.tree.at("gpus").items, *reserved):
             capabilities = [inner.text for inner in item.at("capabilities").items]
             if "gpu" in capabilities or item not in reserved:
                 named = [self.word(inner).text for inner in item.at("device_ids").items]
@@ -310,11 +310,11 @@ class _ServiceReader:
         )
 
 
-def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
+def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
     """Yield name, value and line of ``environment:``; a value of None takes the caller's."""
-    for key, value in node.fields.items():
+    for key, value in tree.fields.items():
         yield key, value.text, value.line
-    for item in node.items:
+    for item in tree.items:
         name, equals, value_text = (item.text or "").partition("=")
         if name:
             yield name, value_text if equals else None, item.line
@@ -333,7 +333,7 @@ def _without_profile(called: str, service: Node, surroundings: Mapping[str, Word
 
 
 def _recognises(launch: LaunchText) -> bool:
-    return any("services" in node.fields for node in launch.documents or ())
+    return any("services" in tree.fields for tree in launch.documents or ())
 
 
 def _read(launch: LaunchText) -> Reading:

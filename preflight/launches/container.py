@@ -169,10 +169,10 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
-    words: tuple[str, ...] = (alone,) if alone else ()
-    words = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), words)
-    named = _DEFAULT & {*words} and first and not first.startswith("-")
-    return () if named else words
+    argv: tuple[str, ...] = (alone,) if alone else ()
+    argv = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), argv)
+    named = _DEFAULT & {*argv} and first and not first.startswith("-")
+    return () if named else argv
 
 
 class ImageWords(NamedTuple):
@@ -300,8 +300,8 @@ def volume(text: str) -> Mount:
     if not colon:
         return Mount(text, "volume")
     target, _, options = rest.partition(":")
-    kind = "bind" if source.startswith(("/", ".", "~", "$")) else "volume"
-    return Mount(target, kind, source, "ro" in options.split(","))
+    mount_kind = "bind" if source.startswith(("/", ".", "~", "$")) else "volume"
+    return Mount(target, mount_kind, source, "ro" in options.split(","))
 
 
 def tmpfs(text: str) -> Mount:
@@ -322,8 +322,8 @@ def mount(text: str) -> Mount:
 
     target = first("target", "dst", "destination")
     locked, size_bytes = first("readonly", "ro") in ("true", "1"), _tmpfs_size(fields, target)
-    kind = fields.get("type", "volume").lower()
-    return Mount(target, kind, first("source", "src"), locked, size_bytes)
+    mount_kind = fields.get("type", "volume").lower()
+    return Mount(target, mount_kind, first("source", "src"), locked, size_bytes)
 
 
 def _fields(texts: Sequence[str]) -> dict[str, str]:

@@ -35,29 +35,29 @@ _ENGINE_OPTIONS = frozenset(
 class ContainerRun(NamedTuple):
     """The process of a container, what it finds in its environment, and the words in front."""
 
-    words: tuple[Word, ...]
+    argv: tuple[Word, ...]
     environment: Mapping[str, Word]
     wrapper: tuple[str, ...]
     settings: ContainerSettings
     published: tuple[Published, ...]
 
 
-def run_position(words: Sequence[Word], start: int) -> int:
+def run_position(argv: Sequence[Word], start: int) -> int:
     """Return the index of ``run`` in ``docker --context x container run``; 0 if there is none."""
     index = start + 1
-    while index < len(words) and words[index].text.startswith("-"):
-        index += 2 if words[index].text in _ENGINE_OPTIONS else 1
-    if index < len(words) and words[index].text == "container":
+    while index < len(argv) and argv[index].text.startswith("-"):
+        index += 2 if argv[index].text in _ENGINE_OPTIONS else 1
+    if index < len(argv) and argv[index].text == "container":
         index += 1
-    return index if index < len(words) and words[index].text in ("run", "create") else 0
+    return index if index < len(argv) and argv[index].text in ("run", "create") else 0
 
 
-def _options(words: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
+def _options(argv: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
     """Return the options of docker run by their long names, and the image's index."""
     options: list[tuple[str, Word]] = []
     index = start
-    while index < len(words):
-        word = words[index]
+    while index < len(argv):
+        word = argv[index]
         if word.text == "--":
             return options, index + 1
         if not word.text.startswith("-") or word.text == "-":
@@ -76,21 +76,21 @@ def _options(words: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]],
             value = word.text[len(flags) + 2 :].removeprefix("=") or None
         if value is not None:
             options.append((name, word._replace(text=value)))
-        elif index < len(words):
-            options.append((name, words[index]))
+        elif index < len(argv):
+            options.append((name, argv[index]))
             index += 1
     return options, index
 
 
 def container_run(
-    words: Sequence[Word],
+    argv: Sequence[Word],
     start: int,
     run: int,
     outside: Mapping[str, Word],
     notes: list[SourceNote],
 ) -> ContainerRun:
     """Return the run of the engine at ``start``; ``run`` is its word's index. Adds to ``notes``."""
-    options, image = _options(words, run + 1)
+    options, image = _options(argv, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
     variables, lost = _of_env_files(files, outside, notes)
@@ -103,30 +103,28 @@ def container_run(
     if lost is not None:
         variables.update(unread(variables, lost.origin))
     entries = [word for name, word in options if name == "entrypoint" and word.text]
-    inner = (*entries[-1:], *words[image + 1 :])
-    origin = words[start].origin
-    if image >= len(words):
+    inner = (*entries[-1:], *argv[image + 1 :])
+    origin = argv[start].origin
+    if image >= len(argv):
         notes.append(SourceNote("image-missing", "the container run names no image", origin))
     else:
         has_entrypoint = any(name == "entrypoint" for name, _ in options)
         program = container.image_words(
-            words[image].text, [word.text for word in inner], has_entrypoint
+            argv[image].text, [word.text for word in inner], has_entrypoint
         )
-        front = (Word(text, words[image].origin) for text in program.front)
+        front = (Word(text, argv[image].origin) for text in program.front)
         inner = (*front, *inner[: program.kept])
         if program.hidden:
-            text = (
-                f"{brief(words[image].text)} runs its own command, which the launch does not show"
-            )
+            text = f"{brief(argv[image].text)} runs its own command, which the launch does not show"
             text += ": name the program behind the image"
-            behind = words[image + 1].text if image + 1 < len(words) else ""
+            behind = argv[image + 1].text if image + 1 < len(argv) else ""
             if behind.startswith("-"):
                 # Half of what people write so is an option of the engine that came too late.
-                engine = words[start].text.rpartition("/")[2]
+                engine = argv[start].text.rpartition("/")[2]
                 text += f"; {brief(behind)} stands behind the image, so it is the program's, not "
                 text += f"{engine}'s: options stand in front of the image"
             notes.append(SourceNote("image-command", text, origin))
-    wrapper = tuple([word.text for word in words[start : image + 1]])
+    wrapper = tuple([word.text for word in argv[start : image + 1]])
     others = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
     settings = _settings(wrapper[0], wrapper[-1], others)
     if settings.engine == "docker":

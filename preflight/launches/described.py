@@ -119,20 +119,20 @@ _PACKAGES = frozenset(
 
 
 def described(
-    words: Sequence[Word],
+    argv: Sequence[Word],
     environment: Mapping[str, Word],
     beside: Beside,
     stdin: Word | None = None,
 ) -> Reading | None:
     """Return the commands of a text that a command names or reads; None if it has none."""
-    name = words[0].text.rpartition("/")[2] if words else ""
-    if (message := _unread(name, [word.text for word in words[1:]])) is not None:
-        return Reading((), (SourceNote("script-not-read", message, words[0].origin),))
+    name = argv[0].text.rpartition("/")[2] if argv else ""
+    if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
+        return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
     if name in _PYTHONS:
-        return _python(words, environment, beside, stdin)
+        return _python(argv, environment, beside, stdin)
     if _is_python_file(name):
-        python = words[0]._replace(text="python3", unresolved=())
-        return _python((python, *words), environment, beside, stdin)
+        python = argv[0]._replace(text="python3", unresolved=())
+        return _python((python, *argv), environment, beside, stdin)
     return None
 
 
@@ -170,12 +170,12 @@ def _builds(texts: Sequence[str]) -> bool:
     return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
 
-def is_described(words: Sequence[Word]) -> bool:
+def is_described(argv: Sequence[Word]) -> bool:
     """Return whether a file or text that a command reads may hold its commands."""
-    name = words[0].text.rpartition("/")[2] if words else ""
-    if name not in _PYTHONS or len(words) < 3 or words[1].text != "-m":
+    name = argv[0].text.rpartition("/")[2] if argv else ""
+    if name not in _PYTHONS or len(argv) < 3 or argv[1].text != "-m":
         return name in STARTERS or _is_python_file(name)
-    return "." in words[2].text and words[2].text.partition(".")[0] not in _PACKAGES
+    return "." in argv[2].text and argv[2].text.partition(".")[0] not in _PACKAGES
 
 
 def _is_python_file(name: str) -> bool:
@@ -183,19 +183,19 @@ def _is_python_file(name: str) -> bool:
 
 
 def _python(
-    words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
+    argv: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
 ) -> Reading | None:
     """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, if read."""
     place = 1
-    while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
-        if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:
+    while place < len(argv) and argv[place].text[:1] == "-" and argv[place].text != "-":
+        if _PYTHON_GIVEN.fullmatch(argv[place].text) or argv[place].unresolved:
             break
-        place += 2 if words[place].text in _PYTHON_VALUED else 1
-    first = words[place].text if place < len(words) else "-"
+        place += 2 if argv[place].text in _PYTHON_VALUED else 1
+    first = argv[place].text if place < len(argv) else "-"
     option = _PYTHON_GIVEN.fullmatch(first)
-    behind = words[place + 1 : place + 2]  # what -c and -m take, where it is not attached
+    behind = argv[place + 1 : place + 2]  # what -c and -m take, where it is not attached
     if option is not None and option[2]:
-        behind = (words[place]._replace(text=option[2]),)
+        behind = (argv[place]._replace(text=option[2]),)
     shown, script_path = "", ""
     if option is not None and option[1] == "c":
         text = next(iter(behind), None)
@@ -204,23 +204,23 @@ def _python(
         module = behind[0].text if behind else ""
         is_known = module.partition(".")[0] in _PACKAGES or "." not in module
         quiet = is_known or ASKING.fullmatch(module) is not None
-        return None if quiet else _unread_python(module, words, environment)
+        return None if quiet else _unread_python(module, argv, environment)
     elif first == "-":
         text, shown = stdin, "what Python reads from standard input"
     else:
-        script, script_path, shown = words[place], first, brief(first)
+        script, script_path, shown = argv[place], first, brief(first)
         file = first.rpartition("/")[2]
-        is_known = any(word.text.startswith("--sglang-") for word in words[place:])
+        is_known = any(word.text.startswith("--sglang-") for word in argv[place:])
         if is_known or file in _TOLD_PROGRAMS:
             return None
         content = None if script.unresolved and "/" not in first else beside(first)
         if content is None and not ASKING.fullmatch(file):
-            return _unread_python(shown, words, environment)
+            return _unread_python(shown, argv, environment)
         text = None if content is None else Word(content, Origin(script_path, 1))
     if text is None:
         return None
     if not text.text and text.unresolved:
-        return _unread_python(shown, words, environment)
+        return _unread_python(shown, argv, environment)
     if _MAY_START.search(text.text) is None:  # to parse each text takes long where they are many
         return None
 
@@ -235,17 +235,17 @@ def _python(
     try:
         started = started_by_python(launch)
     except (SourceError, RecursionError):
-        return _unread_python(shown or script_path, words, environment)
+        return _unread_python(shown or script_path, argv, environment)
     if started is None or started.commands:
         return started
-    return started._replace(commands=(_itself(words, environment),))
+    return started._replace(commands=(_itself(argv, environment),))
 
 
-def _unread_python(shown: str, words: Sequence[Word], environment: Mapping[str, Word]) -> Reading:
+def _unread_python(shown: str, argv: Sequence[Word], environment: Mapping[str, Word]) -> Reading:
     message = f"{shown} is not read: what it starts is unknown; name it on its own to read it"
-    note = SourceNote("script-not-read", message, words[0].origin)
-    return Reading((_itself(words, environment),), (note,))
+    note = SourceNote("script-not-read", message, argv[0].origin)
+    return Reading((_itself(argv, environment),), (note,))
 
 
-def _itself(words: Sequence[Word], environment: Mapping[str, Word]) -> Command:
-    return Command(tuple(words), environment, (), words[0].origin)
+def _itself(argv: Sequence[Word], environment: Mapping[str, Word]) -> Command:
+    return Command(tuple(argv), environment, (), argv[0].origin)

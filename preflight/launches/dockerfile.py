@@ -61,13 +61,13 @@ def _read(launch: LaunchText) -> Reading:
         if for_all is not None and name:
             stages[name] = stage
     readings = [Reading((), notes), *stage.installs]
-    words = [*stage.entry, *stage.command]
-    if not words:
+    argv = [*stage.entry, *stage.command]
+    if not argv:
         why = f"it names no program of its own: {stage.image or 'the image'} runs its own command"
         readings.append(noted("image-command", why, Origin(launch.path)))
     settings = ContainerSettings(image=stage.image)
     left = Layers(variables, stage.variables)
-    started = read_words(words, left, inside=True, beside=launch.beside)
+    started = read_words(argv, left, inside=True, beside=launch.beside)
     inside = started.each(
         lambda command: command._replace(
             container=settings, wrappers=(("docker", "run", stage.image), *command.wrappers)

@@ -58,10 +58,10 @@ class Node(NamedTuple):
 
     def at(self, *names: str) -> Node:
         """Return the value at a path of keys; an empty one if there is none."""
-        node = self
+        tree = self
         for name in names:
-            node = node.fields.get(name, _NOTHING)
-        return node
+            tree = tree.fields.get(name, _NOTHING)
+        return tree
 
 
 _NOTHING = Node(None)
@@ -85,8 +85,8 @@ def load_documents(text: str, name: str) -> list[Node]:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it has a character that YAML forbids"
-        kind = "JSON" if text.lstrip().startswith(("{", "[")) else "YAML"
-        raise SourceError(f"{name}{where} is not {kind}: {problem}") from None
+        language = "JSON" if text.lstrip().startswith(("{", "[")) else "YAML"
+        raise SourceError(f"{name}{where} is not {language}: {problem}") from None
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
@@ -98,37 +98,37 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
     # Open collections: the event that began each, and the nodes in it so far.
     stack: list[tuple[Any, list[Node]]] = []
     for event in events:
-        kind = type(event).__name__
-        if kind == "DocumentStartEvent":
+        event_type = type(event).__name__
+        if event_type == "DocumentStartEvent":
             anchors = {}
-        if kind in ("SequenceStartEvent", "MappingStartEvent"):
+        if event_type in ("SequenceStartEvent", "MappingStartEvent"):
             if len(stack) >= DEEPEST:
                 raise SourceError(f"{name} nests deeper than {DEEPEST} levels")
             stack.append((event, []))
             continue
-        if kind == "ScalarEvent":
+        if event_type == "ScalarEvent":
             plain = event.style in (None, "") and event.tag is None
             text = str(event.value)
             null = plain and text in ("", "~", "null", "Null", "NULL")
-            node = Node(None if null else text, event.start_mark.line + 1, plain=plain)
+            tree = Node(None if null else text, event.start_mark.line + 1, plain=plain)
             anchor = event.anchor
-        elif kind == "AliasEvent":
+        elif event_type == "AliasEvent":
             if event.anchor not in anchors:
                 line = event.start_mark.line + 1
                 raise SourceError(f"{name}:{line} uses *{event.anchor}, which nothing defines")
-            node, anchor = anchors[event.anchor], None
-        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
+            tree, anchor = anchors[event.anchor], None
+        elif event_type in ("SequenceEndEvent", "MappingEndEvent"):
             begun, children = stack.pop()
-            node, anchor = _collection(begun, children, name), begun.anchor
+            tree, anchor = _collection(begun, children, name), begun.anchor
         else:
             continue
         # The children of a collection were counted when they ended.
-        weight += 1 if kind in ("SequenceEndEvent", "MappingEndEvent") else node.weight
+        weight += 1 if event_type in ("SequenceEndEvent", "MappingEndEvent") else tree.weight
         if weight > MOST_NODES:
             raise SourceError(f"{name} has more than {MOST_NODES} nodes, its aliases written out")
         if anchor:
-            anchors[anchor] = node
-        (stack[-1][1] if stack else documents).append(node)
+            anchors[anchor] = tree
+        (stack[-1][1] if stack else documents).append(tree)
     return documents
 
 

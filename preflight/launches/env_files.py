@@ -161,9 +161,9 @@ def read_compose_env_file(
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Return the variables of one file, whose values see ``surroundings`` and the lines above.
 
-    before: those of the files in front of it, which are as lines above.
-    Each line is NAME=value, its value bare or in quotes that end there. What is more, or what
-    Compose refuses, ends the reading, with a note. Never raises.
+    before: variables of earlier files, which are as lines above. Each line is NAME=value, the value
+    bare or wholly in quotes; the reading ends with a note at a line that is more, or that Compose
+    refuses. Never raises.
     """
     variables = dict(before or {})
     seen = Layers(variables, dict(surroundings))

@@ -58,7 +58,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
             data_by_kind["secret"][item.at("metadata", "name").text] = data
     left, apart = _MOST_CONTAINERS, 0
     for item in objects:
-        kind = item.at("kind").text or ""
+        resource = item.at("kind").text or ""
         called = item.at("metadata", "name").text or ""
         has_pods = False
         for pod in pods(item):
@@ -67,7 +67,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
             containers = [*(c for c in first if c.at("restartPolicy").text == "Always"), *others]
             has_pods = has_pods or pod.copies == 0 or bool(containers)
             if pod.copies == 0:
-                which = " ".join((kind, called, *pod.role))
+                which = " ".join((resource, called, *pod.role))
                 message = f"{which} is not started: the manifest asks for 0 of it"
                 at = Origin(name, pod.spec.line or item.line)
                 readings.append(noted("not-started", message, at))
@@ -78,18 +78,18 @@ def read_kubernetes(text: str, name: str) -> Reading:
                 raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
             for container in containers:
                 container_name = container.at("name").text or ""
-                place = source.Place("pod", (f"{kind}/{called}", *pod.role), container_name)
+                place = source.Place("pod", (f"{resource}/{called}", *pod.role), container_name)
                 reader = _Container(container, place, name, pod, data_by_kind)
                 readings.append(reader.reading())
-            notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
+            notes = (*_refused(pod.spec, name, resource), *_finished(pod.spec, name))
             readings.append(Reading((), notes))
         at = Origin(name, item.line)
         readings += (noted("resource-not-read", message, at) for message in not_read(item))
-        if kind and not has_pods and kind not in ("ConfigMap", "Secret"):
-            message = f"what {kind} {called} starts is not read: give the pods that it makes"
+        if resource and not has_pods and resource not in ("ConfigMap", "Secret"):
+            message = f"what {resource} {called} starts is not read: give the pods that it makes"
             unread_kind = noted("resource-not-read", message, at)
-            if _STARTS_NOTHING.search(kind):
-                unread_kind = noted("kind-not-read", f"{kind} {called} starts no process", at)
+            if _STARTS_NOTHING.search(resource):
+                unread_kind = noted("kind-not-read", f"{resource} {called} starts no process", at)
             readings.append(unread_kind)
     if apart > 1:
         message = (
@@ -102,12 +102,12 @@ def read_kubernetes(text: str, name: str) -> Reading:
 def _decoded(secret: Node) -> dict[str, Node]:
     """Return the data of a Secret, decoded from base64."""
     decoded = {}
-    for key, node in secret.at("data").fields.items():
+    for key, tree in secret.at("data").fields.items():
         try:
-            text = binascii.a2b_base64(node.text or "").decode()
+            text = binascii.a2b_base64(tree.text or "").decode()
         except (ValueError, UnicodeDecodeError):
             continue
-        decoded[key] = node._replace(value=text)
+        decoded[key] = tree._replace(value=text)
     return decoded
 
 
@@ -129,10 +129,10 @@ def _mounted_files(
     files: dict[str, Word] = {}
     for mount in container.at("volumeMounts").items:
         target, inner = mount.at("mountPath").text or "", mount.at("subPath").text
-        for path, node in volumes.get(mount.at("name").text, []):
+        for path, tree in volumes.get(mount.at("name").text, []):
             if inner is None or inner == path:
                 where = target if inner else posixpath.join(target, path)
-                files[posixpath.normpath(where)] = Word(node.text or "", Origin(name, node.line))
+                files[posixpath.normpath(where)] = Word(tree.text or "", Origin(name, tree.line))
     return files
 
 
@@ -148,52 +148,52 @@ class _Container:
     """One container of a pod, read for what it runs."""
 
     def __init__(
-        self, node: Node, place: source.Place, name: str, pod: Pod, data_by_kind: DataByKind
+        self, tree: Node, place: source.Place, name: str, pod: Pod, data_by_kind: DataByKind
     ) -> None:
         """Begin a container; ``data_by_kind``: data of ConfigMaps and Secrets by name."""
-        self.node, self.place, self.name, self.pod = node, place, name, pod
+        self.tree, self.place, self.name, self.pod = tree, place, name, pod
         self.data_by_kind = data_by_kind
-        self.files = _mounted_files(pod.spec, node, data_by_kind, name)
+        self.files = _mounted_files(pod.spec, tree, data_by_kind, name)
         # Whether variables may be set that the manifest does not show.
         self.open = pod.open
         self.variables: dict[str, Word] = {}
         self.last: dict[str | None, int] = {}  # where each variable is set last
         self.notes: list[SourceNote] = []
 
-    def note(self, identifier: str, message: str, node: Node) -> None:
-        self.notes.append(SourceNote(identifier, message, Origin(self.name, node.line)))
+    def note(self, identifier: str, message: str, tree: Node) -> None:
+        self.notes.append(SourceNote(identifier, message, Origin(self.name, tree.line)))
 
     def reading(self) -> Reading:
         """Return the commands of the container, with its variables, files and settings."""
-        origin = Origin(self.name, self.node.line)
+        origin = Origin(self.name, self.tree.line)
         for name, text in self.pod.operator_sets.items():
             open_word = Word(f"$({name})", origin, (name,), inside=Inside("operator", name))
             self.variables[name] = open_word if text is None else Word(text, origin)
         complete = self.read_sources()
         self.read_variables()
         if not complete:
-            origin = Origin(self.name, self.node.at("envFrom").line or self.node.line)
+            origin = Origin(self.name, self.tree.at("envFrom").line or self.tree.line)
             self.variables.update(unread(self.variables, origin))
-        words = [
+        argv = [
             self.filled(item, f"{field} of container {self.place.container}")
             for field in ("command", "args")
-            for item in self.node.at(field).items
+            for item in self.tree.at(field).items
             if item.text is not None
         ]
-        words = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in words]
-        image, entrypoint = self.node.at("image").text or "", bool(self.node.at("command").items)
-        program = image_words(image, [word.text for word in words], entrypoint)
-        words = [*(Word(text, origin) for text in program.front), *words[: program.kept]]
+        argv = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in argv]
+        image, entrypoint = self.tree.at("image").text or "", bool(self.tree.at("command").items)
+        program = image_words(image, [word.text for word in argv], entrypoint)
+        argv = [*(Word(text, origin) for text in program.front), *argv[: program.kept]]
         if program.hidden:
             message = f"container {self.place.container} runs its image's own program, which the "
             message += "manifest does not show: name it under command"
-            place = words[0].origin if words else Origin(self.name, self.node.line)
+            place = argv[0].origin if argv else Origin(self.name, self.tree.line)
             self.notes.append(SourceNote("image-command", message, place))
-        settings = _settings(self.pod.spec, self.node)
-        inner = read_words(words, self.variables, inside=True, beside=self.beside)
-        outer = (*words, *self.variables.values())
+        settings = _settings(self.pod.spec, self.tree)
+        inner = read_words(argv, self.variables, inside=True, beside=self.beside)
+        outer = (*argv, *self.variables.values())
         inner = source.read_inside(inner, Inside("pod", self.place.container), outer)
-        if (hook := self.node.at("lifecycle", "postStart")).value is not None:
+        if (hook := self.tree.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"
             self.note("script-not-read", message, hook)
         files = {**self.files, **inner.files}
@@ -219,7 +219,7 @@ class _Container:
         """Yield the ports of its host that the container asks for."""
         pod = " ".join(self.place.name)
         network = self.pod.spec.at("hostNetwork").text == "true"
-        for item in self.node.at("ports").items:
+        for item in self.tree.at("ports").items:
             protocol = item.at("protocol").text
             # The process itself binds what a pod on its host's network has.
             if network or protocol not in (None, "TCP"):
@@ -239,30 +239,30 @@ class _Container:
         return None if word is None else word.text
 
     def read_sources(self) -> bool:
-        """Take the variables of ``envFrom``; return whether the manifest has all of them."""
+        """Take the variables of ``envFrom``; return whether the manifest shows them all."""
         complete = True
-        for reference in self.node.at("envFrom").items:
+        for reference in self.tree.at("envFrom").items:
             data = self.referenced_data(reference, "Ref")
             if data is None:
                 self.open, complete = True, False
                 message = "envFrom: the variables of a ConfigMap or Secret are unknown here"
                 self.note("env-from-not-read", message, reference)
                 continue
-            for key, node in data.items():
-                word = Word(node.text or "", Origin(self.name, node.line))
+            for key, tree in data.items():
+                word = Word(tree.text or "", Origin(self.name, tree.line))
                 self.variables[(reference.at("prefix").text or "") + key] = word
         return complete
 
     def referenced_data(self, reference: Node, suffix: str) -> Mapping[str, Node] | None:
         """Return the data that ``configMapRef`` and its like name; None if it is not here."""
-        for kind, by_name in self.data_by_kind.items():
-            if f"{kind}{suffix}" in reference.fields:
-                return by_name.get(reference.at(f"{kind}{suffix}", "name").text)
+        for data_kind, by_name in self.data_by_kind.items():
+            if f"{data_kind}{suffix}" in reference.fields:
+                return by_name.get(reference.at(f"{data_kind}{suffix}", "name").text)
         return None
 
     def read_variables(self) -> None:
         """Take the variables of ``env`` in their order, those of ``valueFrom`` included."""
-        items = self.node.at("env").items
+        items = self.tree.at("env").items
         self.last = {item.at("name").text: index for index, item in enumerate(items)}
         for position, item in enumerate(items):
             key = item.at("name").text
@@ -271,22 +271,22 @@ class _Container:
                 continue
             if value_from.fields:
                 data = self.referenced_data(value_from, "KeyRef") or {}
-                keys = [node.at("key").text or "" for node in value_from.fields.values()]
+                keys = [tree.at("key").text or "" for tree in value_from.fields.values()]
                 known = data.get(keys[0], Node(None))
                 at, inside = Origin(self.name, known.line or item.line), Inside("cluster", key)
                 word = Word(f"$({key})", at, (key,), inside=inside)
                 self.variables[key] = word if known.text is None else Word(known.text, at)
             else:
-                node = value if value.line else value._replace(line=item.line)
-                self.variables[key] = self.filled(node, f"the variable {key}", position)
+                tree = value if value.line else value._replace(line=item.line)
+                self.variables[key] = self.filled(tree, f"the variable {key}", position)
 
-    def filled(self, node: Node, what: str, position: int | None = None) -> Word:
+    def filled(self, tree: Node, what: str, position: int | None = None) -> Word:
         """Fill in $(NAME) as the kubelet does. position: of a variable in ``env``."""
-        text, origin = node.text or "", Origin(self.name, node.line)
-        if kind := node.not_text:
-            message = f"{what} is {brief(text)}, a {kind} to YAML, which Kubernetes refuses "
-            why = f'(cannot unmarshal {kind} into … of type string): write "{brief(text)}"'
-            self.note("value-not-text", message + why, node)
+        text, origin = tree.text or "", Origin(self.name, tree.line)
+        if yaml_type := tree.not_text:
+            message = f"{what} is {brief(text)}, a {yaml_type} to YAML, which Kubernetes refuses "
+            why = f'(cannot unmarshal {yaml_type} into … of type string): write "{brief(text)}"'
+            self.note("value-not-text", message + why, tree)
         unresolved: list[str] = []
         inside: Inside | None = None
 
@@ -306,7 +306,7 @@ class _Container:
             if later or nowhere:
                 why = f"{name} is set after it" if later else f"nothing sets {name}"
                 message = f"{what} keeps $({name}) as it is written, because {why}: set it above"
-                self.note("reference-unset", message, node)
+                self.note("reference-unset", message, tree)
             elif self.others(name):
                 unresolved.append(name)
             return match.group()
@@ -324,7 +324,7 @@ def _asked(pod: Node) -> tuple[str, ...]:
     """Return the names of all device plugin resources that a pod's containers ask for."""
     containers = (*pod.at("initContainers").items, *pod.at("containers").items)
     limits = (container.at("resources", "limits").fields.items() for container in containers)
-    keys = (key for each in limits for key, node in each if node.text not in (None, "0"))
+    keys = (key for each in limits for key, tree in each if tree.text not in (None, "0"))
     return tuple(dict.fromkeys(key for key in keys if "/" in key))
 
 
@@ -349,7 +349,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         ipc="host" if pod.at("hostIPC").text == "true" else None,
         network="host" if pod.at("hostNetwork").text == "true" else None,
         shm_size_bytes=shm[-1].size_bytes if shm else None,
-        resources={key: node.text for key, node in limits.items() if "/" in key and node.text},
+        resources={key: tree.text for key, tree in limits.items() if "/" in key and tree.text},
         pod_resources=_asked(pod),
         runtime=pod.at("runtimeClassName").text,
         privileged=security.at("privileged").text == "true",
@@ -359,8 +359,8 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         memory_bytes=_size(limits.get("memory", Node(None)), "the memory limit"),
         hugepages_bytes={
             key.removeprefix("hugepages-"): size
-            for key, node in pages.items()
-            if key.startswith("hugepages-") and (size := _size(node, key)) is not None
+            for key, tree in pages.items()
+            if key.startswith("hugepages-") and (size := _size(tree, key)) is not None
         },
         user=security.at("runAsUser").text or shared.at("runAsUser").text,
         own_users=pod.at("hostUsers").text == "false",
@@ -378,7 +378,7 @@ def _startup_seconds(probe: Node) -> int | None:
     return delay + period * failures
 
 
-def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
+def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
     """Yield the resources of each container that the API server refuses.
 
     Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``.
@@ -386,14 +386,14 @@ def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
         pairs = [*limits.items(), *requests.items()]
-        reasons = [(_misspelt(key, node.text), node.line) for key, node in pairs]
-        for key, node in requests.items():
-            reasons.append((_unlike(key, node.text, limits.get(key, Node(None))), node.line))
+        reasons = [(_misspelt(key, tree.text), tree.line) for key, tree in pairs]
+        for key, tree in requests.items():
+            reasons.append((_unlike(key, tree.text, limits.get(key, Node(None))), tree.line))
         problems = [(why, line) for why, line in reasons if why]
         asked = {**requests, **limits}
-        pages = [node.line for key, node in asked.items() if key.startswith("hugepages-")]
+        pages = [tree.line for key, tree in asked.items() if key.startswith("hugepages-")]
         if pages and "cpu" not in asked and "memory" not in asked:
-            alone = ", unless a LimitRange of its namespace does" if kind == "Pod" else ""
+            alone = ", unless a LimitRange of its namespace does" if resource == "Pod" else ""
             why = f"it has hugepages and neither cpu nor memory: write memory under limits{alone}"
             problems.append((why, pages[0]))
         if problems:
@@ -446,11 +446,11 @@ def _mount(mount: Node, volume: Node) -> Mount:
     return Mount(target, "tmpfs" if medium == "Memory" else "emptyDir", "", read_only, size)
 
 
-def _size(node: Node, what: str) -> Size:
-    if node.text is None:
+def _size(tree: Node, what: str) -> Size:
+    if tree.text is None:
         return None
-    size = quantity(node.text)
-    return Unknown(f"{what} is {node.text!r}, which is not a quantity") if size is None else size
+    size = quantity(tree.text)
+    return Unknown(f"{what} is {tree.text!r}, which is not a quantity") if size is None else size
 
 
 def quantity(text: str) -> int | None:
@@ -469,8 +469,8 @@ def quantity(text: str) -> int | None:
 
 def _recognises(launch: LaunchText) -> bool:
     documents = launch.documents or ()
-    nodes = [node for document in documents for node in (document, *document.items)]
-    return any(node.at("kind").text is not None or node.at("items").items for node in nodes)
+    nodes = [tree for document in documents for tree in (document, *document.items)]
+    return any(tree.at("kind").text is not None or tree.at("items").items for tree in nodes)
 
 
 def _read(launch: LaunchText) -> Reading:

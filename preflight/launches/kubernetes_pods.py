@@ -1,4 +1,4 @@
-"""Where the pods of a Kubernetes object stand: its own kinds, and those of operators."""
+"""Where the pods of a Kubernetes object stand: of built-in kinds, and of operators'."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -72,21 +72,21 @@ _APART = ("engineRuntimes", "roleTemplates")
 
 def pods(item: Node) -> Iterator[Pod]:
     """Yield the pods of one object; none of a kind that starts no process."""
-    kind = item.at("kind").text or ""
-    spec = item.at(*_PODS.get(kind, ("",)))
+    resource = item.at("kind").text or ""
+    spec = item.at(*_PODS.get(resource, ("",)))
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
-        path = _PODS[kind][:-2]  # less template, spec
-        several = item.at(*path, "parallelism" if kind in ("Job", "CronJob") else "replicas")
+        path = _PODS[resource][:-2]  # less template, spec
+        several = item.at(*path, "parallelism" if resource in ("Job", "CronJob") else "replicas")
         yield Pod(spec, copies=several.number())
-    elif kind == "LeaderWorkerSet":
+    elif resource == "LeaderWorkerSet":
         times = item.at("spec", "replicas").number()
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
             yield pod._replace(copies=times * pod.copies)
-    elif kind != "CustomResourceDefinition" and not kind.startswith("Ray"):
-        named = [(node.at("name").text or "", node) for node in _of_groups(item, "roleTemplates")]
-        templates = {called: node.at("template") for called, node in named}
+    elif resource != "CustomResourceDefinition" and not resource.startswith("Ray"):
+        named = [(tree.at("name").text or "", tree) for tree in _of_groups(item, "roleTemplates")]
+        templates = {called: tree.at("template") for called, tree in named}
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
-        set_by_operator = _AIBRIX if kind in ("StormService", "RoleSet", "PodSet") else {}
+        set_by_operator = _AIBRIX if resource in ("StormService", "RoleSet", "PodSet") else {}
         for pod in _walk(item.at("spec"), (), templates):
             pod = pod._replace(operator_sets={**set_by_operator, **pod.operator_sets})
             yield _with_variables(pod, shared) if shared else pod
@@ -94,25 +94,25 @@ def pods(item: Node) -> Iterator[Pod]:
 
 def not_read(item: Node) -> Iterator[str]:
     """Yield a sentence on each part of an object that starts something and is not read."""
-    kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
+    resource, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
     roles = _of_groups(item, "roles")
     if any(role.at("engineRuntimes").items for role in roles):
-        yield f"what engineRuntimes put into the pods of {kind} {called} is not read"
+        yield f"what engineRuntimes put into the pods of {resource} {called} is not read"
     if any(role.at("entryTemplate").fields for role in roles):
-        yield f"how many workers a role of {kind} {called} has is not read: give its pods"
-    if not kind.startswith("Dynamo"):
+        yield f"how many workers a role of {resource} {called} has is not read: give its pods"
+    if not resource.startswith("Dynamo"):
         return
     spec = item.at("spec")
     for component in (*spec.at("services").fields.values(), *spec.at("components").items, spec):
         failovers = (component.at("failover"), component.at("experimental", "failover"))
         if any(each.value is not None and each.at("enabled").text != "false" for each in failovers):
-            yield f"the standby engines of a failover in {kind} {called} are not read"
+            yield f"the standby engines of a failover in {resource} {called} are not read"
         if component.at("frontendSidecar").fields:
-            yield f"the frontendSidecar of {kind} {called} is not read"
+            yield f"the frontendSidecar of {resource} {called} is not read"
         if "multinode" in component.fields and "dynamo.sglang" not in " ".join(_texts(component)):
-            yield f"how the nodes of {kind} {called} share an engine is not read: give its pods"
+            yield f"how the nodes of {resource} {called} share an engine is not read: give its pods"
     if spec.at("experimental", "componentGroups").items:
-        yield f"how often the componentGroups of {kind} {called} run is not read"
+        yield f"how often the componentGroups of {resource} {called} run is not read"
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
@@ -144,14 +144,14 @@ def _of_groups(item: Node, name: str) -> list[Node]:
     return [role for path in paths for role in item.at("spec", *path).items]
 
 
-def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods anywhere below a node, as many as it asks for."""
+def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
+    """Yield the pods anywhere below a tree, as many as the tree asks for."""
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
-    nodes = node.at("multinode", "nodeCount").number(2 if "multinode" in node.fields else 1)
-    times = math.prod(node.at(name).number() for name in _COUNTS)
-    dynamo = not node.fields.keys().isdisjoint(("extraPodSpec", "podTemplate"))
-    for pod in _below(node, role, templates):
-        made = _component(node, pod) if dynamo else pod
+    nodes = tree.at("multinode", "nodeCount").number(2 if "multinode" in tree.fields else 1)
+    times = math.prod(tree.at(name).number() for name in _COUNTS)
+    dynamo = not tree.fields.keys().isdisjoint(("extraPodSpec", "podTemplate"))
+    for pod in _below(tree, role, templates):
+        made = _component(tree, pod) if dynamo else pod
         made = made._replace(copies=times * made.copies) if times != 1 else made
         yield from _over_nodes(made, nodes) if nodes != 1 else (made,)
 
@@ -163,8 +163,8 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     backend_sglang.go); what it tells other engines is not read.
     """
     main, *others = pod.spec.at("containers").items or [Node({})]
-    words, args = main.at("command").items, main.at("args").items
-    direct = bool(words) and "python" in (words[0].text or "")
+    argv, args = main.at("command").items, main.at("args").items
+    direct = bool(argv) and "python" in (argv[0].text or "")
     if nodes < 2 or not _ENGINE.search(" ".join(_texts(main))):
         yield pod._replace(copies=pod.copies * nodes)
         return
@@ -186,15 +186,15 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
         )
 
 
-def _texts(node: Node) -> Iterator[str]:
-    """Yield every text below a node."""
-    if node.text is not None:
-        yield node.text
-    for inner in (*node.fields.values(), *node.items):
+def _texts(tree: Node) -> Iterator[str]:
+    """Yield every text below a tree."""
+    if tree.text is not None:
+        yield tree.text
+    for inner in (*tree.fields.values(), *tree.items):
         yield from _texts(inner)
 
 
-def _component(node: Node, pod: Pod) -> Pod:
+def _component(tree: Node, pod: Pod) -> Pod:
     """Return the pod of a Dynamo component with the component's own fields applied.
 
     Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
@@ -204,21 +204,21 @@ def _component(node: Node, pod: Pod) -> Pod:
     main = next((each for each in containers if each.at("name").text == "main"), containers[0])
     others = [container for container in containers if container is not main]
     fields = dict(main.fields)
-    if (secret := node.at("envFromSecret").text) is not None:
-        source = Node({"secretRef": Node({"name": Node(secret)})}, node.line)
+    if (secret := tree.at("envFromSecret").text) is not None:
+        source = Node({"secretRef": Node({"name": Node(secret)})}, tree.line)
         fields["envFrom"] = Node([*main.at("envFrom").items, source])
-    if node.at("envs").items:
-        fields["env"] = Node([*node.at("envs").items, *main.at("env").items], node.line)
-    frontend = "frontend" in (node.at("componentType").text, node.at("type").text)
+    if tree.at("envs").items:
+        fields["env"] = Node([*tree.at("envs").items, *main.at("env").items], tree.line)
+    frontend = "frontend" in (tree.at("componentType").text, tree.at("type").text)
     if frontend and not main.at("command").items and not main.at("args").items:
-        words = [Node(word, main.line) for word in ("python3", "-m", "dynamo.frontend")]
-        fields["command"] = Node(words, main.line)
+        argv = [Node(word, main.line) for word in ("python3", "-m", "dynamo.frontend")]
+        fields["command"] = Node(argv, main.line)
     spec = dict(pod.spec.fields)
-    shared = node.at("sharedMemory")
-    size = shared.at("size").text or node.at("sharedMemorySize").text or _DYNAMO_SHM
+    shared = tree.at("sharedMemory")
+    size = shared.at("size").text or tree.at("sharedMemorySize").text or _DYNAMO_SHM
     mounts = [
         Node({**mount.fields, "mountPath": mount.at("mountPoint")}, mount.line)
-        for mount in node.at("volumeMounts").items
+        for mount in tree.at("volumeMounts").items
     ]
     fields["volumeMounts"] = Node([*main.at("volumeMounts").items, *mounts], main.line)
     if size != "0" and shared.at("disabled").text != "true":
@@ -227,20 +227,20 @@ def _component(node: Node, pod: Pod) -> Pod:
         mount = Node({"name": Node("shared-memory"), "mountPath": Node("/dev/shm")})
         spec["volumes"] = Node([*pod.spec.at("volumes").items, volume])
         fields["volumeMounts"].items.append(mount)
-    if node.at("resources").fields and not main.at("resources").fields:
-        asked = node.at("resources").fields.items()
+    if tree.at("resources").fields and not main.at("resources").fields:
+        asked = tree.at("resources").fields.items()
         named = {key: _container_resources(each) for key, each in asked}
-        fields["resources"] = Node(named, node.line)
-    spec["containers"] = Node([Node(fields, main.line), *others], node.line)
+        fields["resources"] = Node(named, tree.line)
+    spec["containers"] = Node([Node(fields, main.line), *others], tree.line)
     return pod._replace(spec=Node(spec, pod.spec.line))
 
 
 def _container_resources(resources: Node) -> Node:
     """Return resources as a container has them: Dynamo's v1alpha1 names GPUs and others apart."""
     fields = dict(resources.fields)
-    gpus, kind = fields.pop("gpu", None), fields.pop("gpuType", Node("nvidia.com/gpu"))
+    gpus, gpu_kind = fields.pop("gpu", None), fields.pop("gpuType", Node("nvidia.com/gpu"))
     fields |= fields.pop("custom", Node({})).fields
-    return Node(fields | ({kind.text or "": gpus} if gpus is not None else {}), resources.line)
+    return Node(fields | ({gpu_kind.text or "": gpus} if gpus is not None else {}), resources.line)
 
 
 def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
@@ -256,48 +256,48 @@ def _with(base: Node, **fields: Node) -> Node:
     return Node({**base.fields, **fields}, base.line)
 
 
-def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods anywhere below a node: whatever has containers is one."""
-    pattern, replaced = node.at("leaderWorkerPattern"), node.at("leaderWorkerSet")
-    if node.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
-        main = node.at("mainContainer")
-        containers = Node([main, *node.at("containers").items], main.line)
-        yield Pod(_with(node, containers=containers), role, open=True)
-    elif node.at("leaderWorkerTemplate").fields:  # a role of a DisaggregatedSet
-        for pod in _leader_worker_set(node.at("leaderWorkerTemplate")):
+def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
+    """Yield the pods anywhere below a tree: whatever has containers is one."""
+    pattern, replaced = tree.at("leaderWorkerPattern"), tree.at("leaderWorkerSet")
+    if tree.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
+        main = tree.at("mainContainer")
+        containers = Node([main, *tree.at("containers").items], main.line)
+        yield Pod(_with(tree, containers=containers), role, open=True)
+    elif tree.at("leaderWorkerTemplate").fields:  # a role of a DisaggregatedSet
+        for pod in _leader_worker_set(tree.at("leaderWorkerTemplate")):
             yield pod._replace(role=(*role, *pod.role))
-    elif node.at("runner").at("image").text is not None:  # OME's runtimes
-        runner = node.at("runner")
-        containers = Node([runner, *node.at("containers").items], runner.line)
-        yield Pod(_with(node, containers=containers), role, _OME, open=True)
-    elif node.at("containers").items:
-        yield Pod(node, role, open=True)
+    elif tree.at("runner").at("image").text is not None:  # OME's runtimes
+        runner = tree.at("runner")
+        containers = Node([runner, *tree.at("containers").items], runner.line)
+        yield Pod(_with(tree, containers=containers), role, _OME, open=True)
+    elif tree.at("containers").items:
+        yield Pod(tree, role, open=True)
     elif pattern.fields:
         yield from _group(_template(pattern, templates), pattern, role, _RBG)
     elif replaced.fields:
-        yield from _group(_template(node, templates), replaced, role, _LWS)
-    elif node.at("templateRef").fields:
-        yield Pod(_template(node, templates).at("spec"), role, open=True)
+        yield from _group(_template(tree, templates), replaced, role, _LWS)
+    elif tree.at("templateRef").fields:
+        yield Pod(_template(tree, templates).at("spec"), role, open=True)
     else:
-        for key, inner in node.fields.items():
+        for key, inner in tree.fields.items():
             if key not in _APART:
                 named = not inner.fields.keys().isdisjoint(("runner", "extraPodSpec")) or any(
                     "runner" in below.fields for below in inner.fields.values()
                 )
                 yield from _walk(inner, (*role, key) if named else role, templates)
-        for inner in node.items:
+        for inner in tree.items:
             name = inner.at("name").text
             yield from _walk(inner, (*role, name) if name else role, templates)
 
 
-def _template(node: Node, templates: Mapping[str, Node]) -> Node:
+def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
     """Return a pod template: the one written in place, or the one that is named, patched."""
-    reference = node.at("templateRef")
+    reference = tree.at("templateRef")
     if not reference.fields:
-        return node.at("template")
+        return tree.at("template")
     template = templates.get(reference.at("name").text or "", Node(None))
     patch = reference.at("patch")
-    return merged(template, patch if patch.fields else node.at("templatePatch"))
+    return merged(template, patch if patch.fields else tree.at("templatePatch"))
 
 
 def _group(
@@ -322,14 +322,14 @@ def merged(base: Node, patch: Node, key: str = "") -> Node:
     """
     if patch.fields:
         if patch.at("$patch").text == "replace":
-            kept = {name: node for name, node in patch.fields.items() if name != "$patch"}
+            kept = {name: tree for name, tree in patch.fields.items() if name != "$patch"}
             return Node(kept, patch.line)
         fields = dict(base.fields)
-        for name, node in patch.fields.items():
-            if node.value is None:
+        for name, tree in patch.fields.items():
+            if tree.value is None:
                 fields.pop(name, None)
             else:
-                fields[name] = merged(fields.get(name, Node(None)), node, name)
+                fields[name] = merged(fields.get(name, Node(None)), tree, name)
         return Node(fields, patch.line or base.line)
     if patch.value is None:
         return base
@@ -341,10 +341,10 @@ def merged(base: Node, patch: Node, key: str = "") -> Node:
 
 def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[Node]:
     """Return the items of two lists merged by key, in the order of the API machinery."""
-    names = [node.at(merge_key).text for node in base]
-    deleted = {node.at(merge_key).text for node in patch if node.at("$patch").text == "delete"}
-    named = [node for node in patch if "$patch" not in node.fields]
-    if any(node.at("$patch").text == "replace" for node in patch):
+    names = [tree.at(merge_key).text for tree in base]
+    deleted = {tree.at(merge_key).text for tree in patch if tree.at("$patch").text == "delete"}
+    named = [tree for tree in patch if "$patch" not in tree.fields]
+    if any(tree.at("$patch").text == "replace" for tree in patch):
         return named
     keyed = [(each, each.at(merge_key).text) for each in named]
     changed = [
@@ -352,10 +352,10 @@ def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[N
         for each, name in keyed
     ]
     touched = {name for _, name in keyed} | deleted
-    left = [(node, name) for node, name in zip(base, names, strict=True) if name not in touched]
+    left = [(tree, name) for tree, name in zip(base, names, strict=True) if name not in touched]
     nodes: list[Node] = []
     while left and changed:
         other = changed[0][1]
         first = other in names and names.index(left[0][1]) < names.index(other)
         nodes.append((left if first else changed).pop(0)[0])
-    return nodes + [node for node, _ in (*left, *changed)]
+    return nodes + [tree for tree, _ in (*left, *changed)]

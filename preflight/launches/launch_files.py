@@ -134,10 +134,10 @@ def read_kind(launch: LaunchText) -> Reading:
     if why:
         raise SourceError(launch.path + why)
     kinds: list[LaunchKind] = [import_module(f"preflight.launches.{name}").KIND for name in KINDS]
-    for kind in kinds:
-        if kind.recognises(launch):
-            return kind.read(launch)
-    *names, script = (kind.name for kind in kinds)
+    for launch_kind in kinds:
+        if launch_kind.recognises(launch):
+            return launch_kind.read(launch)
+    *names, script = (launch_kind.name for launch_kind in kinds)
     why = f" is neither {', nor '.join(names)}: give one of them, or {script}"
     keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
     if launch.documents and name.startswith("kustomization"):

@@ -105,13 +105,13 @@ class RemoteWords(NamedTuple):
     start: int
 
 
-def remote_words(words: Sequence[str], first: int = 0) -> RemoteWords | None:
+def remote_words(argv: Sequence[str], first: int = 0) -> RemoteWords | None:
     """Return the words that an ``ssh -p 22 user@host words`` at ``first`` hands on."""
-    if not words[first:] or words[first].rpartition("/")[2] != "ssh":
+    if not argv[first:] or argv[first].rpartition("/")[2] != "ssh":
         return None
     host, index = "", first + 1
-    while index < len(words):
-        text = words[index]
+    while index < len(argv):
+        text = argv[index]
         if text.startswith("-") and text != "--":
             index += 1 + (text in _SSH_VALUED)
         elif not host and text != "--":  # ssh takes options behind its host too
@@ -119,7 +119,7 @@ def remote_words(words: Sequence[str], first: int = 0) -> RemoteWords | None:
         else:
             index += text == "--"
             break
-    return RemoteWords(host, min(index, len(words)))
+    return RemoteWords(host, min(index, len(argv)))
 
 
 def types(texts: Sequence[str]) -> bool:
@@ -128,33 +128,33 @@ def types(texts: Sequence[str]) -> bool:
 
 
 def launched(
-    words: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
+    argv: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
 ) -> Launched | None:
     """Return the program that the launcher at ``first`` starts; None if nothing read here.
 
     begins: tells a wrapper, a shell or a container engine by its name. reads: whether standard
     input has a text for a shell that has no other.
     """
-    name = words[first].text.rpartition("/")[2]
-    remote = remote_words([word.text for word in words], first)
+    name = argv[first].text.rpartition("/")[2]
+    remote = remote_words([word.text for word in argv], first)
     if remote is not None:
-        behind = words[remote.start :]
+        behind = argv[remote.start :]
         if not behind and not reads:
             return None
         script = _joined(behind) if behind else None
-        return Launched(remote.start, script, False, True, (), _note(words[first], name))
-    texts = [word.text for word in words[first:]]
+        return Launched(remote.start, script, False, True, (), _note(argv[first], name))
+    texts = [word.text for word in argv[first:]]
     several = name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
     if several or (name in TYPISTS and types(texts)):
         return None
-    if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
+    if name in _EXEC_ENGINES and all(word.text != "exec" for word in argv[first + 1 : first + 4]):
         return None
     start, is_script, module = first + 1, False, False
-    while start < len(words):
-        text = words[start].text
+    while start < len(argv):
+        text = argv[start].text
         program = text.rpartition("/")[2]
-        following = words[start + 1].text if start + 1 < len(words) else ""
-        before = words[start - 1].text
+        following = argv[start + 1].text if start + 1 < len(argv) else ""
+        before = argv[start - 1].text
         if name in ("su", "runuser") and before in ("-s", "--shell"):
             start += 1
             continue
@@ -178,23 +178,23 @@ def launched(
     else:
         if not (reads and name in ("su", "runuser")):
             return None
-    written = words[start] if is_script else None
-    settings, note = _settings(words[first:start]), _note(words[first], name)
+    written = argv[start] if is_script else None
+    settings, note = _settings(argv[first:start]), _note(argv[first], name)
     return Launched(start, written, module, name in _ELSEWHERE, settings, note)
 
 
-def _joined(words: Sequence[Word]) -> Word:
+def _joined(argv: Sequence[Word]) -> Word:
     """Return the text for the shell of another host: the words, joined by blanks."""
-    return words[0]._replace(
-        text=" ".join(word.text for word in words),
-        unresolved=tuple(name for word in words for name in word.unresolved),
-        doubts=tuple(dict.fromkeys(doubt for word in words for doubt in word.doubts)),
+    return argv[0]._replace(
+        text=" ".join(word.text for word in argv),
+        unresolved=tuple(name for word in argv for name in word.unresolved),
+        doubts=tuple(dict.fromkeys(doubt for word in argv for doubt in word.doubts)),
     )
 
 
-def starts_server(words: Sequence[Word]) -> bool:
+def starts_server(argv: Sequence[Word]) -> bool:
     """Return whether words start a server or a store, and do not only ask for its version."""
-    texts = [word.text for word in words]
+    texts = [word.text for word in argv]
     if not texts or {"-h", "--help", "-v", "--version"} & set(texts):
         return False
     named = _NAMED.fullmatch(texts[0].rpartition("/")[2]) is not None
@@ -248,19 +248,19 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
     return Tasks(-(-number // nodes), min(nodes, number))
 
 
-def _option(words: Sequence[str], *names: str) -> int | None:
+def _option(argv: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 if not known, None without the option."""
     short = tuple(name for name in names if len(name) == 2)
-    for name, value in valued(words):
+    for name, value in valued(argv):
         attached = name.startswith(short) and name[2:3].isdigit()  # -N4
         if name in names or attached:
             return _whole(name[2:] if attached else value)
     return None
 
 
-def valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def valued(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each word as an option, with the value behind its = or else the next word."""
-    for word, following in zip(words, (*words[1:], ""), strict=False):
+    for word, following in zip(argv, (*argv[1:], ""), strict=False):
         name, equals, value = word.partition("=")
         yield name, value if equals else following
 
@@ -269,13 +269,13 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 5 else 0
 
 
-def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
-    """Return the GPUs on a host by srun(1)'s options, the least of them; None if none tells.
+def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
+    """Return the GPUs on a host by srun(1)'s options, the least that one says; None if none does.
 
     beside: tasks on a host.
     """
     counts: list[int] = []
-    for name, value in valued(words):
+    for name, value in valued(argv):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
@@ -288,21 +288,21 @@ def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int
     return min(counts, default=None)
 
 
-def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
+def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
     """Return the variable with the number of GPUs of a task of ``srun``; empty if unsaid."""
-    texts = [word.text for word in words]
+    texts = [word.text for word in argv]
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
         return {"SLURM_GPUS_ON_NODE": each}
     number = _slurm_gpus(texts, _option(texts, "-N", "--nodes"))
     if number is None:
         return {}
-    return {"SLURM_GPUS_ON_NODE": words[0]._replace(text=str(number), unresolved=())}
+    return {"SLURM_GPUS_ON_NODE": argv[0]._replace(text=str(number), unresolved=())}
 
 
-def _slurm_mem(words: Sequence[str]) -> int | None:
+def _slurm_mem(argv: Sequence[str]) -> int | None:
     """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
-    text = next((value for name, value in valued(words) if name == "--mem"), "")
+    text = next((value for name, value in valued(argv) if name == "--mem"), "")
     parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
     kib = 0 if parts is None else int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
     return kib // 1024 or None
@@ -310,14 +310,14 @@ def _slurm_mem(words: Sequence[str]) -> int | None:
 
 def slurm_variables(text: str) -> dict[str, str]:
     """Return the variables that sbatch sets for a job with these ``#SBATCH`` lines."""
-    words: list[str] = ["sbatch"]
+    argv: list[str] = ["sbatch"]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
-            words += line.removeprefix("#SBATCH").partition(" #")[0].split()
+            argv += line.removeprefix("#SBATCH").partition(" #")[0].split()
         elif line.strip() and not line.startswith("#"):
             break
-    nodes, number = _option(words, "-N", "--nodes"), _option(words, "-n", "--ntasks")
-    each = _option(words, "--ntasks-per-node")
+    nodes, number = _option(argv, "-N", "--nodes"), _option(argv, "-n", "--ntasks")
+    each = _option(argv, "--ntasks-per-node")
     if number is None and nodes is not None:
         number = nodes * (each or 1)
     values = {
@@ -325,18 +325,18 @@ def slurm_variables(text: str) -> dict[str, str]:
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": number,
         "SLURM_NTASKS_PER_NODE": each,
-        "SLURM_GPUS_PER_TASK": _option(words, "--gpus-per-task"),
-        "SLURM_MEM_PER_NODE": _slurm_mem(words),
-        "SLURM_GPUS_ON_NODE": _slurm_gpus(words, nodes, each or (number or 1) // (nodes or 1) or 1),
+        "SLURM_GPUS_PER_TASK": _option(argv, "--gpus-per-task"),
+        "SLURM_MEM_PER_NODE": _slurm_mem(argv),
+        "SLURM_GPUS_ON_NODE": _slurm_gpus(argv, nodes, each or (number or 1) // (nodes or 1) or 1),
     }
     return {name: str(value) for name, value in values.items() if value}
 
 
-def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
+def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
     """Return the variables that a launcher's own options set: -e, -x, Ray's environment."""
     settings: list[tuple[str, Word]] = []
     before = ""
-    for word in words:
+    for word in argv:
         if "--runtime-env-json" in (word.text.partition("=")[0], before):
             settings += _of_ray(word._replace(text=word.text.removeprefix("--runtime-env-json=")))
         text = word.text.removeprefix("--env=")

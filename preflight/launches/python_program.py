@@ -46,9 +46,9 @@ Doubts = tuple[SourceNote, ...]
 
 
 class _Place(NamedTuple):
-    """A call, or a change of ``os.environ``: its function, and what it hangs on in there."""
+    """A call, or a change of ``os.environ``: its function, and the conditions within that."""
 
-    node: ast.Call | ast.Assign | ast.AugAssign | ast.Delete
+    syntax: ast.Call | ast.Assign | ast.AugAssign | ast.Delete
     function: str
     doubts: Doubts
 
@@ -78,38 +78,38 @@ class _Program:
         """Collect a program's imports, calls and changes of its environment."""
         self.path, self.beside, self.variables = launch.path, launch.beside, variables
         self.imported = {"exec": "exec"}
-        for node in ast.walk(tree):
-            for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-                of = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for syntax in ast.walk(tree):
+            for each in syntax.names if isinstance(syntax, ast.Import | ast.ImportFrom) else ():
+                of = f"{syntax.module}." if isinstance(syntax, ast.ImportFrom) else ""
                 root = each.name if of or each.asname else each.name.partition(".")[0]
                 self.imported[each.asname or root] = of + root
         self.places = [*self.below(tree, "", ())]
         # Where each function of the program is called, by the name alone.
         self.called: dict[str, list[_Place]] = defaultdict(list)
         for place in self.places:
-            if isinstance(place.node, ast.Call):
-                self.called[ast.unparse(place.node.func).rpartition(".")[2]].append(place)
+            if isinstance(place.syntax, ast.Call):
+                self.called[ast.unparse(place.syntax.func).rpartition(".")[2]].append(place)
         self.settings = [*self.changes()]
 
-    def at(self, node: ast.AST) -> Origin:
-        return Origin(self.path, getattr(node, "lineno", None))
+    def at(self, syntax: ast.AST) -> Origin:
+        return Origin(self.path, getattr(syntax, "lineno", None))
 
-    def below(self, node: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
+    def below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
         """Yield the calls and assignments below a node, arguments before their call."""
-        test = getattr(node, "test", None)
+        test = getattr(syntax, "test", None)
         shown = "" if test is None else ast.unparse(test)[:60]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            function, doubts = node.name, ()
-        elif isinstance(node, _REPEATS):
-            message = f"how often this {type(node).__name__} goes is not read: read once"
-            doubts = (*doubts, SourceNote("loop-not-counted", message, self.at(node)))
-        elif isinstance(node, _CHOOSES) and shown != "__name__ == '__main__'":
+        if isinstance(syntax, ast.FunctionDef | ast.AsyncFunctionDef):
+            function, doubts = syntax.name, ()
+        elif isinstance(syntax, _REPEATS):
+            message = f"how often this {type(syntax).__name__} goes is not read: read once"
+            doubts = (*doubts, SourceNote("loop-not-counted", message, self.at(syntax)))
+        elif isinstance(syntax, _CHOOSES) and shown != "__name__ == '__main__'":
             message = f"nothing here decides {shown or 'a choice'}: read as if it were true"
-            doubts = (*doubts, SourceNote("condition", message, self.at(node)))
-        for child in ast.iter_child_nodes(node):
+            doubts = (*doubts, SourceNote("condition", message, self.at(syntax)))
+        for child in ast.iter_child_nodes(syntax):
             yield from self.below(child, function, doubts)
-        if isinstance(node, ast.Call | ast.Assign | ast.AugAssign | ast.Delete):
-            yield _Place(node, function, doubts)
+        if isinstance(syntax, ast.Call | ast.Assign | ast.AugAssign | ast.Delete):
+            yield _Place(syntax, function, doubts)
 
     def doubts(self, place: _Place, depth: int = 0) -> Doubts:
         """Return the doubts of a place: its conditions, and how often its function is called."""
@@ -118,16 +118,16 @@ class _Program:
         calls = self.called[place.function]
         if len(calls) == 1 and depth < 16:
             return (*self.doubts(calls[0], depth + 1), *place.doubts)
-        kind = "loop-not-counted" if calls else "condition"
+        note_id = "loop-not-counted" if calls else "condition"
         message = f"how often {place.function} is called is not read: read once"
-        return (SourceNote(kind, message, self.at(place.node)), *place.doubts)
+        return (SourceNote(note_id, message, self.at(place.syntax)), *place.doubts)
 
     def readings(self) -> Iterator[Reading]:
         """Yield the command of each literal call, and a note on every other call."""
         unread_places, started = list[_Place](), False
         starred = self.imported.get("*", "")[:-1]
         for place in self.places:
-            call = place.node
+            call = place.syntax
             if not isinstance(call, ast.Call):
                 continue
             # The called function with its module; "" if that is not imported.
@@ -136,20 +136,20 @@ class _Program:
             full = f"{module}{dot}{rest}" if module else ""
             if not _STARTS.fullmatch(full) or _ASKS.fullmatch(full):
                 continue
-            words = self.words(call, full)
-            environment = self.environment(place, call) if words else None
-            if not words or words[0].unresolved or environment is None:
+            argv = self.words(call, full)
+            environment = self.environment(place, call) if argv else None
+            if not argv or argv[0].unresolved or environment is None:
                 unread_places.append(place)
                 continue
             doubts, started = self.doubts(place), True
-            reading = read_words(words, environment, beside=self.beside)
+            reading = read_words(argv, environment, beside=self.beside)
             commands = (each._replace(doubts=(*doubts, *each.doubts)) for each in reading.commands)
             yield reading._replace(commands=tuple(commands))
         unread_places += [where for where, name, _ in self.settings if started and not name]
         for each in unread_places:
-            shown = brief(ast.unparse(getattr(each.node, "func", each.node))[:60])
+            shown = brief(ast.unparse(getattr(each.syntax, "func", each.syntax))[:60])
             message = f"what {shown}(...) starts or sets is not read"
-            yield Reading((), (SourceNote(_UNREAD, message, self.at(each.node)),))
+            yield Reading((), (SourceNote(_UNREAD, message, self.at(each.syntax)),))
 
     def words(self, call: ast.Call, full: str) -> list[Word]:
         """Return the words that a literal call starts; none for any other call."""
@@ -170,13 +170,13 @@ class _Program:
             return []
         return [self.word(item) for item in items]
 
-    def word(self, node: ast.expr) -> Word:
+    def word(self, syntax: ast.expr) -> Word:
         """Return a literal value as one word; any other one stays open, as it is written."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
-            return Word(str(node.value), self.at(node))
-        if (text := ast.unparse(node)[:80]) == "sys.executable":
-            return Word("python3", self.at(node))
-        return Word(text, self.at(node), (text,), inside=Inside("program", self.path))
+        if isinstance(syntax, ast.Constant) and isinstance(syntax.value, str | int | float):
+            return Word(str(syntax.value), self.at(syntax))
+        if (text := ast.unparse(syntax)[:80]) == "sys.executable":
+            return Word("python3", self.at(syntax))
+        return Word(text, self.at(syntax), (text,), inside=Inside("program", self.path))
 
     def argument(self, keyword: ast.keyword) -> Iterator[Word]:
         """Yield a keyword's flag and value; a switch alone, nothing if it is off."""
@@ -195,10 +195,10 @@ class _Program:
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:
         """Yield the changes of ``os.environ`` by name; "" if any variable may be set."""
         for place in self.places:
-            shown = ast.unparse(place.node)
+            shown = ast.unparse(place.syntax)
             match = _SETS_ONE.match(shown)
             if _CHANGES.match(shown):
-                value = self.word(getattr(place.node, "value", ast.Constant("")))
+                value = self.word(getattr(place.syntax, "value", ast.Constant("")))
                 yield place, "" if match is None else match[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
@@ -206,10 +206,10 @@ class _Program:
         variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:
-                variables |= unread(variables, self.at(where.node))
-            elif where.function in ("", place.function) and where.node.lineno < call.lineno:
+                variables |= unread(variables, self.at(where.syntax))
+            elif where.function in ("", place.function) and where.syntax.lineno < call.lineno:
                 variables[name] = word._replace(doubts=self.doubts(where))
-            elif place.function or where.node.lineno < call.lineno:  # whether before, is not read
+            elif place.function or where.syntax.lineno < call.lineno:  # whether before, is not read
                 variables[name] = word._replace(unresolved=(name,))
         env = {each.arg: each.value for each in call.keywords}.get("env", ast.Constant(None))
         return variables if ast.unparse(env) in _WHOLE_ENVIRONMENT else None

@@ -85,17 +85,17 @@ def _not_known(why: Unknown, where: str) -> tuple[SetLimit, ...]:
     return tuple(SetLimit(name, why, why, where, raises=True) for name in LIMIT_NAMES)
 
 
-def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
+def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets."""
-    texts = [word.text for word in words[1:]]
+    texts = [word.text for word in argv[1:]]
     flags = "".join(text[1:] for text in texts if text.startswith("-"))
     soft, hard = "S" in flags, "H" in flags
-    kind = "f"
-    for word in words[1:]:
+    letter = "f"
+    for word in argv[1:]:
         if word.text.startswith("-") and not word.unresolved:
-            kind = next((letter for letter in reversed(word.text) if letter not in "-SHa"), kind)
-        elif kind in _ULIMIT:
-            name, unit = _ULIMIT[kind]
+            letter = next((each for each in reversed(word.text) if each not in "-SHa"), letter)
+        elif letter in _ULIMIT:
+            name, unit = _ULIMIT[letter]
             bound = _ulimit_bound(word, unit)
             stays = Bound.STAYS
             low, high = bound if soft or not hard else stays, bound if hard or not soft else stays
@@ -116,9 +116,9 @@ def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     return Bound.STAYS  # bash: invalid number; nothing is set
 
 
-def prlimit(words: Sequence[Word]) -> Iterator[SetLimit]:
+def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield the limits of ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM``."""
-    for word in words[1:]:
+    for word in argv[1:]:
         name, _, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
             name, value = _PRLIMIT.get(word.text[1:2], ""), word.text[2:].removeprefix("=")
@@ -200,20 +200,20 @@ _CHANGERS = {
 }
 
 
-def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
+def changed_user(argv: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
     """Return the user of a wrapper's program; ``behind``: the text of ``su -c``."""
-    name = words[0].text.rpartition("/")[2]
-    texts = [word.text for word in words[1:]]
+    name = argv[0].text.rpartition("/")[2]
+    texts = [word.text for word in argv[1:]]
     changer = _CHANGERS.get(name)
     if changer is None:
         return RunAs()
-    word = _user_word(changer, words[1:]) or (_user_word(changer, behind) if behind else None)
+    word = _user_word(changer, argv[1:]) or (_user_word(changer, behind) if behind else None)
     shown = " ".join(texts).replace("--ambient-caps=", "--ambient-caps ")
     caps = {*shown.partition("--ambient-caps ")[2].partition(" ")[0].split(",")}
     caps = caps if name == "setpriv" else set()
     gained = tuple(each for each in CAPABILITIES if {f"+{each.lower()}", "+all"} & caps)
     user = changer.usual if word is None else _user(word)
-    return RunAs(user, gained, f"{name} ({words[0].origin})" if user != "" or gained else "")
+    return RunAs(user, gained, f"{name} ({argv[0].origin})" if user != "" or gained else "")
 
 
 def _user(word: Word) -> str | Unknown:
@@ -223,52 +223,52 @@ def _user(word: Word) -> str | Unknown:
     return word.text.removeprefix("#").partition(":")[0]
 
 
-def _user_word(changer: _Changer, words: Sequence[Word]) -> Word | None:
+def _user_word(changer: _Changer, argv: Sequence[Word]) -> Word | None:
     """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user."""
     index = 0
-    while index < len(words):
-        text, option = words[index].text, ""
-        following = words[index + 1] if index + 1 < len(words) else None
+    while index < len(argv):
+        text, option = argv[index].text, ""
+        following = argv[index + 1] if index + 1 < len(argv) else None
         if text.startswith("--"):
             option, equals, value = text.partition("=")
             if option in changer.options:
-                return words[index]._replace(text=value) if equals else following
+                return argv[index]._replace(text=value) if equals else following
             index += not equals and option in ("--shell", "--command", "--group")
         elif text.startswith("-"):
             takes = next((at for at, c in enumerate(text) if at and c in changer.short), None)
             takes = 1 if takes is None and text[:2] in changer.options else takes
             if takes is not None and f"-{text[takes]}" in changer.options:
                 rest = text[takes + 1 :]
-                return words[index]._replace(text=rest) if rest else following
+                return argv[index]._replace(text=rest) if rest else following
             index += takes is not None and takes == len(text) - 1
         elif changer.first:
-            return words[index]
+            return argv[index]
         index += 1
     return None
 
 
-def opens_login(words: Sequence[Word]) -> bool:
+def opens_login(argv: Sequence[Word]) -> bool:
     """Return whether su, runuser or sudo opens a login shell, which keeps no variable (seen)."""
-    changer = _CHANGERS.get(words[0].text.rpartition("/")[2])
+    changer = _CHANGERS.get(argv[0].text.rpartition("/")[2])
     if changer is None or not changer.login:
         return False
-    letters = [re.match(rf"-([^-{changer.short}]*)", word.text) for word in words[1:]]
+    letters = [re.match(rf"-([^-{changer.short}]*)", word.text) for word in argv[1:]]
     options = {f"-{letter}" for match in letters if match is not None for letter in match[1]}
-    return not {*changer.login}.isdisjoint({*options, *(word.text for word in words[1:])})
+    return not {*changer.login}.isdisjoint({*options, *(word.text for word in argv[1:])})
 
 
-def options_not_read(words: Sequence[Word]) -> Iterator[SourceNote]:
+def options_not_read(argv: Sequence[Word]) -> Iterator[SourceNote]:
     """Yield a note on options whose effect is not followed."""
-    text = " ".join(word.text for word in words)
+    text = " ".join(word.text for word in argv)
     if _ODD_OPTIONS.match(text):
         why = "what its options keep or take is not read; put the settings behind it, as env "
         why = f"{brief(text)}: {why}NAME=value program"
-        yield SourceNote("script-not-read", why, words[0].origin)
+        yield SourceNote("script-not-read", why, argv[0].origin)
 
 
-def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
+def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
     """Yield the limits of the session that sudo, su or runuser opens for ``run_as``."""
-    changer = _CHANGERS.get(words[0].text.rpartition("/")[2])
+    changer = _CHANGERS.get(argv[0].text.rpartition("/")[2])
     if changer is None or not changer.service:
         return
     if changer.service != "sudo":

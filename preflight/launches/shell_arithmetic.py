@@ -109,9 +109,9 @@ def _number(name: str, value: Value) -> int:
     return int(text.strip() or "0")
 
 
-def _worked_out(node: ast.expr, value: Value) -> int:
+def _worked_out(tree: ast.expr, value: Value) -> int:
     """Return the result of a tree, as C has it."""
-    match node:
+    match tree:
         case ast.Constant(int() as result) if not isinstance(result, bool):
             pass
         case ast.Name(name):

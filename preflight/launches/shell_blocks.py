@@ -26,23 +26,23 @@ _NOT_COUNTED = "how many times it runs is not known"
 class ShellBlocks(ShellFlow):
     """Follows ``if``, ``case`` and loops; each ``on_`` method takes the node of its name."""
 
-    def on_compound_statement(self, text: ShellText, node: Node) -> Truth:
+    def on_compound_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``{ a; b; }``, or work ``((...))`` out."""
-        if node.children[0].type == "((":
-            formula = text.text(node)[2:-2]
-            result = number(self.state, formula, text.origin(node), assigns=True)
+        if tree.children[0].type == "((":
+            formula = text.text(tree)[2:-2]
+            result = number(self.state, formula, text.origin(tree), assigns=True)
             return OPEN if result is None else Truth(bool(result))
-        return self.run(text, node.children)
+        return self.run(text, tree.children)
 
-    def on_subshell(self, text: ShellText, node: Node) -> Truth:
+    def on_subshell(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``( ... )``: its changes are lost behind it."""
-        written = text.text(node)
+        written = text.text(tree)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
-            result = number(self.state, written[2:-2], text.origin(node), assigns=True)
-            return Truth(bool(result)) if result is not None else self.not_read(text, node)
+            result = number(self.state, written[2:-2], text.origin(tree), assigns=True)
+            return Truth(bool(result)) if result is not None else self.not_read(text, tree)
         mark = self.state.mark()
         functions = dict(self.functions)
-        ended = self.run(text, node.children)
+        ended = self.run(text, tree.children)
         self.state.back_to(mark)
         self.functions = functions
         if self.stop:
@@ -50,11 +50,11 @@ class ShellBlocks(ShellFlow):
             return OPEN
         return ended
 
-    def on_test_command(self, text: ShellText, node: Node) -> Truth:
-        return self.conditions.command(text, node)
+    def on_test_command(self, text: ShellText, tree: Node) -> Truth:
+        return self.conditions.command(text, tree)
 
-    def on_function_definition(self, text: ShellText, node: Node) -> Truth:
-        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+    def on_function_definition(self, text: ShellText, tree: Node) -> Truth:
+        name, body = tree.child_by_field_name("name"), tree.child_by_field_name("body")
         if name is not None and body is not None:
             self.functions[text.text(name)] = ShellFunction(text, body)
         return TRUE
@@ -66,9 +66,9 @@ class ShellBlocks(ShellFlow):
         self.tested -= 1
         return ended
 
-    def on_if_statement(self, text: ShellText, node: Node) -> Truth:
+    def on_if_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through an ``if``: the branch that is taken, or every branch that may be."""
-        arms = arms_of(node)
+        arms = arms_of(tree)
         skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
         for index, (condition, body) in enumerate(arms):
             truth = TRUE if condition is None else self.test(text, condition).undoubted()
@@ -100,7 +100,7 @@ class ShellBlocks(ShellFlow):
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
         """Say which condition of an ``if`` or a loop nothing decides."""
-        parts = [Part("", node) for node in condition or () if says(node)]
+        parts = [Part("", tree) for tree in condition or () if says(tree)]
         return self.undecided(text, parts, truth, several)
 
     def ways(
@@ -134,14 +134,14 @@ class ShellBlocks(ShellFlow):
         self.merge(outcomes, note)
         return OPEN
 
-    def on_case_statement(self, text: ShellText, node: Node) -> Truth:
+    def on_case_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through a ``case``: the arm that is taken, or every arm that may be."""
-        head = node.child_by_field_name("value")
-        items = [child for child in node.children if child.type == "case_item"]
+        head = tree.child_by_field_name("value")
+        items = [child for child in tree.children if child.type == "case_item"]
         ends = [child.type for item in items for child in item.children[-1:]]
         if head is None or ";&" in ends or ";;&" in ends or any(i.has_error for i in items):
-            return self.not_read(text, node)
-        origin = text.origin(node)
+            return self.not_read(text, tree)
+        origin = text.origin(tree)
         self.state.asking = True
         word = value(self.state, text.pieces(head), origin)
         self.state.asking = False
@@ -180,14 +180,14 @@ class ShellBlocks(ShellFlow):
         matched = (self.conditions.matches(word, pieces, origin).undoubted() for pieces in written)
         return reduce(either, matched, FALSE)
 
-    def on_while_statement(self, text: ShellText, node: Node) -> Truth:
+    def on_while_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``while`` or ``until``: once if nothing tells how many turns it makes."""
-        *condition, body = [child for child in node.children[1:] if child.type != "comment"]
+        *condition, body = [child for child in tree.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)
         constant = "$" not in written and "((" not in written and not written.startswith("read")
         while True:
             truth = self.test(text, condition).undoubted()
-            if node.children[0].type == "until":
+            if tree.children[0].type == "until":
                 truth = truth.negated()
             if self.stop or truth.value is False:
                 return TRUE
@@ -236,29 +236,29 @@ class ShellBlocks(ShellFlow):
         self.note("loop-not-counted", message, text.origin(body))
         return False
 
-    def on_for_statement(self, text: ShellText, node: Node) -> Truth:
+    def on_for_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``for NAME in WORDS``: once, NAME unknown, if the words are not known."""
-        variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        variable, body = tree.child_by_field_name("variable"), tree.child_by_field_name("body")
         if variable is None or body is None:
-            return self.not_read(text, node)
-        name, origin = text.text(variable), text.origin(node)
-        if node.children[0].type != "for":
-            return self.not_read(text, node, "select is not read")
-        values = node.children_by_field_name("value")
-        known = listed = bool(values) or any(child.type == "in" for child in node.children)
-        words = [word for each in text.words(values) for word in expand(self.state, each, origin)]
+            return self.not_read(text, tree)
+        name, origin = text.text(variable), text.origin(tree)
+        if tree.children[0].type != "for":
+            return self.not_read(text, tree, "select is not read")
+        values = tree.children_by_field_name("value")
+        known = listed = bool(values) or any(child.type == "in" for child in tree.children)
+        turns = [word for each in text.words(values) for word in expand(self.state, each, origin)]
         if not listed:
             known = self.state.parameters is not None
-            words = list(self.state.parameters or ())
-        doubts = {doubt.id for word in words for doubt in word.doubts}
-        if not known or "loop-not-counted" in doubts or any(word.several for word in words):
+            turns = list(self.state.parameters or ())
+        doubts = {doubt.id for word in turns for doubt in word.doubts}
+        if not known or "loop-not-counted" in doubts or any(word.several for word in turns):
             head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
             message = f"for {brief(head)}: {_NOT_COUNTED}; read once, with {name} unknown"
             self.state.lose(name, origin)
             self.once(text, body, message, origin)
             self.state.assign(name, Word(f"${name}", origin, (f"${name}",)))
             return OPEN
-        for word in words:
+        for word in turns:
             if not self.next_turn(text, body):
                 break
             self.state.assign(name, word)
@@ -267,12 +267,12 @@ class ShellBlocks(ShellFlow):
                 break
         return TRUE
 
-    def on_c_style_for_statement(self, text: ShellText, node: Node) -> Truth:
+    def on_c_style_for_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``for ((i = 0; i < 8; i++))``."""
-        body, origin = node.child_by_field_name("body"), text.origin(node)
-        head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(node), re.DOTALL)
+        body, origin = tree.child_by_field_name("body"), text.origin(tree)
+        head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(tree), re.DOTALL)
         if body is None or head is None:
-            return self.not_read(text, node)
+            return self.not_read(text, tree)
         first, condition, step = (*head[1].split(";"), "", "")[:3]
         known = number(self.state, first or "0", origin, assigns=True) is not None
         while known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -58,7 +59,7 @@ class SimpleCommand(NamedTuple):
     """A command with its words expanded; settings: the assignments in front, as written."""
 
     text: ShellText
-    words: list[Word]
+    argv: list[Word]
     settings: Sequence[Node]
     origin: Origin
 
@@ -68,14 +69,14 @@ class ShellBuiltins(ShellBlocks):
 
     def builtin(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out one of the shell's own commands."""
-        (text, words, _, origin), state = command, self.state
-        program, *arguments = [word.text for word in words]
+        (text, argv, _, origin), state = command, self.state
+        program, *arguments = [word.text for word in argv]
         if program in (".", "source"):
-            return self.source_file(words[1:], origin)
+            return self.source_file(argv[1:], origin)
         if program == "eval":
-            return self.eval(words[1:], text, origin)
+            return self.eval(argv[1:], text, origin)
         if program in ("[", "test"):
-            inner = words[1:-1] if program == "[" and arguments[-1:] == ["]"] else words[1:]
+            inner = argv[1:-1] if program == "[" and arguments[-1:] == ["]"] else argv[1:]
             return self.conditions.test(inner)
         if program in ("exit", "return", "break", "continue"):
             self.leave(program, arguments)
@@ -83,18 +84,18 @@ class ShellBuiltins(ShellBlocks):
             message = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", message, origin)
             must = state.option("errexit") and not self.tested
-            for limit in ulimit(words):
+            for limit in ulimit(argv):
                 state.set_limit(limit._replace(must=must))
             return PROGRAM if self.tested else TRUE
         elif program == "shift":
             self.shift(arguments)
         elif program in ("cd", "pushd", "popd"):
-            state.enter(words)
+            state.enter(argv)
         elif program == "let":
-            for word in words[1:]:
+            for word in argv[1:]:
                 number(state, word.text, origin, assigns=True)
         elif program == "set":
-            self.set_options(words)
+            self.set_options(argv)
         elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
             state.lose(arguments[1], origin)
         elif program == "read":
@@ -104,7 +105,7 @@ class ShellBuiltins(ShellBlocks):
             for name in filter(_NAME.fullmatch, names):
                 state.lose(name, origin, array=program != "getopts")
         elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
-            message = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
+            message = f"{brief(' '.join(word.text for word in argv))}: what it changes is not read"
             self.note("script-not-read", message, origin)
         if program == "false":
             return FALSE
@@ -112,19 +113,19 @@ class ShellBuiltins(ShellBlocks):
 
     def read_names(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
-        (text, words, settings, _), state = command, self.state
+        (text, argv, settings, _), state = command, self.state
         ends = state.field_ends()
         for setting in settings:
             name, _, _, pieces, _ = self.assignment(text, setting)
-            word = value(state, pieces, words[0].origin)
+            word = value(state, pieces, argv[0].origin)
             ends = word.text if name == "IFS" and not word.unresolved else None
-        flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
-        names = [word.text for word in words[1:] if _NAME.fullmatch(word.text)]
+        flags = "".join(word.text[1:] for word in argv[1:] if word.text.startswith("-"))
+        names = [word.text for word in argv[1:] if _NAME.fullmatch(word.text)]
         line, end, rest = ("", "", "") if piped is None else piped.text.partition("\n")
         known = piped is not None and not piped.unresolved and not rest and ends is not None
         known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
         for name in names or ["REPLY"]:
-            state.lose(name, words[0].origin, array="a" in flags)
+            state.lose(name, argv[0].origin, array="a" in flags)
         if not known or piped is None or ends is None or not names:
             return PROGRAM
         if "a" in flags:
@@ -136,13 +137,13 @@ class ShellBuiltins(ShellBlocks):
                 state.assign_array(name, None)
         return TRUE if end else FALSE
 
-    def set_options(self, words: Sequence[Word]) -> None:
+    def set_options(self, argv: Sequence[Word]) -> None:
         """Carry out ``set -euo pipefail -f`` and ``set -- x y``."""
         long, on = 0, True
-        for place, word in enumerate(words[1:], start=1):
+        for place, word in enumerate(argv[1:], start=1):
             text = word.text
             if text == "--":
-                self.state.give_parameters(tuple(words[place + 1 :]))
+                self.state.give_parameters(tuple(argv[place + 1 :]))
                 return
             if text[:1] in ("-", "+") and len(text) > 1:
                 on = text[0] == "-"
@@ -152,7 +153,7 @@ class ShellBuiltins(ShellBlocks):
                 long -= 1
                 options = {text}
             else:
-                self.state.give_parameters(tuple(words[place:]))
+                self.state.give_parameters(tuple(argv[place:]))
                 return
             for letter, name in (("a", "allexport"), ("e", "errexit"), ("f", "noglob")):
                 if letter in options or name in options:
@@ -180,18 +181,18 @@ class ShellBuiltins(ShellBlocks):
         elif int(count) <= len(parameters):  # else shift fails, and leaves all
             self.state.give_parameters(parameters[int(count) :])
 
-    def eval(self, words: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
+    def eval(self, argv: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
         """Read the text that eval is given; name it if it is not known."""
-        script = " ".join(word.text for word in words)
+        script = " ".join(word.text for word in argv)
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
             return OPEN
-        is_open = any(word.unresolved for word in words)
+        is_open = any(word.unresolved for word in argv)
         if is_open and script.startswith(("$(", "`")):
             hooks = bool(_HOOK.match(script))
             self.not_known(f"eval of what {brief(script)} writes", origin, hooks)
             return PROGRAM
-        if is_open and words[0].text.startswith("$"):
+        if is_open and argv[0].text.startswith("$"):
             self.note("script-not-read", f"eval {brief(script)}: what it runs is not known", origin)
             self.may_set(origin)
             return PROGRAM
@@ -206,20 +207,20 @@ class ShellBuiltins(ShellBlocks):
         self.active.pop()
         return ended
 
-    def source_file(self, words: Sequence[Word], origin: Origin) -> Truth:
+    def source_file(self, argv: Sequence[Word], origin: Origin) -> Truth:
         """Go through a file that lies beside the launch, in this shell."""
-        name = words[0].text if words else ""
-        known = bool(words) and (not words[0].unresolved or name in self.files)
+        name = argv[0].text if argv else ""
+        known = bool(argv) and (not argv[0].unresolved or name in self.files)
         text = self.near(name) if known and not name.endswith(_PERSONAL) else None
         deep = len(self.active) >= DEEPEST_SCRIPT
         if text is None or deep or not self.state.budget.spend(len(text)):
             self.not_known(name, origin, name.endswith(_SOURCED), "; name its settings here")
             return PROGRAM
         before = self.state.parameters
-        if len(words) > 1:
-            self.state.give_parameters(tuple(words[1:]))
+        if len(argv) > 1:
+            self.state.give_parameters(tuple(argv[1:]))
         ended = self.within("source", self.parsed(text, name, 1))
-        if len(words) > 1:
+        if len(argv) > 1:
             self.state.give_parameters(before)
         if self.stop == "return":
             self.stop = ""
@@ -227,41 +228,41 @@ class ShellBuiltins(ShellBlocks):
 
     # Assignments
 
-    def assignment(self, text: ShellText, node: Node) -> Assignment:
+    def assignment(self, text: ShellText, tree: Node) -> Assignment:
         """Return the parts of ``A=x``, ``A+=x``, ``A[1]=x`` or ``A=(x y)``."""
-        target, behind = node.child_by_field_name("name"), node.child_by_field_name("value")
+        target, behind = tree.child_by_field_name("name"), tree.child_by_field_name("value")
         if target is None:  # of what does not parse
             return Assignment("", None, False, (), None)
         name, index = text.text(target), None
         if target.type == "subscript":
             name, _, index = name.removesuffix("]").partition("[")
-        adds = any(child.type == "+=" for child in node.children)
+        adds = any(child.type == "+=" for child in tree.children)
         elements = behind.children[1:-1] if behind is not None and behind.type == "array" else None
         # What stands behind the grammar's value without a blank is part of it, too.
-        nodes = [child for child in node.children[2:] if child.is_named]
-        words = text.words(nodes) if elements is None else []
-        pieces = tuple(piece for word in words for piece in word.pieces)
+        nodes = [child for child in tree.children[2:] if child.is_named]
+        argv = text.words(nodes) if elements is None else []
+        pieces = tuple(piece for word in argv for piece in word.pieces)
         return Assignment(name, index, adds, pieces, elements)
 
-    def take(self, text: ShellText, node: Node, exported: bool | None = None) -> None:
+    def take(self, text: ShellText, tree: Node, exported: bool | None = None) -> None:
         """Carry out an assignment of the shell itself, of a variable or an array."""
-        state, origin = self.state, text.origin(node)
-        name, index, adds, pieces, nodes = self.assignment(text, node)
+        state, origin = self.state, text.origin(tree)
+        name, index, adds, pieces, nodes = self.assignment(text, tree)
         if not name:
-            self.not_read(text, node)
+            self.not_read(text, tree)
             return
         before, word_before = state.array(name), state.variables.get(name)
         whole = () if word_before is None else (word_before,)
         keyed = state.values.get(("odd", name)) is not None
         if nodes is not None:
-            words: list[Word] = []
+            taken: list[Word] = []
             for element in text.words([child for child in nodes if child.type != "comment"]):
                 if element.text.startswith("[") and "]=" in element.text:
                     keyed = True
                 at = Origin(text.source, text.line(element.line))
                 every = f"${{{name}[@]}}"
-                loose = any(p.kind != "text" and not p.quoted for p in element.pieces)
-                words += [
+                loose = any(p.type != "text" and not p.quoted for p in element.pieces)
+                taken += [
                     # $(...) may be several elements, or none.
                     word._replace(text=every) if loose and word.unresolved else word
                     for word in expand(state, element, at)
@@ -270,8 +271,8 @@ class ShellBuiltins(ShellBlocks):
                 state.lose(name, origin, array=True)
                 return
             old = (whole if before is None else before) if adds else ()
-            fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(words)))
-            state.assign_array(name, (*old, *words) if fits else tuple(words))
+            fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(taken)))
+            state.assign_array(name, (*old, *taken) if fits else tuple(taken))
             if word_before is not None:
                 state.assign(name, None)
             return
@@ -311,8 +312,8 @@ class ShellBuiltins(ShellBlocks):
 
     def declare(self, command: SimpleCommand) -> Truth:
         """Carry out ``export A=1 B``, ``declare -x``, ``local``, ``unset`` and their like."""
-        (text, words, settings, origin), state = command, self.state
-        program, *arguments = [word.text for word in words]
+        (text, argv, settings, origin), state = command, self.state
+        program, *arguments = [word.text for word in argv]
         options = "".join(each for each in arguments if each.startswith("-"))
         if program == "unset":
             self.unset(arguments, origin)
@@ -320,9 +321,8 @@ class ShellBuiltins(ShellBlocks):
         names = [self.assignment(text, each).name for each in settings]
         names += [each.partition("=")[0] for each in arguments if each[:1] not in "-+"]
         if self.locals and program in ("local", "declare", "typeset") and "g" not in options:
-            for name in names:
-                for kind in ("variable", "array", "odd"):
-                    self.locals[-1].setdefault((kind, name), state.current((kind, name)))
+            for key in itertools.product(("variable", "array", "odd"), names):
+                self.locals[-1].setdefault(key, state.current(key))
         if any(letter in options for letter in "Ainlu") and program not in ("export", "readonly"):
             # Arrays by key, sums, references, letters: what these names hold is not followed.
             for name in filter(_NAME.fullmatch, names):
@@ -344,7 +344,7 @@ class ShellBuiltins(ShellBlocks):
                 self.take(text, setting, exports)
         for name, word in ready:
             state.assign(name, word, exports)
-        for word in words[1:]:
+        for word in argv[1:]:
             name, equals, written = word.text.partition("=")
             if name[:1] in ("-", "+", ""):
                 continue

@@ -88,29 +88,29 @@ class Conditions:
     def __init__(self, state: ShellState, lies: Callable[[str], bool]) -> None:
         self.state, self.lies = state, lies
 
-    def command(self, text: ShellText, node: Node) -> Truth:
+    def command(self, text: ShellText, tree: Node) -> Truth:
         """Return the truth of a ``[ ... ]`` or ``[[ ... ]]`` of the tree."""
-        double = node.children[0].type == "[["
-        origin = text.origin(node)
+        double = tree.children[0].type == "[["
+        origin = text.origin(tree)
         items: list[_Item] = []
         self.state.asking = True
-        for words in _flat(text, node.children[1:-1]):
-            if isinstance(words, str):
-                items.append(_Item(words, Word(words, origin)))
+        for operand in _flat(text, tree.children[1:-1]):
+            if isinstance(operand, str):
+                items.append(_Item(operand, Word(operand, origin)))
             elif double:
-                raw = "".join(text.text(each) for each in words)
-                pieces = text.words(words)[0].pieces
+                raw = "".join(text.text(each) for each in operand)
+                pieces = text.words(operand)[0].pieces
                 items.append(_Item("", value(self.state, pieces, origin), pieces, raw))
             else:
-                for written in text.words(words):
+                for written in text.words(operand):
                     items += [_Item("", word) for word in expand(self.state, written, origin)]
         self.state.asking = False
         return self._whole(items, double, origin)
 
-    def test(self, words: Sequence[Word]) -> Truth:
+    def test(self, argv: Sequence[Word]) -> Truth:
         """Return the truth of ``test ...``, given its words."""
-        origin = words[0].origin if words else Origin("shell")
-        return self._whole([_Item("", word) for word in words], False, origin)
+        origin = argv[0].origin if argv else Origin("shell")
+        return self._whole([_Item("", word) for word in argv], False, origin)
 
     def _whole(self, items: list[_Item], double: bool, origin: Origin) -> Truth:
         """Return the truth of all items of a condition; open if it does not parse."""
@@ -175,12 +175,12 @@ class Conditions:
         compiled = pattern(self.state, pieces, origin)
         if isinstance(compiled, Word):
             return Truth(None, doubts=(*word.doubts, *compiled.doubts))
-        if all(piece.kind == "text" and not piece.text for piece in pieces):
+        if all(piece.type == "text" and not piece.text for piece in pieces):
             return self.empty(word)
         if compiled is None or word.unresolved:
             # A lone * takes anything.
             anything = compiled is not None and all(
-                piece.kind == "text" and not piece.quoted and set(piece.text) == {"*"}
+                piece.type == "text" and not piece.quoted and set(piece.text) == {"*"}
                 for piece in pieces
             )
             return TRUE if anything else Truth(None, doubts=word.doubts)
@@ -280,18 +280,18 @@ def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
     end = -1
     stack = list(reversed(nodes))
     while stack:
-        node = stack.pop()
-        if node.type in _COMPOUND:
-            stack += reversed(node.children)
+        tree = stack.pop()
+        if tree.type in _COMPOUND:
+            stack += reversed(tree.children)
             continue
-        written = text.text(node)
-        if (not node.is_named or node.type == "test_operator") and written in _OPERATORS:
+        written = text.text(tree)
+        if (not tree.is_named or tree.type == "test_operator") and written in _OPERATORS:
             items.append(written)
             end = -1
             continue
-        if end == node.start_byte and isinstance(items[-1], list):
-            items[-1].append(node)
+        if end == tree.start_byte and isinstance(items[-1], list):
+            items[-1].append(tree)
         else:
-            items.append([node])
-        end = node.end_byte
+            items.append([tree])
+        end = tree.end_byte
     return items

@@ -1,6 +1,6 @@
 """What written words become once variables are known: no word, one, or several.
 
-What only running the script could tell stays in the word as it is written, and is named there.
+What only running the script could tell stays in the word as written, and the word names it.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ class _NotKnownError(Exception):
 def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
     """Return the words that a written word becomes."""
     pieces = word.pieces
-    if len(pieces) == 1 and pieces[0].kind == "text":
+    if len(pieces) == 1 and pieces[0].type == "text":
         text, quoted = pieces[0].text, pieces[0].quoted
         if quoted or not ("{" in text or _WILD.search(text)):
             return [Word(text, origin)]  # most are so
     several = [pieces]
-    texts = [p.text if p.kind == "text" and not p.quoted else "x" for p in pieces]
+    texts = [p.text if p.type == "text" and not p.quoted else "x" for p in pieces]
     if _BRACES.search("".join(texts)):  # bash makes several words of mlx5_{0,1}, {0..3}
         several = _braced(pieces) or []
         if not several or not state.budget.spend(ELEMENT_COSTS * len(several)):
             return [Word(written(pieces), origin, ("{...}",), several=True)]
-    words: list[Word] = []
+    expanded: list[Word] = []
     for each in several:
         expansion = _Expansion(state, origin, split=True)
         expansion.add(each, inner=False)
         expansion.close()
-        words += expansion.words
-    return words
+        expanded += expansion.words
+    return expanded
 
 
 def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
     """Return the word behind the ``=`` of an assignment, or of a heredoc."""
-    if len(pieces) == 1 and pieces[0].kind == "text":
+    if len(pieces) == 1 and pieces[0].type == "text":
         return Word(pieces[0].text, origin)
     expansion = _Expansion(state, origin, split=False)
     expansion.add(pieces, inner=False)
@@ -215,17 +215,17 @@ class _Expansion:
         outer = self.loose
         for piece in pieces:
             self.loose = not piece.quoted and (outer or not inner)
-            if piece.kind == "text":
+            if piece.type == "text":
                 if inner and not piece.quoted:
                     self.fields(piece.text)
                 elif piece.text or piece.quoted:
                     self.keep(piece.text)
-            elif piece.kind == "parameter":
+            elif piece.type == "parameter":
                 try:
                     self.parameter(piece)
                 except _NotKnownError:
                     self.keep(*self.unknown(piece))
-            elif piece.kind == "arithmetic":
+            elif piece.type == "arithmetic":
                 text = piece.text
                 formula = text[3:-2] if text.startswith("$((") else text[2:-1]  # or $[...]
                 result = number(self.state, formula, self.origin, assigns=True)
@@ -233,7 +233,7 @@ class _Expansion:
                     self.keep(piece.text, self.open_names(piece.text) or (piece.name,))
                 else:
                     self.keep(str(result))
-            elif piece.kind == "output":
+            elif piece.type == "output":
                 text = re.sub(r"\\([$`\\])", r"\1", piece.text[1:-1])  # of `...`
                 text = piece.text[2:-1] if piece.text.startswith("$(") else text
                 word = self.state.output(text, self.origin)
@@ -492,7 +492,7 @@ def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> s
 
 def _braced(pieces: Pieces) -> list[Pieces] | None:
     """Return the words that ``a{1..3}b`` makes, one sequence of numbers; None for other braces."""
-    texts = [piece.text for piece in pieces if piece.kind == "text" and not piece.quoted]
+    texts = [piece.text for piece in pieces if piece.type == "text" and not piece.quoted]
     joined = "".join(texts)
     match = _SEQUENCE.search(joined)
     if match is None or joined.count("{") > 1 or len(texts) < len(pieces):

@@ -66,24 +66,24 @@ class Redirection(NamedTuple):
     """Where a command reads or writes. extra: words of the command behind ``target``."""
 
     operator: str
-    node: Node
+    tree: Node
     target: WrittenWord | None = None
     extra: tuple[Node, ...] = ()
 
 
 class Part(NamedTuple):
-    """One command of a list or pipeline. operator: in front of it, "" for the first."""
+    """One command of a list or pipeline. operator: in front, "" for the first."""
 
     operator: str
-    node: Node
+    tree: Node
     redirections: tuple[Redirection, ...] = ()
 
 
-def parts_of(text: ShellText, node: Node, operator: str = "") -> list[Part]:
+def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
     """Return the commands of a list or pipeline in their order: the tree nests them otherwise."""
-    if node.type in ("list", "pipeline") and not node.has_error:
+    if tree.type in ("list", "pipeline") and not tree.has_error:
         parts: list[Part] = []
-        for child in node.children:
+        for child in tree.children:
             if child.is_named and child.type != "comment":
                 parts += parts_of(text, child, operator)
                 operator = ""
@@ -92,46 +92,46 @@ def parts_of(text: ShellText, node: Node, operator: str = "") -> list[Part]:
         return parts
     # The parser may give up within the redirections.
     broken = any(
-        c.type == "ERROR" or (c.type in _REDIRECTIONS and c.has_error) for c in node.children
+        c.type == "ERROR" or (c.type in _REDIRECTIONS and c.has_error) for c in tree.children
     )
-    if node.type != "redirected_statement" or broken:
-        return [Part(operator, node)]
+    if tree.type != "redirected_statement" or broken:
+        return [Part(operator, tree)]
     outer: list[Redirection] = []
     behind: list[Part] = []
     body: Node | None = None
-    for child in node.children:
+    for child in tree.children:
         if child.type in _REDIRECTIONS:
             here, more = _redirections(text, child)
             outer, behind = [*outer, *here], [*behind, *more]
         elif child.type != "comment":
             body = child
-    inner = [Part(operator, node)] if body is None else parts_of(text, body, operator)
+    inner = [Part(operator, tree)] if body is None else parts_of(text, body, operator)
     last = inner[-1]
     inner[-1] = last._replace(redirections=(*last.redirections, *outer))
     return [*inner, *behind]
 
 
-def _redirections(text: ShellText, node: Node) -> tuple[list[Redirection], list[Part]]:
+def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[Part]]:
     """Return the redirections of a node, and the commands that the tree has within a heredoc's."""
-    operators = [c.type for c in node.children if not c.is_named]
+    operators = [c.type for c in tree.children if not c.is_named]
     operator = operators[0] if operators else ""
-    if node.type == "file_redirect":
-        number_of = next((c for c in node.children if c.type == "file_descriptor"), None)
+    if tree.type == "file_redirect":
+        number_of = next((c for c in tree.children if c.type == "file_descriptor"), None)
         if number_of is not None and text.text(number_of) not in ("0", "1"):
             operator = f"{text.text(number_of)}{operator}"  # errors, or a file of its own
-        targets = [child for child in node.children if child.is_named and child != number_of]
+        targets = [child for child in tree.children if child.is_named and child != number_of]
         end = next((i for i in range(1, len(targets)) if text.apart(*targets[i - 1 : i + 1])), None)
         word = text.words(targets[:end])[0] if targets else None
         extra = tuple(targets[end:]) if end is not None else ()
-        return [Redirection(operator, node, word, extra)], []
-    if node.type != "heredoc_redirect":
-        return [Redirection(operator, node)], []
+        return [Redirection(operator, tree, word, extra)], []
+    if tree.type != "heredoc_redirect":
+        return [Redirection(operator, tree)], []
     others = (*_HEREDOC_PARTS, *_REDIRECTIONS, "pipeline", "list", "command", "comment")
-    joined = any(child.type in ("&&", "||") for child in node.children)
-    extra = () if joined else tuple(c for c in node.children if c.is_named and c.type not in others)
-    redirections, behind = [Redirection(operator, node, None, extra)], []
+    joined = any(child.type in ("&&", "||") for child in tree.children)
+    extra = () if joined else tuple(c for c in tree.children if c.is_named and c.type not in others)
+    redirections, behind = [Redirection(operator, tree, None, extra)], []
     joint = ""
-    for child in node.children:
+    for child in tree.children:
         if child.type in ("&&", "||", "|"):
             joint = child.type
         elif child.type == "file_redirect":
@@ -143,28 +143,28 @@ def _redirections(text: ShellText, node: Node) -> tuple[list[Redirection], list[
     return redirections, behind
 
 
-def redirections_of(text: ShellText, node: Node) -> list[Redirection]:
+def redirections_of(text: ShellText, tree: Node) -> list[Redirection]:
     """Return the redirections that a node within a command stands for, such as here-strings."""
-    return _redirections(text, node)[0]
+    return _redirections(text, tree)[0]
 
 
-def says(node: Node) -> bool:
+def says(tree: Node) -> bool:
     """Return whether a node is a command: no comment and no separator."""
-    separates = node.type in ("comment", ";", "&", ";;", ";&", ";;&", "\n", "{", "}", "(", ")")
-    keyword = node.type in ("do", "done", "then", "fi", "else")
+    separates = tree.type in ("comment", ";", "&", ";;", ";&", ";;&", "\n", "{", "}", "(", ")")
+    keyword = tree.type in ("do", "done", "then", "fi", "else")
     return not (separates or keyword)
 
 
-def breaks(node: Node, behind: Node) -> bool:
+def breaks(tree: Node, behind: Node) -> bool:
     """Return whether one of two nodes does not parse, on a line of the other."""
-    return "ERROR" in (node.type, behind.type) and node.end_point[0] == behind.start_point[0]
+    return "ERROR" in (tree.type, behind.type) and tree.end_point[0] == behind.start_point[0]
 
 
-def arms_of(node: Node) -> list[Arm]:
+def arms_of(tree: Node) -> list[Arm]:
     """Return each condition of an ``if`` and what it leads to; the condition of else is None."""
-    clauses = [c for c in node.children if c.type in ("elif_clause", "else_clause")]
-    children_of_if = [c for c in node.children if c not in clauses]
-    then = behind(node, "then", children_of_if)
+    clauses = [c for c in tree.children if c.type in ("elif_clause", "else_clause")]
+    children_of_if = [c for c in tree.children if c not in clauses]
+    then = behind(tree, "then", children_of_if)
     arms: list[Arm] = [(children_of_if[1 : then - 1], children_of_if[then:])]
     for clause in clauses:
         children = clause.children
@@ -176,10 +176,10 @@ def arms_of(node: Node) -> list[Arm]:
     return arms
 
 
-def behind(node: Node, kind: str, children: Sequence[Node] | None = None) -> int:
+def behind(tree: Node, tree_type: str, children: Sequence[Node] | None = None) -> int:
     """Return the place behind the first child of a kind."""
-    nodes = node.children if children is None else children
-    return next((i for i, child in enumerate(nodes) if child.type == kind), -1) + 1
+    nodes = tree.children if children is None else children
+    return next((i for i, child in enumerate(nodes) if child.type == tree_type), -1) + 1
 
 
 class ShellFlow(ABC):
@@ -247,7 +247,7 @@ class ShellFlow(ABC):
         return name in self.files or self.lying(name) is not None
 
     @abstractmethod
-    def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
+    def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments."""
 
     def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
@@ -257,13 +257,13 @@ class ShellFlow(ABC):
         tree.notes = self.notes  # what its words say of themselves comes later
         return tree
 
-    def not_read(self, text: ShellText, node: Node, why: str = "") -> Truth:
+    def not_read(self, text: ShellText, tree: Node, why: str = "") -> Truth:
         """Note that a part of the script is not read, and return OPEN, as the result is not known.
 
         The variables that the part sets become unknown, and so do unset ones that a server
         needs.
         """
-        written, origin = text.text(node), text.origin(node)
+        written, origin = text.text(tree), text.origin(tree)
         reason = why or "this part of the script is not read: it does not parse"
         self.note("script-not-read", f"{brief(written)}: {reason}", origin)
         if not why:  # what stands behind may be cut out of it
@@ -302,7 +302,7 @@ class ShellFlow(ABC):
         except RecursionError:
             self.doubts, self.nested = (), 0
             return self.not_read(text, text.root, "it is nested deeper than is followed")
-        whole = [node.type in STATEMENTS or not says(node) for node in nodes]
+        whole = [tree.type in STATEMENTS or not says(tree) for tree in nodes]
         end = whole.index(False) if False in whole else len(nodes)
         ended = self.run(text, nodes[:end])
         return ended if self.stop or not nodes[end:] else self.not_read(text, nodes[end])
@@ -310,24 +310,24 @@ class ShellFlow(ABC):
     def run(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
         """Go through a list of commands."""
         ended = TRUE
-        for index, node in enumerate(nodes):
+        for index, tree in enumerate(nodes):
             if self.stop:
                 break
-            if not says(node):
+            if not says(tree):
                 continue
             behind = nodes[index + 1] if index + 1 < len(nodes) else None
             before = nodes[index - 1] if index else None
             aside = behind is not None and behind.type == "&"
-            broken = behind is not None and breaks(node, behind)
-            if broken or (before is not None and breaks(before, node)):
-                ended = self.not_read(text, node)
+            broken = behind is not None and breaks(tree, behind)
+            if broken or (before is not None and breaks(before, tree)):
+                ended = self.not_read(text, tree)
             else:
-                ended = self.and_or(text, node, aside or text.runs_aside(node))
+                ended = self.and_or(text, tree, aside or text.runs_aside(tree))
         return ended
 
-    def and_or(self, text: ShellText, node: Node, background: bool) -> Truth:
+    def and_or(self, text: ShellText, tree: Node, background: bool) -> Truth:
         """Go through ``a && b || c``."""
-        parts = list(parts_of(text, node))
+        parts = list(parts_of(text, tree))
         mark, first = self.state.mark(), len(self.commands)
         ended, place = TRUE, 0
         self.aside += background
@@ -338,7 +338,7 @@ class ShellFlow(ABC):
             joint, last, steps = parts[place].operator, end == len(parts), parts[place:end]
             wanted = ended if joint != "||" else ended.negated()
             self.tested += not last
-            nodes = [step.node for step in steps]
+            nodes = [step.tree for step in steps]
             if not place or self.sets_default(text, nodes, wanted):
                 ended = self.pipeline(text, steps)
             elif wanted.value or (wanted.value is None and joint == "&&" and wanted.ran):
@@ -347,7 +347,7 @@ class ShellFlow(ABC):
                 before, count = self.state.mark(), len(self.commands)
                 ended = self.pipeline(text, steps)
                 left = self.stop and (wanted.soft or not wanted.value)
-                left = left and not self.only_waits(text, parts[place].node)
+                left = left and not self.only_waits(text, parts[place].tree)
                 if left or self.gives_up():
                     asked = partial(self.undecided, text, parts[:end], wanted)
                     self.goes_on(before, count, asked, gives_up=not left)
@@ -365,21 +365,21 @@ class ShellFlow(ABC):
             self.state.back_to(mark)
             # $! with the number of what it is; of several there is no telling which of them.
             of_one = f"$!{first}" if len(self.commands) == first + 1 else "$!"
-            word = Word(of_one, text.origin(node), ("$!",))
+            word = Word(of_one, text.origin(tree), ("$!",))
             self.state.change(("background", ""), word)
             return TRUE
         return ended
 
     def pipeline(self, text: ShellText, parts: Sequence[Part]) -> Truth:
         """Go through ``a | b``: each in a subshell, with the output before as input."""
-        node = parts[0].node
-        negated = node.type == "negated_command"
+        tree = parts[0].tree
+        negated = tree.type == "negated_command"
         if len(parts) == 1:
             ended = self.command(text, parts[0])
             return ended.negated() if negated else ended
         ended = TRUE
         # What an installer's script does, that is piped from the network into a shell, is its own.
-        fetched = text.text(node)
+        fetched = text.text(tree)
         downloads = fetched.startswith(("curl", "wget")) and _INSTALLER.search(fetched) is not None
         outer, captured = self.piped, self.output_parts
         for index, part in enumerate(parts):
@@ -388,7 +388,7 @@ class ShellFlow(ABC):
             ended = self.command(text, part)
             self.state.back_to(mark)
             self.stop = ""
-            origin = text.origin(part.node)
+            origin = text.origin(part.tree)
             if self.output_parts is not None:
                 self.piped = Word("".join(self.output_parts), origin)
             elif index + 1 < len(parts):
@@ -401,26 +401,26 @@ class ShellFlow(ABC):
 
     def command(self, text: ShellText, part: Part) -> Truth:
         """Go through one command, simple or compound."""
-        node = part.node
-        if node.type == "negated_command":
-            inner = [child for child in node.children if child.is_named]
-            return self.command(text, part._replace(node=inner[-1])) if inner else OPEN
+        tree = part.tree
+        if tree.type == "negated_command":
+            inner = [child for child in tree.children if child.is_named]
+            return self.command(text, part._replace(tree=inner[-1])) if inner else OPEN
         if self.nested > _DEEPEST:
-            return self.not_read(text, node, f"more than {_DEEPEST} commands within each other")
-        broken = any(c.type == "ERROR" or c.is_missing for c in node.children)
-        if broken or node.type not in STATEMENTS:
-            return self.not_read(text, node)
-        compound = getattr(self, f"on_{node.type}", None)
+            return self.not_read(text, tree, f"more than {_DEEPEST} commands within each other")
+        broken = any(c.type == "ERROR" or c.is_missing for c in tree.children)
+        if broken or tree.type not in STATEMENTS:
+            return self.not_read(text, tree)
+        compound = getattr(self, f"on_{tree.type}", None)
         if compound is None:
-            return self.simple(text, node, part.redirections)
+            return self.simple(text, tree, part.redirections)
         for redirection in part.redirections:
             if redirection.operator in WRITES and redirection.target is not None:
-                origin = text.origin(redirection.node)
+                origin = text.origin(redirection.tree)
                 for word in expand(self.state, redirection.target, origin)[:1]:
                     self.files[word.text] = Word("", origin, ("what several commands write",))
         self.nested += 1
         outer, self.piped = self.piped, self.stdin(text, part.redirections, self.piped)
-        ended: Truth = compound(text, node)
+        ended: Truth = compound(text, tree)
         self.piped = outer
         self.nested -= 1
         return ended
@@ -430,12 +430,12 @@ class ShellFlow(ABC):
     ) -> Word | None:
         """Return the text that a command reads from standard input; None if nothing says it."""
         for redirection in reversed(redirections):
-            node, origin = redirection.node, text.origin(redirection.node)
+            tree, origin = redirection.tree, text.origin(redirection.tree)
             if redirection.operator in ("<<", "<<-"):
-                body = next((c for c in node.children if c.type == "heredoc_body"), node)
-                return value(self.state, text.heredoc(node), text.origin(body))
+                body = next((c for c in tree.children if c.type == "heredoc_body"), tree)
+                return value(self.state, text.heredoc(tree), text.origin(body))
             if redirection.operator == "<<<":
-                nodes = [child for child in node.children if child.is_named]
+                nodes = [child for child in tree.children if child.is_named]
                 word = value(self.state, text.pieces(nodes[0]), origin) if nodes else None
                 return None if word is None else word._replace(text=word.text + "\n")
             if redirection.operator == "<" and redirection.target is not None:
@@ -466,14 +466,14 @@ class ShellFlow(ABC):
         """Tell whether a script ends before it starts its launch, for want of something here."""
         return self.stop == "exit" and self.failing and not self.started()
 
-    def only_waits(self, text: ShellText, node: Node) -> bool:
+    def only_waits(self, text: ShellText, tree: Node) -> bool:
         """Return whether the rest of the loop that ends here starts nothing of the launch."""
-        loop = node
+        loop = tree
         while loop is not None and loop.type != "do_group":
             loop = loop.parent
         if self.stop != "break" or loop is None:
             return False
-        behind = text.bytes[node.end_byte : loop.end_byte].decode(errors="replace")
+        behind = text.bytes[tree.end_byte : loop.end_byte].decode(errors="replace")
         return STARTED.search(behind) is None
 
     def goes_on(
@@ -501,7 +501,7 @@ class ShellFlow(ABC):
         """Return whether commands only give an unset variable a value, as ``${A:-x}``."""
         named = re.escape(truth.asks)
         sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
-        texts = [text.text(node) for node in nodes if says(node)]
+        texts = [text.text(tree) for tree in nodes if says(tree)]
         statements = [each for each in texts if not each.startswith(("echo ", "printf "))]
         return bool(named) and len(statements) == 1 and sets.match(statements[0]) is not None
 
@@ -548,8 +548,8 @@ class ShellFlow(ABC):
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
         """Return a note on a condition that nothing decides, with the reason."""
-        written = [f"{part.operator} {text.text(part.node)}" for part in parts]
-        origin = text.origin(parts[0].node)
+        written = [f"{part.operator} {text.text(part.tree)}" for part in parts]
+        origin = text.origin(parts[0].tree)
         return self.open_note(" ".join(written), origin, truth.ran, several)
 
     def open_note(

@@ -84,29 +84,29 @@ class ShellPrograms(ShellBuiltins):
                 message = f"nothing here calls the function {name}: what it starts is not read"
                 self.note("script-not-read", message, function.text.origin(function.body))
 
-    def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
+    def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments."""
-        kind = node.type
-        if node.has_error or any(r.node.has_error for r in redirections):
-            return self.not_read(text, node)
-        called = node.child_by_field_name("name")
+        tree_type = tree.type
+        if tree.has_error or any(r.tree.has_error for r in redirections):
+            return self.not_read(text, tree)
+        called = tree.child_by_field_name("name")
         keyword = called is not None and text.text(called) in _KEYWORDS
-        if kind not in _SIMPLE or keyword:  # what is left of a block that was cut
-            return self.not_read(text, node)
-        if kind in ("variable_assignment", "variable_assignments"):
-            nodes = [node] if kind == "variable_assignment" else node.children
+        if tree_type not in _SIMPLE or keyword:  # what is left of a block that was cut
+            return self.not_read(text, tree)
+        if tree_type in ("variable_assignment", "variable_assignments"):
+            nodes = [tree] if tree_type == "variable_assignment" else tree.children
             for each in nodes:
                 if each.type == "variable_assignment":
                     self.take(text, each)
             return TRUE
-        typed = [(child, child.type) for child in node.children]
+        typed = [(child, child.type) for child in tree.children]
         children = [child for child, child_type in typed if child_type != "comment"]
         for before, child in itertools.pairwise(list(children)):
             between = text.bytes[before.end_byte : child.start_byte]
             if b"\n" not in between.replace(b"\\\n", b""):  # the line goes on
                 continue
             if before.type != "variable_assignment":
-                return self.not_read(text, node)
+                return self.not_read(text, tree)
             # The grammar takes assignments on the lines before for those of a command.
             for setting in children[: children.index(child)]:
                 self.take(text, setting)
@@ -125,22 +125,22 @@ class ShellPrograms(ShellBuiltins):
         ]
         for redirection in redirections:
             written += redirection.extra
-        words: list[Word] = []
+        argv: list[Word] = []
         for word in text.words(written):
-            words += expand(self.state, word, Origin(text.source, text.line(word.line)))
-        origin = text.origin(node)
-        if words and words[0].text == "time" and kind == "command":
-            words = [word for word in words[1:] if word.text != "-p"]
-        if kind in ("declaration_command", "unset_command") or (
-            words and words[0].text in _DECLARATIONS  # the tree may have them for any command
+            argv += expand(self.state, word, Origin(text.source, text.line(word.line)))
+        origin = text.origin(tree)
+        if argv and argv[0].text == "time" and tree_type == "command":
+            argv = [word for word in argv[1:] if word.text != "-p"]
+        if tree_type in ("declaration_command", "unset_command") or (
+            argv and argv[0].text in _DECLARATIONS  # the tree may have them for any command
         ):
-            return self.declare(SimpleCommand(text, words, settings, origin))
-        return self.program(SimpleCommand(text, words, settings, origin), redirections)
+            return self.declare(SimpleCommand(text, argv, settings, origin))
+        return self.program(SimpleCommand(text, argv, settings, origin), redirections)
 
     def program(self, command: SimpleCommand, redirections: Sequence[Redirection]) -> Truth:
         """Take in a named command, with the files that it writes and its input."""
-        text, words, settings, origin = command
-        for word in words:
+        text, argv, settings, origin = command
+        for word in argv:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
                 message = f"{brief(word.text)}: what it starts is not read"
                 self.note("script-not-read", message, origin)
@@ -150,46 +150,46 @@ class ShellPrograms(ShellBuiltins):
             if redirection.operator in WRITES and redirection.target is not None
             for word in expand(self.state, redirection.target, origin)[:1]
         ]
-        heredoc = next((r.node for r in redirections if r.operator in ("<<", "<<-")), None)
+        heredoc = next((r.tree for r in redirections if r.operator in ("<<", "<<-")), None)
         body = None if heredoc is None else text.heredoc(heredoc)
-        name = words[0].text.rpartition("/")[2] if words else ""
+        name = argv[0].text.rpartition("/")[2] if argv else ""
         if writes or name in ("tee", "sed"):
             appends = any(redirection.operator in (">>", "&>>") for redirection in redirections)
-            self.written(body, words, writes, appends, origin)
+            self.written(body, argv, writes, appends, origin)
         if self.output_parts is not None:
-            self.say(words, body, writes, origin)
+            self.say(argv, body, writes, origin)
         stdin = None
-        if any(word.text.rpartition("/")[2] in _READERS for word in words):
+        if any(word.text.rpartition("/")[2] in _READERS for word in argv):
             # What a loop reads line by line is not followed.
-            reads_lines = words[0].text == "read"
+            reads_lines = argv[0].text == "read"
             stdin = self.stdin(text, redirections, None if reads_lines else self.piped)
-        if not words:
+        if not argv:
             return TRUE
-        called = self.functions.get(words[0].text)
+        called = self.functions.get(argv[0].text)
         if called is not None:
             mark = self.state.mark()
             for setting in settings:
                 self.take(text, setting, exported=True)
             before = self.state.before(mark)
-            ended = self.call(called, words, origin)
+            ended = self.call(called, argv, origin)
             for key, value_before in before.items():
                 self.state.change(key, value_before)
             return ended
-        texts = [word.text for word in words]
+        texts = [word.text for word in argv]
         ends, kills = _STOPS & {*texts[1:3]}, not _ASKS & {*texts[1:]}  # docker stop, kill $PID
         name = texts[0].rpartition("/")[2]
         if ends if name in _ENGINES else name in _KILLS and kills:
             self.kills += 1
             self.waits_for(texts)
-        if self.names_unread(words, origin):
+        if self.names_unread(argv, origin):
             return PROGRAM
         if texts[0] in BUILTINS:
             return self.builtin(command, stdin)
         if self.captures and texts[0] in _TALKS:
             return TRUE
         if "prlimit" in texts[:3] and OWN_SHELL & set(texts):
-            setter = changed_user(words[: texts.index("prlimit")] or words)
-            for limit in prlimit(words):
+            setter = changed_user(argv[: texts.index("prlimit")] or argv)
+            for limit in prlimit(argv):
                 self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         return self.starts(command, stdin)
@@ -209,25 +209,25 @@ class ShellPrograms(ShellBuiltins):
 
     def starts(self, command: SimpleCommand, stdin: Word | None) -> Truth:
         """Take in a command that starts a program."""
-        text, words, settings, origin = command
+        text, argv, settings, origin = command
         environment = self.environment(text, settings)
-        program = words[0].text
+        program = argv[0].text
         script = program.endswith(".sh") and self.lying(program) is not None
-        plain = is_ordinary(program) and not is_described(words)
-        if plain and not words[0].unresolved and not script:
-            self.start(Command(tuple(words), environment, (), origin))
+        plain = is_ordinary(program) and not is_described(argv)
+        if plain and not argv[0].unresolved and not script:
+            self.start(Command(tuple(argv), environment, (), origin))
         else:
             # By name: what stands behind a wrapper may be the text of a shell again.
             reading: Reading = import_module("preflight.launches.shell_script").read_words(
-                words,
+                argv,
                 environment,
                 depth=self.depth,
                 budget=self.state.budget,
                 beside=self.near,
                 stdin=stdin,
             )
-            aside = bool(_DETACHED & {word.text for word in words})
-            self.name_container(words, environment)
+            aside = bool(_DETACHED & {word.text for word in argv})
+            self.name_container(argv, environment)
             for started in map(self.in_container, reading.commands):
                 # What stands in the text of bash -c has lines of its own.
                 deeper = reading.own_lines or any(
@@ -238,13 +238,13 @@ class ShellPrograms(ShellBuiltins):
                 self.start(started if shown else started._replace(origin=origin), aside, deeper)
             self.notes += reading.notes
             self.files.update(reading.files)
-        if program == "exec" and len(words) > 1:
+        if program == "exec" and len(argv) > 1:
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
-    def names_unread(self, words: Sequence[Word], origin: Origin) -> bool:
+    def names_unread(self, argv: Sequence[Word], origin: Origin) -> bool:
         """Note a command whose program is not read; return whether to pass it over."""
-        texts = [word.text for word in words]
+        texts = [word.text for word in argv]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
         runs = names[0] in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
@@ -254,12 +254,12 @@ class ShellPrograms(ShellBuiltins):
             self.note("script-not-read", f"{message}; give that on its own", origin)
         return runs or apart
 
-    def name_container(self, words: Sequence[Word], environment: Mapping[str, Word]) -> None:
+    def name_container(self, argv: Sequence[Word], environment: Mapping[str, Word]) -> None:
         """Keep the settings of a container by its --name: docker exec starts more in it."""
-        texts = [word.text for word in words]
+        texts = [word.text for word in argv]
         names = [text.removeprefix("--name=") for text in texts if text.startswith("--name=")]
         names += [after for text, after in itertools.pairwise(texts) if text == "--name"]
-        stripped = strip_wrappers(words, environment) if names else None
+        stripped = strip_wrappers(argv, environment) if names else None
         if stripped is not None and stripped.container is not None:
             self.containers[names[0]] = (stripped.container, stripped.environment)
 
@@ -294,9 +294,9 @@ class ShellPrograms(ShellBuiltins):
         if len(self.commands) > _MOST_PROGRAMS:
             raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
 
-    def call(self, function: ShellFunction, words: Sequence[Word], origin: Origin) -> Truth:
-        """Go through the function that ``words`` name, with their arguments."""
-        name, cost = words[0].text, function.body.end_byte - function.body.start_byte
+    def call(self, function: ShellFunction, argv: Sequence[Word], origin: Origin) -> Truth:
+        """Go through the function that ``argv`` names, with its arguments."""
+        name, cost = argv[0].text, function.body.end_byte - function.body.start_byte
         self.called.add(name)
         deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
         if deep or not self.state.budget.spend(cost):
@@ -304,7 +304,7 @@ class ShellPrograms(ShellBuiltins):
             self.note("loop-not-counted", f"{name} {why}: not followed further", origin)
             return OPEN
         before = self.state.parameters
-        self.state.give_parameters(tuple(words[1:]))
+        self.state.give_parameters(tuple(argv[1:]))
         self.active.append(name)
         self.locals.append({})
         outer, self.may_return = self.may_return, False
@@ -355,17 +355,17 @@ class ShellPrograms(ShellBuiltins):
         return Word("".join(inner.output_parts).rstrip("\n"), origin)
 
     def say(
-        self, words: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
+        self, argv: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
         """Keep the standard output of a command."""
-        program = words[0].text if words else ""
-        silent = not words or writes or program in self.functions or program in _SILENT
+        program = argv[0].text if argv else ""
+        silent = not argv or writes or program in self.functions or program in _SILENT
         if self.output_parts is None or silent:
             return
-        if any(word.unresolved or word.doubts for word in words):
+        if any(word.unresolved or word.doubts for word in argv):
             self.output_parts = None
             return
-        arguments = [word.text for word in words[1:]]
+        arguments = [word.text for word in argv[1:]]
         folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
             arguments = [a if a.startswith(("-", "/")) else f"{folder}/{a}" for a in arguments]
@@ -383,25 +383,25 @@ class ShellPrograms(ShellBuiltins):
     def written(
         self,
         body: Pieces | None,
-        words: list[Word],
+        argv: list[Word],
         writes: list[str],
         appends: bool,
         origin: Origin,
     ) -> None:
         """Keep the text that a command writes to files, if it stands in the script."""
-        program = words[0].text.rpartition("/")[2] if words else ""
-        plain = [word for word in words[1:] if not word.text.startswith("-")]
+        program = argv[0].text.rpartition("/")[2] if argv else ""
+        plain = [word for word in argv[1:] if not word.text.startswith("-")]
         if program == "tee":
             writes = [word.text for word in plain]
-            appends = any(word.text in ("-a", "--append") for word in words)
-        elif program == "sed" and any(w.text.startswith(("-i", "--in-place")) for w in words):
+            appends = any(word.text in ("-a", "--append") for word in argv)
+        elif program == "sed" and any(w.text.startswith(("-i", "--in-place")) for w in argv):
             writes = [*writes, *(word.text for word in plain[1:] if word.text in self.files)]
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
             content = value(self.state, body, origin)
         elif program in ("echo", "printf"):
-            printed = written_out(program, [word.text for word in words[1:]])
-            names = tuple(name for word in words for name in word.unresolved)
+            printed = written_out(program, [word.text for word in argv[1:]])
+            names = tuple(name for word in argv for name in word.unresolved)
             content = content if printed is None else Word(printed, origin, names)
         for target in (name for path in writes for name in self.state.names_of(path)):
             before = self.files.get(target) if appends else None

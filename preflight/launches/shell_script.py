@@ -2,7 +2,7 @@
 
 tree-sitter-bash parses it; variables, conditions, loops and functions are followed as bash follows
 them. What only running it could tell (most command substitutions, variables nobody sets) stays in
-the words as written, and is named there; if it decides a branch, every branch is read, and what
+the words as written, which name it; if it decides a branch, every branch is read, and what
 follows is doubted. What is not followed at all is named with its line, and what it may set is
 unknown.
 """
@@ -104,7 +104,7 @@ def in_environment(
 
 
 def read_words(
-    words: Sequence[Word],
+    argv: Sequence[Word],
     environment: Mapping[str, Word],
     *,
     inside: bool = False,
@@ -118,10 +118,10 @@ def read_words(
     inside: the words are those of a container. depth, budget, beside: of the script around them.
     stdin: what the command reads from standard input, if that is known.
     """
-    if not words:
+    if not argv:
         return Reading(())
-    stripped = strip_wrappers(words, environment, inside, stdin is not None)
-    reading = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, stdin)
+    stripped = strip_wrappers(argv, environment, inside, stdin is not None)
+    reading = _read_stripped(argv, stripped, depth, budget or ExpansionBudget(), beside, stdin)
     if stripped.limits or stripped.run_as.origin:
         reading = reading.each(
             # What stands in front of a container is its engine's.
@@ -150,16 +150,16 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
     longer takes it so behind ``--``.
     """
     origin = Origin("command line")
-    words = [Word(text, origin) for text in argv]
-    front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), words)]
+    typed = [Word(text, origin) for text in argv]
+    front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), typed)]
     pairs = (word.text.partition("=") for word in front)
     changes = {name: Word(value, origin) for name, _, value in pairs}
     variables = Layers(environment_words(environment), changes)
-    return read_words(words[len(front) :], variables, beside=read_small_file)
+    return read_words(typed[len(front) :], variables, beside=read_small_file)
 
 
 def _read_stripped(
-    words: Sequence[Word],
+    argv: Sequence[Word],
     stripped: Stripped,
     depth: int,
     budget: ExpansionBudget,
@@ -196,38 +196,38 @@ def _read_stripped(
     if stripped.reads and stdin is not None:
         if stdin.unresolved and not stdin.text:
             text = f"the script is {stdin.unresolved[0]}, which is not read: name it to read it"
-            return only("script-not-read", text, words[0].origin)
+            return only("script-not-read", text, argv[0].origin)
         stripped, stdin = stripped._replace(script=stdin), None
     if stripped.script is not None:
         if depth >= DEEPEST_SCRIPT:
             text = f"more than {DEEPEST_SCRIPT} shells within each other: the innermost is not read"
-            return only("script-not-read", text, words[0].origin)
+            return only("script-not-read", text, argv[0].origin)
         budget.spend(nested_cost(stripped.script.text, depth))
         inner = of_shell(stripped.script, "", stripped.arguments)
-        if (where := _inside(stripped, words[0].origin)) is not None:
+        if (where := _inside(stripped, argv[0].origin)) is not None:
             outer = (stripped.script, *stripped.environment.values())
             inner = source.read_inside(inner, where, outer)
         return started(inner, apart=stripped.container is not None)
-    if not stripped.words or (program := stripped.words[0].text) in BUILTINS or not program:
+    if not stripped.argv or (program := stripped.argv[0].text) in BUILTINS or not program:
         return Reading((), notes)
-    origin = stripped.words[0].origin
+    origin = stripped.argv[0].origin
     if program.startswith("-"):
         text = f"{program} stands where a program should: the shell finds none of that name"
         return only("not-a-program", text, origin)
-    if is_described(stripped.words):
+    if is_described(stripped.argv):
 
         def near(name: str) -> str | None:
             """Return a file's text, paid for: a script cannot start others for ever."""
             text = beside(name)
             return None if text is None or not budget.spend(nested_cost(text, 1)) else text
 
-        inner_or_none = described(stripped.words, stripped.environment, near, stdin)
+        inner_or_none = described(stripped.argv, stripped.environment, near, stdin)
         if inner_or_none is not None:
             inner = inner_or_none.each(
                 lambda command: command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
             )
             return Reading(inner.commands, (*notes, *inner.notes), inner.files)
-    script = _script_words(stripped.words)
+    script = _script_words(stripped.argv)
     script_text = beside(script[0].text) if script and not script[0].unresolved else None
     if script_text is not None and depth < DEEPEST_SCRIPT and budget.spend(len(script_text)):
         path = script[0].text
@@ -236,7 +236,7 @@ def _read_stripped(
     if script:
         text = "the script that this shell runs is not read: name it on its own to read it"
         notes = (*notes, SourceNote("script-not-read", text, origin))
-    process = (stripped.words, stripped.environment, stripped.wrappers, words[0].origin)
+    process = (stripped.argv, stripped.environment, stripped.wrappers, argv[0].origin)
     return Reading((Command(*process, stripped.container),), notes)
 
 
@@ -252,13 +252,13 @@ def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
     return None
 
 
-def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
+def _script_words(argv: Sequence[Word]) -> tuple[Word, ...]:
     """Return a script that a shell is told to run, and its arguments; empty if there is none."""
-    program = words[0].text
+    program = argv[0].text
     if program.rpartition("/")[2] not in SHELLS:
-        return tuple(words) if program.endswith(".sh") else ()
-    call = shell_call(words, 0)
-    return () if call.reads or call.commands else tuple(words[call.place :])
+        return tuple(argv) if program.endswith(".sh") else ()
+    call = shell_call(argv, 0)
+    return () if call.reads or call.commands else tuple(argv[call.place :])
 
 
 def _read(launch: launch_files.LaunchText) -> Reading:

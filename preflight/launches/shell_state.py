@@ -1,7 +1,7 @@
 """What a shell holds while its script goes on: variables, arrays, limits, options, functions.
 
-Every change is kept with what was there before: a subshell, or a branch that nothing decides, is
-taken back by its mark.
+Every change is kept with the value before: a subshell, or a branch that nothing decides, is taken
+back by its mark.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class ShellState:
     def array(self, name: str) -> tuple[Word, ...] | None:
         return self.values.get(("array", name))  # type: ignore[return-value]
 
-    def assign_array(self, name: str, words: tuple[Word, ...] | None) -> None:
-        self.change(("array", name), words)
+    def assign_array(self, name: str, elements: tuple[Word, ...] | None) -> None:
+        self.change(("array", name), elements)
 
     def lose(self, name: str, origin: Origin, array: bool = False) -> None:
         """Make the value of a name unknown; of an array also the number of its elements."""
@@ -147,8 +147,8 @@ class ShellState:
         """``$1``, ``$2``, ...; None for those of the script itself, if it is not known."""
         return self.values.get(("parameters", ""))  # type: ignore[return-value]
 
-    def give_parameters(self, words: tuple[Word, ...] | None) -> None:
-        self.change(("parameters", ""), words)
+    def give_parameters(self, argv: tuple[Word, ...] | None) -> None:
+        self.change(("parameters", ""), argv)
 
     def parameter(self, number: int) -> Word | None:
         """Return ``$1``: a word without text if there is none, None if it is not known."""
@@ -170,7 +170,7 @@ class ShellState:
 
     def limits(self) -> tuple[SetLimit, ...]:
         """Return the limits that the script has set so far, in their order."""
-        each = [value for (kind, _), value in self.values.items() if kind == "limit"]
+        each = [value for (value_kind, _), value in self.values.items() if value_kind == "limit"]
         return tuple(limit for limits in each for limit in limits)  # type: ignore[attr-defined]
 
     def set_limit(self, limit: SetLimit) -> None:
@@ -191,7 +191,7 @@ class ShellState:
     def path(self, name: str) -> str | None:
         """Return a path relative to the folder in which the script starts.
 
-        None if a cd to a folder that is not known stands in front of it.
+        None behind a cd to a folder that is not known.
         """
         now = self.variables.get("PWD")
         if now is None or now == self.starts_in or name.startswith(("/", "~")):
@@ -207,17 +207,17 @@ class ShellState:
         other = inside if path.startswith("/") else posixpath.normpath(f"{folder}/{path}")
         return tuple(dict.fromkeys((path, other)))
 
-    def enter(self, words: Sequence[Word]) -> None:
+    def enter(self, argv: Sequence[Word]) -> None:
         """Set PWD and OLDPWD as cd does; behind pushd and popd the folder is not known."""
         before = self.variables.get("PWD")
-        plain = [word for word in words[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
+        plain = [word for word in argv[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
         to = plain[-1] if plain else self.variables.get("HOME")
         if to is not None and to.text == "-":
             to = self.variables.get("OLDPWD")
-        turns = words[0].text == "popd" or (words[0].text == "pushd" and not plain)
+        turns = argv[0].text == "popd" or (argv[0].text == "pushd" and not plain)
         if to is None or turns or to.text.startswith(("+", "-")):
-            command = " ".join(word.text for word in words)
-            to = Word("$PWD", words[0].origin, (f"the folder after {command}",))
+            command = " ".join(word.text for word in argv)
+            to = Word("$PWD", argv[0].origin, (f"the folder after {command}",))
         elif not to.unresolved and not to.text.startswith("/"):
             base = before or Word("$PWD", to.origin, ("PWD",))
             doubts = (*base.doubts, *to.doubts)
@@ -260,25 +260,25 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
     A variable's word has all values in its text and is not known. An array has the flags of each
     way, with values that are not known; one that is no list of flags stays the last.
     """
-    kind, name = key
-    if kind == "variable" and name not in _OF_SHELL:
-        words = [value[0] if value else None for value in values]  # type: ignore[index]
+    value_kind, name = key
+    if value_kind == "variable" and name not in _OF_SHELL:
+        choices = [value[0] if value else None for value in values]  # type: ignore[index]
         # One that is not quoted may be no word, a flag, a setting or several.
-        texts = [word.text for word in words if word is not None]
+        texts = [word.text for word in choices if word is not None]
         loose = any(not text or re.search(r"\s|^-|^\w+=", text) for text in texts)
-        word = None if loose else _one_of(words, f"${{{name}}}")
+        word = None if loose else _one_of(choices, f"${{{name}}}")
         return last if word is None else (word, last[1] if last else True)  # type: ignore[index]
-    if kind == "array":
+    if value_kind == "array":
         flags = _flags_of_each(values, name)
         return last if flags is None else flags
     return last
 
 
-def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word | None:
-    """Return a word that is one of ``words``, shown as ``written``; None if too many or open."""
-    first = next((word for word in words if word is not None), None)
+def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Word | None:
+    """Return a word that is one of ``choices``, shown as ``written``; None if too many or open."""
+    first = next((word for word in choices if word is not None), None)
     texts: list[str] = []
-    for word in words:
+    for word in choices:
         text = "" if word is None else word.text.removeprefix(front)
         if word is None:
             texts.append(NOTHING)
@@ -292,7 +292,7 @@ def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word
     if first is None or len(several) > _MOST_VALUES:
         return None
     name = _OR.join(several)
-    doubts = doubts_of(tuple(words))
+    doubts = doubts_of(tuple(choices))
     return first._replace(text=f"{front}{written}", unresolved=(name,), doubts=few(doubts))
 
 
@@ -311,19 +311,19 @@ def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None
             continue
         attached = "=" in most[0].text
         place = 0 if attached else 1
-        words = [each[place] if len(each) > place else None for each in each_way]
-        word = _one_of(words, f"${{{name}[{flag}]}}", f"{flag}=" if attached else "")
+        choices = [each[place] if len(each) > place else None for each in each_way]
+        word = _one_of(choices, f"${{{name}[{flag}]}}", f"{flag}=" if attached else "")
         if len(most) > place + 1 or (word is None and most[place:]):
             return None
         together += [*most[:place], *filter(None, [word])]
     return tuple(together)
 
 
-def _groups(words: Sequence[Word]) -> dict[str, list[Word]] | None:
+def _groups(array: Sequence[Word]) -> dict[str, list[Word]] | None:
     """Return each flag with the words behind it, by its name; None if the words are no flags."""
     groups: dict[str, list[Word]] = {}
     flag = ""
-    for word in words:
+    for word in array:
         if word.text.startswith("-") and not word.unresolved:
             flag = word.flag
             if flag in groups:

@@ -87,7 +87,7 @@ class Piece(NamedTuple):
     None if not read.
     """
 
-    kind: Literal["text", "parameter", "output", "arithmetic", "unread"]
+    type: Literal["text", "parameter", "output", "arithmetic", "unread"]
     text: str
     quoted: bool = False
     name: str = ""
@@ -163,8 +163,8 @@ class ShellText:
             inside = self.bytes[match.start() - 1 : match.start()].strip() and b"#" in match.group()
             if inside:  # in ``file\ #1`` the blank is part of a name
                 continue
-            node = self.root.descendant_for_byte_range(match.start(), match.start() + 1)
-            if node is not None and node.type not in _QUOTED:
+            tree = self.root.descendant_for_byte_range(match.start(), match.start() + 1)
+            if tree is not None and tree.type not in _QUOTED:
                 places.append(match.start())
                 self.note("continuation-broken", _BLANK, self.bytes.count(b"\n", 0, match.start()))
         for place in reversed(places):  # the grammar passes over that word
@@ -179,12 +179,12 @@ class ShellText:
     def line(self, row: int) -> int | None:
         return self.before + row + 1 if self.lined else None
 
-    def origin(self, node: Node) -> Origin:
-        return Origin(self.source, self.line(node.start_point[0]))
+    def origin(self, tree: Node) -> Origin:
+        return Origin(self.source, self.line(tree.start_point[0]))
 
-    def text(self, node: Node) -> str:
+    def text(self, tree: Node) -> str:
         """Return the text of a node as it is written."""
-        return _shown(self._raw(node.start_byte, node.end_byte))
+        return _shown(self._raw(tree.start_byte, tree.end_byte))
 
     def _raw(self, start: int, end: int) -> str:
         return self.bytes[start:end].decode(errors="surrogateescape")
@@ -203,88 +203,88 @@ class ShellText:
         """Yield the words that nodes make: a blank between two nodes ends a word."""
         pieces: list[Piece] = []
         row, before = -1, None
-        for node in nodes:
-            if pieces and before is not None and self.apart(before, node):
+        for tree in nodes:
+            if pieces and before is not None and self.apart(before, tree):
                 yield WrittenWord(self._finished(pieces, row), row)
                 pieces = []
             if not pieces:
-                row = node.start_point[0]
-            pieces += self.raw_pieces(node)
-            before = node
+                row = tree.start_point[0]
+            pieces += self.raw_pieces(tree)
+            before = tree
         if pieces:
             yield WrittenWord(self._finished(pieces, row), row)
 
-    def apart(self, node: Node, behind: Node) -> bool:
+    def apart(self, tree: Node, behind: Node) -> bool:
         """Tell whether something stands between two nodes, but for a line that goes on."""
-        return self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
+        return self.bytes[tree.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
-    def runs_aside(self, node: Node) -> bool:
+    def runs_aside(self, tree: Node) -> bool:
         """Tell whether an & stands behind the heredoc that a command announces."""
-        first, last = node.start_point[0], node.end_point[0]
-        heredoc = node.type == "redirected_statement"
+        first, last = tree.start_point[0], tree.end_point[0]
+        heredoc = tree.type == "redirected_statement"
         return heredoc and any(first <= row <= last for row in self._aside)
 
-    def pieces(self, node: Node) -> Pieces:
+    def pieces(self, tree: Node) -> Pieces:
         """Return the pieces of a word, of an assignment's value or of a heredoc's text."""
-        return self._finished(list(self.raw_pieces(node)), node.start_point[0])
+        return self._finished(list(self.raw_pieces(tree)), tree.start_point[0])
 
-    def raw_pieces(self, node: Node) -> Pieces:
+    def raw_pieces(self, tree: Node) -> Pieces:
         """Return a node's pieces, in which ``~`` and quoted placeholders are still plain text."""
-        pieces = self._pieces.get(node.id)
+        pieces = self._pieces.get(tree.id)
         if pieces is None:
             collected: list[Piece] = []
-            self._collect(node, False, collected)
-            pieces = self._pieces[node.id] = tuple(collected)
+            self._collect(tree, False, collected)
+            pieces = self._pieces[tree.id] = tuple(collected)
         return pieces
 
     def _finished(self, pieces: list[Piece], row: int) -> Pieces:
         """Return the pieces with ``~/`` expanded and placeholders named."""
         first = pieces[0] if pieces else None
-        plain = len(pieces) == 1 and pieces[0].kind == "text" and not pieces[0].quoted
+        plain = len(pieces) == 1 and pieces[0].type == "text" and not pieces[0].quoted
         if plain and not pieces[0].text.startswith("~"):
             return tuple(pieces)
         if first is not None and not first.quoted and _HOME.match(first.text):
             home = Piece("parameter", "~", True, "HOME")
-            if first.kind == "text" and (first.text != "~" or len(pieces) == 1):
+            if first.type == "text" and (first.text != "~" or len(pieces) == 1):
                 pieces = [home, first._replace(text=first.text[1:]), *pieces[1:]]
-        read = [piece for piece in pieces if piece.kind == "unread"]
+        read = [piece for piece in pieces if piece.type == "unread"]
         takes = "a program would get it as it stands"
         shown = [piece for piece in pieces if piece.text]
         last = shown[-1] if shown else None
         whole = len(shown) == 1 or (len(shown) == 2 and shown[0].text.endswith("="))
-        meant = last is not None and whole and last.quoted and last.kind == "text"
+        meant = last is not None and whole and last.quoted and last.type == "text"
         if last is not None and meant and _QUOTED_PLACEHOLDER.fullmatch(last.text):
-            pieces = [*shown[:-1], last._replace(kind="unread", name=last.text)]
+            pieces = [*shown[:-1], last._replace(type="unread", name=last.text)]
         for piece in pieces:
-            if piece.kind == "unread" and piece.text[:1] == "<" and piece.text[:2] != "<(":
+            if piece.type == "unread" and piece.text[:1] == "<" and piece.text[:2] != "<(":
                 takes = "bash would take it for a file to read" if piece in read else takes
                 self.note("placeholder", f"{piece.text} is a placeholder: {takes}; {_NOT_SET}", row)
         return tuple(pieces)
 
-    def _collect(self, node: Node, quoted: bool, pieces: list[Piece]) -> None:
+    def _collect(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
         """Add the pieces of a node; text between its children counts too."""
-        kind = node.type
-        if kind == "$" and self.bytes.startswith(b'"', node.end_byte):
+        tree_type = tree.type
+        if tree_type == "$" and self.bytes.startswith(b'"', tree.end_byte):
             return  # $"..." is a text that may be translated
-        if not node.child_count and (kind in _LEAVES or not node.is_named):
-            self._literal(self._raw(node.start_byte, node.end_byte), quoted, pieces, kind)
-        elif kind == "string":
+        if not tree.child_count and (tree_type in _LEAVES or not tree.is_named):
+            self._literal(self._raw(tree.start_byte, tree.end_byte), quoted, pieces, tree_type)
+        elif tree_type == "string":
             inner: list[Piece] = []
-            self._inner(node, node.start_byte + 1, node.end_byte - 1, True, inner)
+            self._inner(tree, tree.start_byte + 1, tree.end_byte - 1, True, inner)
             # An empty "${A[@]}" is no word; any other empty quotes are one.
             first = inner[0] if inner else _EMPTY
-            listed = first.kind == "parameter" and "@" in (first.name, first.place)
+            listed = first.type == "parameter" and "@" in (first.name, first.place)
             pieces += inner if listed else [_EMPTY, *inner]
-        elif kind == "raw_string":  # within double quotes, single ones stand
-            text = self.text(node)
+        elif tree_type == "raw_string":  # within double quotes, single ones stand
+            text = self.text(tree)
             pieces.append(Piece("text", text if quoted else text[1:-1], True))
-        elif kind == "ansi_c_string" and not _OTHER_ANSI.search(self.text(node)):
+        elif tree_type == "ansi_c_string" and not _OTHER_ANSI.search(self.text(tree)):
             text = _ANSI_ESCAPE.sub(
-                lambda m: chr(int(m[1], 16)) if m[1] else _ANSI[m.group()], self.text(node)[2:-1]
+                lambda m: chr(int(m[1], 16)) if m[1] else _ANSI[m.group()], self.text(tree)[2:-1]
             )
             pieces.append(Piece("text", text, True))
-        elif kind in _EXPANSIONS:
-            text = self.text(node)
+        elif tree_type in _EXPANSIONS:
+            text = self.text(tree)
             start = _IN_FRONT.match(text).end()  # type: ignore[union-attr]
             if start:  # the grammar counts blanks in front as part of it
                 self._literal(text[:start], quoted, pieces, "string_content")
@@ -294,30 +294,30 @@ class ShellText:
                 "command_substitution": Piece("output", text, quoted, "$(...)"),
                 "arithmetic_expansion": Piece("arithmetic", text, quoted, "$((...))"),
             }
-            pieces.append(simple.get(kind) or self._expansion(node, text, quoted))
-        elif kind == "process_substitution":
-            text = self.text(node)
+            pieces.append(simple.get(tree_type) or self._expansion(tree, text, quoted))
+        elif tree_type == "process_substitution":
+            text = self.text(tree)
             pieces.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
-        elif kind in _INNER:
-            self._inner(node, node.start_byte, node.end_byte, quoted, pieces)
+        elif tree_type in _INNER:
+            self._inner(tree, tree.start_byte, tree.end_byte, quoted, pieces)
         else:
-            text = self.text(node)
+            text = self.text(tree)
             pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
-    def _inner(self, node: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
+    def _inner(self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
         """Add the pieces between two places of a node."""
-        literal = "heredoc_content" if node.type == "heredoc_body" else "string_content"
-        literal = literal if quoted or node.type == "heredoc_body" else "word"
-        quoted = quoted or node.type == "heredoc_body"
+        literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
+        literal = literal if quoted or tree.type == "heredoc_body" else "word"
+        quoted = quoted or tree.type == "heredoc_body"
         place = start
-        for child in node.children:
+        for child in tree.children:
             if child.start_byte < place or not child.is_named or child.end_byte > end:
                 continue
             if child.start_byte > place:
                 gap = self._raw(place, child.start_byte)
-                several = node.type == "concatenation" and node.parent.type != "expansion"
+                several = tree.type == "concatenation" and tree.parent.type != "expansion"
                 if several and gap.isspace():
-                    text = self.text(node)  # the grammar took several words for one
+                    text = self.text(tree)  # the grammar took several words for one
                     pieces.append(Piece("unread", text, False, beginning(text, 40)))
                     return
                 self._literal(gap, quoted, pieces, literal)
@@ -326,19 +326,19 @@ class ShellText:
         if place < end:
             self._literal(self._raw(place, end), quoted, pieces, literal)
 
-    def _literal(self, text: str, quoted: bool, pieces: list[Piece], kind: str) -> None:
+    def _literal(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
         """Add a text that is not expanded, without the backslashes that bash takes away."""
-        if kind == "heredoc_content" and "`" in text:
+        if tree_type == "heredoc_content" and "`" in text:
             pieces.append(Piece("unread", _shown(text), True, "`...`"))
         elif quoted:
             if "\\" in text:
-                rule = _HEREDOC if kind == "heredoc_content" else _DOUBLE
+                rule = _HEREDOC if tree_type == "heredoc_content" else _DOUBLE
                 text = rule.sub(lambda match: match[1] or "", text)
             pieces.append(Piece("text", _shown(text), True))
         elif "\ue000" in text or "\\" in text:
             fills_in, place = "\ue000" in text, 0
             for match in (_FILL_IN if fills_in else _BARE).finditer(text):
-                self._literal(text[place : match.start()], False, pieces, kind)
+                self._literal(text[place : match.start()], False, pieces, tree_type)
                 shown = _shown(match.group())
                 if fills_in:
                     pieces.append(Piece("unread", shown, True, shown))
@@ -347,13 +347,13 @@ class ShellText:
                 place = match.end()
             rest = text[place:]
             if rest != text:
-                self._literal(rest, False, pieces, kind)
+                self._literal(rest, False, pieces, tree_type)
             else:
                 pieces.append(Piece("text", _shown(text)))
         elif text:
             pieces.append(Piece("text", _shown(text)))
 
-    def _expansion(self, node: Node, text: str, quoted: bool) -> Piece:
+    def _expansion(self, tree: Node, text: str, quoted: bool) -> Piece:
         """Return the piece of ``${...}``."""
         match = _PARAMETER.fullmatch(text)
         if match is None:
@@ -368,8 +368,8 @@ class ShellText:
         by: Pieces | None = ()
         if operator[-1:] in "-+=?" and operator[:1] != ",":
             inner: list[Piece] = []
-            start = node.end_byte - 1 - len(raw.encode(errors="surrogateescape"))
-            self._inner(node, start, node.end_byte - 1, quoted, inner)
+            start = tree.end_byte - 1 - len(raw.encode(errors="surrogateescape"))
+            self._inner(tree, start, tree.end_byte - 1, quoted, inner)
             operand = tuple(inner)
         elif operator[:1] == "/":
             first = _REPLACED.match(raw).end()  # type: ignore[union-attr]
@@ -381,9 +381,9 @@ class ShellText:
             operand = _pattern_pieces(raw)
         return Piece("parameter", text, quoted, name, place, mark, operator, operand, by, raw)
 
-    def heredoc(self, node: Node) -> Pieces:
+    def heredoc(self, tree: Node) -> Pieces:
         """Return the pieces of the text that a ``<<`` gives; of ``<<-`` without leading tabs."""
-        children = {child.type: child for child in node.children}
+        children = {child.type: child for child in tree.children}
         body, end = children.get("heredoc_body"), children.get("heredoc_start")
         if body is None or end is None:
             return ()

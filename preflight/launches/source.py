@@ -338,8 +338,8 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
     """Return how to give each variable to the shell that reads it."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
-        kind, what = variable.inside or ("", "")
-        places.setdefault((kind, "" if kind in _OF_POD else what), []).append(variable.name)
+        within, what = variable.inside or ("", "")
+        places.setdefault((within, "" if within in _OF_POD else what), []).append(variable.name)
 
     def given(place: str, what: str, names: Iterable[str]) -> str:
         sentence, each, between = _GIVEN[place]

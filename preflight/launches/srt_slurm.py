@@ -81,30 +81,30 @@ def _read(launch: LaunchText) -> Reading:
         store = backend.at("mooncake_kv_store")
         store_origin = Origin(launch.path, store.line)
         before = 0  # workers of prefill on each of their nodes
-        for kind, short in _WORKERS.items():
-            node = configs.at(kind)
-            if not node.fields or not program:
+        for worker_kind, short in _WORKERS.items():
+            tree = configs.at(worker_kind)
+            if not tree.fields or not program:
                 continue
             # The job's own over that of the kind (srtctl/cli/mixins/worker_stage.py); the job
             # fills in the worker's node.
-            of_kind = backend.at(f"{kind}_environment").fields
+            of_kind = backend.at(f"{worker_kind}_environment").fields
             worker_variables = {
                 name: Word(text, Origin(launch.path, value.line), tuple(_OF_NODE.findall(text)))
                 for name, value in {**of_kind, **job.at("environment").fields}.items()
                 for text in [value.text or ""]
             }
-            origin = Origin(launch.path, node.line)
+            origin = Origin(launch.path, tree.line)
             workers = _number(resources.at(f"{short}_workers"))
             shares = resources.at(f"{short}_nodes").text == "0"  # decode, on the nodes of prefill
             nodes = _number(resources.at("prefill_nodes" if shares else f"{short}_nodes"))
-            words = [*_words(program, node, job, launch.path)]
+            argv = [*_words(program, tree, job, launch.path)]
             if ("sglang" in program or "vllm" in program) and nodes > workers:
-                words += _flag("--nnodes", nodes // workers, Origin(launch.path, resources.line))
+                argv += _flag("--nnodes", nodes // workers, Origin(launch.path, resources.line))
             files = {}
             if "sglang" in program:
                 worker_variables |= dict(_store_variables(store, launch.path))
-                if kind != "aggregated" and "disaggregation-mode" not in _names(node):
-                    words += _flag("--disaggregation-mode", kind, origin)
+                if worker_kind != "aggregated" and "disaggregation-mode" not in _names(tree):
+                    argv += _flag("--disaggregation-mode", worker_kind, origin)
             for key, apart in store.fields.items():
                 if "standalone" in key and apart.fields:
                     message = f"what {key} of job {called} starts is not read: give its processes"
@@ -114,7 +114,7 @@ def _read(launch: LaunchText) -> Reading:
                 worker_variables["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, store_origin)
                 files[_STORE_FILE] = Word(_store_file(store.at("store_config")), store_origin)
             worker = Command(
-                tuple(words),
+                tuple(argv),
                 Layers(variables, worker_variables),
                 (),
                 origin,
@@ -129,7 +129,7 @@ def _read(launch: LaunchText) -> Reading:
                     releases=_releases(job, engine, image),
                 ),
                 files=files,
-                place=Place("job", (called, "prefill" if shares else kind)),
+                place=Place("job", (called, "prefill" if shares else worker_kind)),
             )
             beside = -(-workers // nodes)  # of one node
             for number in range(beside):
@@ -137,14 +137,14 @@ def _read(launch: LaunchText) -> Reading:
                 if "sglang" in program:
                     place = number + before * shares
                     ports += _flag("--port", _HTTP_PORT + _HTTP_STRIDE * place, origin)
-                    if kind == "prefill":
+                    if worker_kind == "prefill":
                         flag = "--disaggregation-bootstrap-port"
                         ports += _flag(flag, _BOOTSTRAP_PORT + place, origin)
                 # In front of the job's own, which win.
                 started = (*worker.words[:3], *ports, *worker.words[3:])
                 copies = len(range(number, workers, beside))
                 commands.append(worker._replace(words=started, copies=copies))
-            before = beside if kind == "prefill" else before
+            before = beside if worker_kind == "prefill" else before
         first = next(iter(commands[of_job:]), None)
         if first is not None and first.container is not None and store.value is not None:
             more = [item.text or "" for item in store.at("master_extra_args").items]
@@ -163,17 +163,17 @@ def _beside(
     """Yield the services beside a job's workers: NATS, etcd, and the frontends."""
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
-    kind = frontend.at("type").text or "dynamo"
+    frontend_type = frontend.at("type").text or "dynamo"
     apart = job.at("infra", "etcd_nats_dedicated_node").text == "true"
     origin = Origin(path, (frontend if frontend.fields else job).line)
 
-    def started(words: Sequence[str], place: Place | None, copies: int = 1) -> Command:
-        typed = tuple(Word(word, origin) for word in words)
+    def started(argv: Sequence[str], place: Place | None, copies: int = 1) -> Command:
+        typed = tuple(Word(word, origin) for word in argv)
         around = first.container
         return Command(typed, variables, (), origin, around, place=place, copies=copies)
 
-    for words in () if kind in _WITHOUT_INFRASTRUCTURE else _INFRASTRUCTURE:
-        yield started(words, Place("job", (called, "infra")) if apart else first.place)
+    for argv in () if frontend_type in _WITHOUT_INFRASTRUCTURE else _INFRASTRUCTURE:
+        yield started(argv, Place("job", (called, "infra")) if apart else first.place)
     several = frontend.at("enable_multiple_frontends").text != "false"
     nodes = sum(_number(job.at("resources", f"{short}_nodes"), 0) for short in _WORKERS.values())
     additional = frontend.at("num_additional_frontends")
@@ -182,8 +182,8 @@ def _beside(
     if behind:
         yield started(_NGINX, first.place)
     port = _PORT_BEHIND_NGINX if behind else _FRONTEND_PORT
-    if kind in _FRONTENDS:
-        answers = _FRONTENDS[kind].format(port=port).split()
+    if frontend_type in _FRONTENDS:
+        answers = _FRONTENDS[frontend_type].format(port=port).split()
         yield started(answers, last.place if behind else first.place, behind or 1)
 
 
@@ -210,8 +210,8 @@ def _mounts(job: Node) -> Iterator[Mount]:
             yield Mount(path.text or "", source=host)
 
 
-def _names(node: Node) -> set[str]:
-    return {name.replace("_", "-") for name in node.fields}
+def _names(tree: Node) -> set[str]:
+    return {name.replace("_", "-") for name in tree.fields}
 
 
 def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
@@ -225,10 +225,10 @@ def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
     yield "MOONCAKE_LOCAL_HOSTNAME", Word("$WORKER_IP", origin, ("the address of the worker",))
     for name, value in store.at("env").fields.items():
         yield name, Word(value.text or "", Origin(path, value.line))
-    node = ("the address of the infra node",)
-    yield "MOONCAKE_MASTER", Word("$INFRA_IP:8700", origin, node)
+    infra_node = ("the address of the infra node",)
+    yield "MOONCAKE_MASTER", Word("$INFRA_IP:8700", origin, infra_node)
     metadata = "http://$INFRA_IP:8701/metadata"
-    yield "MOONCAKE_TE_META_DATA_SERVER", Word(metadata, origin, node)
+    yield "MOONCAKE_TE_META_DATA_SERVER", Word(metadata, origin, infra_node)
 
 
 def _store_file(store: Node) -> str:
@@ -243,21 +243,21 @@ def _store_file(store: Node) -> str:
     return json.dumps({name: plain(value) for name, value in store.fields.items()})
 
 
-def _number(node: Node, least: int = 1) -> int:
+def _number(tree: Node, least: int = 1) -> int:
     """Return a count of a job, at least ``least``."""
-    return min(max(least, node.number(least)), _MOST_WORKERS)
+    return min(max(least, tree.number(least)), _MOST_WORKERS)
 
 
-def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
+def _words(program: str, tree: Node, job: Node, path: str) -> Iterator[Word]:
     """Yield the words of a worker: its program, its model and its flags."""
-    origin = Origin(path, node.line)
+    origin = Origin(path, tree.line)
     yield from (Word(text, origin) for text in ("python3", "-m", program))
     model = job.at("model", "path")
     flag = "--model" if "vllm" in program else "--model-path"
-    if not _names(node) & {"model", "model-path"} and model.text is not None:
+    if not _names(tree) & {"model", "model-path"} and model.text is not None:
         yield Word(flag, Origin(path, model.line))
         yield Word(model.text.removeprefix("hf:"), Origin(path, model.line))
-    for name, value in node.fields.items():
+    for name, value in tree.fields.items():
         name = name.replace("_", "-")
         # Where the job mounts its model (srtctl/core/runtime.py).
         mounted = name in ("model", "model-path") and (value.text or "").rstrip("/") == "/model"

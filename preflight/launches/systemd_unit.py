@@ -83,11 +83,11 @@ def _read(launch: LaunchText) -> Reading:
     if not_read is not None:
         environment = Layers(environment, unread(environment, not_read))
     for origin, line, ends in starts:
-        for prefixes, words in _commands(line, origin, environment):
-            reading = read_words(words, environment, beside=launch.beside)
+        for prefixes, argv in _commands(line, origin, environment):
+            reading = read_words(argv, environment, beside=launch.beside)
             last = [command._replace(waited=ends) for command in reading.commands[-1:]]
             reading = reading._replace(commands=(*reading.commands[:-1], *last))
-            reading = _with_specifiers(words, reading)
+            reading = _with_specifiers(argv, reading)
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 whose = RunAs("root", (), str(origin))
@@ -99,9 +99,9 @@ def _read(launch: LaunchText) -> Reading:
     return joined(readings)
 
 
-def _with_specifiers(words: list[Word], reading: Reading) -> Reading:
+def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
     """Mark the specifiers that a line leaves open in the words and variables of its shell, too."""
-    names = {name for word in words for name in word.unresolved if _SPECIFIER.fullmatch(name)}
+    names = {name for word in argv for name in word.unresolved if _SPECIFIER.fullmatch(name)}
 
     def opened(word: Word) -> Word:
         more = (name for name in sorted(names) if name in word.text)
@@ -188,11 +188,11 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
             continue
         program = texts[0].lstrip(_PREFIXES)
         prefixes = texts[0][: len(texts[0]) - len(program)]
-        words = [program, *texts[2 if "@" in prefixes else 1 :]]
+        argv = [program, *texts[2 if "@" in prefixes else 1 :]]
         if ":" in prefixes:
-            yield prefixes, [Word(_unquoted(text).replace("%%", "%"), origin) for text in words]
+            yield prefixes, [Word(_unquoted(text).replace("%%", "%"), origin) for text in argv]
         else:
-            yield prefixes, [w for text in words for w in _words(text, origin, environment)]
+            yield prefixes, [w for text in argv for w in _words(text, origin, environment)]
 
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:

@@ -16,13 +16,13 @@ from preflight.launches.variables import Layers, matching, unread
 class Stripped(NamedTuple):
     """A process without its wrappers.
 
-    script: the text behind ``bash -c``, with ``words`` empty, and arguments: its ``$1`` and so on.
+    script: the text behind ``bash -c``, with ``argv`` empty, and arguments: its ``$1`` and so on.
     reads: the script comes on standard input. container: the settings of the container around the
     process. limits: those that wrappers set. run_as: the user of the process. published: the host's
     ports of the container.
     """
 
-    words: tuple[Word, ...]
+    argv: tuple[Word, ...]
     environment: Mapping[str, Word]
     wrappers: tuple[tuple[str, ...], ...] = ()
     notes: tuple[SourceNote, ...] = ()
@@ -103,7 +103,7 @@ def is_ordinary(program: str) -> bool:
 
 
 def strip_wrappers(
-    words: Sequence[Word],
+    argv: Sequence[Word],
     environment: Mapping[str, Word],
     inside: bool = False,
     reads: bool = False,
@@ -131,66 +131,66 @@ def strip_wrappers(
         so_far = (tuple(left), variables(), tuple(wrappers), tuple(notes))
         return Stripped(*so_far, limits=tuple(limits), run_as=run_as)
 
-    while start < len(words):
-        name = words[start].text.rpartition("/")[2]
-        if name == "env" and _SPLITS.match("".join(word.text for word in words[start + 1 :][:1])):
+    while start < len(argv):
+        name = argv[start].text.rpartition("/")[2]
+        if name == "env" and _SPLITS.match("".join(word.text for word in argv[start + 1 :][:1])):
             why = "env -S: what it starts is not read; write its words apart"
-            note("script-not-read", why, words[start].origin)
+            note("script-not-read", why, argv[start].origin)
             break
         first = start
-        call = shell_call(words, start) if name in SHELLS else None
+        call = shell_call(argv, start) if name in SHELLS else None
         if call is not None and (call.commands or (call.reads and reads)):
-            wrappers.append(tuple(word.text for word in words[start : call.place]))
-            script = words[call.place] if call.commands else None
-            arguments = tuple(words[call.place + 2 * call.commands :])
+            wrappers.append(tuple(word.text for word in argv[start : call.place]))
+            script = argv[call.place] if call.commands else None
+            arguments = tuple(argv[call.place + 2 * call.commands :])
             return stripped()._replace(script=script, arguments=arguments, reads=script is None)
-        if not inside and name in ENGINES and (run := run_position(words, start)):
-            inner = container_run(words, start, run, variables(), notes)
-            rest = strip_wrappers(inner.words, inner.environment, inside=True, reads=reads)
+        if not inside and name in ENGINES and (run := run_position(argv, start)):
+            inner = container_run(argv, start, run, variables(), notes)
+            rest = strip_wrappers(inner.argv, inner.environment, inside=True, reads=reads)
             return rest._replace(
                 wrappers=(*wrappers, inner.wrapper, *rest.wrappers),
                 notes=(*notes, *rest.notes),
                 container=inner.settings,
                 published=inner.published,
             )
-        if _stands_in_front(words, start):
+        if _stands_in_front(argv, start):
             why = (
-                f"{brief(words[start].text)} stands in front of the program and is not set: taken "
+                f"{brief(argv[start].text)} stands in front of the program and is not set: taken "
                 "as nothing; give it as the caller has it, NAME=... in front of this command, or "
                 "--env-file"
             )
-            note("wrapper-not-set", why, words[start].origin)
-            wrappers.append((words[start].text,))
+            note("wrapper-not-set", why, argv[start].origin)
+            wrappers.append((argv[start].text,))
             start += 1
             continue
         wrapper = _WRAPPERS.get(name)
         if wrapper is None and launchers.is_launcher(name):
-            launched_here = launchers.launched(words, start, _BEGINS.__contains__, reads)
+            launched_here = launchers.launched(argv, start, _BEGINS.__contains__, reads)
             if launched_here is None:
                 break
             if launched_here.elsewhere:
-                clear, changes = True, dict(unread({}, words[first].origin))
-            front = words[first : launched_here.start]
+                clear, changes = True, dict(unread({}, argv[first].origin))
+            front = argv[first : launched_here.start]
             changes = {**changes, **dict(launched_here.settings)}
             options = any(_OF_VARIABLES.fullmatch(word.text) for word in front[1:])
             if name in _IMAGE_RUNNERS and (options or next(matching(variables(), _INTO), None)):
                 why = f"{name}: what its options make of the environment is not read; "
                 why += "put the settings in front of the program, as env NAME=value program"
-                note("source-not-read", why, words[first].origin)
-                changes = {**changes, **unread(variables(), words[first].origin)}
+                note("source-not-read", why, argv[first].origin)
+                changes = {**changes, **unread(variables(), argv[first].origin)}
             notes += [launched_here.note] if launched_here.note else []
             if name == "srun":
                 if launchers.IN_JOB not in variables():
-                    limits.append(set_limits.of_job(words[first].origin))
+                    limits.append(set_limits.of_job(argv[first].origin))
                 changes |= launchers.step_gpus(front, variables())
             elif name == "ray":
-                limits += set_limits.of_ray(words[first].origin)
+                limits += set_limits.of_ray(argv[first].origin)
             notes += set_limits.options_not_read(front)
-            if set_limits.opens_login(words[first:] if launched_here.script is not None else front):
+            if set_limits.opens_login(argv[first:] if launched_here.script is not None else front):
                 clear, changes = True, {}
             set_here = set_limits.prlimit(front) if name == "prlimit" else ()
             limits += (limit._replace(setter=run_as) for limit in set_here)
-            behind = words[launched_here.start + 1 :] if launched_here.script is not None else ()
+            behind = argv[launched_here.start + 1 :] if launched_here.script is not None else ()
             run_as, opened = _user_behind(run_as, front, behind)
             limits += () if inside else opened
             wrappers.append(tuple(word.text for word in front))
@@ -198,46 +198,46 @@ def strip_wrappers(
             if launched_here.script is not None:
                 return stripped()._replace(script=launched_here.script)
             if launched_here.module:
-                python = words[start]._replace(text="python3", unresolved=())
-                words = (*words[:start], python, *words[start:])
+                python = argv[start]._replace(text="python3", unresolved=())
+                argv = (*argv[:start], python, *argv[start:])
             continue
         if wrapper is None or (
-            name == "command" and words[start + 1 :][:1] and _ASKS.match(words[start + 1].text)
+            name == "command" and argv[start + 1 :][:1] and _ASKS.match(argv[start + 1].text)
         ):
             break
-        start = _behind_options(words, start + 1, wrapper)
+        start = _behind_options(argv, start + 1, wrapper)
         if name == "env":
-            clear, changes = _env_options(words, first, start, clear, changes)
-        start = min(start + wrapper.positional, len(words))
+            clear, changes = _env_options(argv, first, start, clear, changes)
+        start = min(start + wrapper.positional, len(argv))
         begin = start
-        notes += set_limits.options_not_read(words[first:start])
-        kept = _kept_by_sudo(words[first:start]) if name == "sudo" else None
+        notes += set_limits.options_not_read(argv[first:start])
+        kept = _kept_by_sudo(argv[first:start]) if name == "sudo" else None
         if kept is not None:
             before = variables()
             clear, changes = True, {each: before[each] for each in kept if each in before}
-        while start < len(words) and ASSIGNMENT.match(words[start].text):
-            variable, _, value = words[start].text.partition("=")
-            changes[variable] = words[start]._replace(text=value)
+        while start < len(argv) and ASSIGNMENT.match(argv[start].text):
+            variable, _, value = argv[start].text.partition("=")
+            changes[variable] = argv[start]._replace(text=value)
             start += 1
         if start > begin and not wrapper.assignments:
-            shown = brief(words[begin].text)
+            shown = brief(argv[begin].text)
             why = (
                 f"{name} takes {shown} for the program and fails (execution of `{shown}': No such "
                 "file or directory): nothing starts; read here as meant"
             )
             advice = f"put the assignments in front of {name}, or env between the two"
-            note("assignment-after-wrapper", why, words[begin].origin, advice)
+            note("assignment-after-wrapper", why, argv[begin].origin, advice)
         if name == "sudo" and kept is not None and any(each in environment for each in _SETTINGS):
             why = (
                 "sudo drops the caller's variables, unless sudoers keeps them: they are read here "
                 "as dropped; write sudo -E, or sudo NAME=value"
             )
-            note("sudo-environment", why, words[first].origin)
-        wrappers.append(tuple(word.text for word in words[first:start]))
-        run_as, opened = _user_behind(run_as, words[first:start], ())
+            note("sudo-environment", why, argv[first].origin)
+        wrappers.append(tuple(word.text for word in argv[first:start]))
+        run_as, opened = _user_behind(run_as, argv[first:start], ())
         limits += () if inside else opened
-    shell = reads and start == len(words) and bool(wrappers) and _is_shell(wrappers[-1])
-    return stripped(words[start:])._replace(reads=shell)
+    shell = reads and start == len(argv) and bool(wrappers) and _is_shell(wrappers[-1])
+    return stripped(argv[start:])._replace(reads=shell)
 
 
 def _is_shell(wrapper: Sequence[str]) -> bool:
@@ -249,32 +249,32 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
 
 
 def _user_behind(
-    before: RunAs, words: Sequence[Word], behind: Sequence[Word]
+    before: RunAs, argv: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
     """Return the user of a wrapper's program, and the limits of the session it opens."""
-    run_as = set_limits.changed_user(words, behind)
-    texts = tuple(word.text for word in words)
+    run_as = set_limits.changed_user(argv, behind)
+    texts = tuple(word.text for word in argv)
     if launchers.starts_anew(texts):
         if launchers.enters_container(texts):
-            return set_limits.entered(f"{texts[0]} exec", words[0].origin)
+            return set_limits.entered(f"{texts[0]} exec", argv[0].origin)
         return RunAs(), ()
-    return before.then(run_as), tuple(set_limits.login_limits(words, before.then(run_as)))
+    return before.then(run_as), tuple(set_limits.login_limits(argv, before.then(run_as)))
 
 
-def _stands_in_front(words: Sequence[Word], start: int) -> bool:
+def _stands_in_front(argv: Sequence[Word], start: int) -> bool:
     """Return whether a variable that nobody sets may hold a wrapper: ``$NUMA python3 ...``."""
-    word = words[start]
-    if not word.unresolved or not word.text.startswith("$") or start + 1 == len(words):
+    word = argv[start]
+    if not word.unresolved or not word.text.startswith("$") or start + 1 == len(argv):
         return False
-    name = words[start + 1].text.rpartition("/")[2]
+    name = argv[start + 1].text.rpartition("/")[2]
     return name in _APART or name.startswith(_PROGRAMS)
 
 
-def _behind_options(words: Sequence[Word], start: int, wrapper: _Wrapper) -> int:
+def _behind_options(argv: Sequence[Word], start: int, wrapper: _Wrapper) -> int:
     """Return the index behind a wrapper's own options."""
     long = frozenset(wrapper.long.split())
-    while start < len(words):
-        text = words[start].text
+    while start < len(argv):
+        text = argv[start].text
         if text == "--":
             return start + 1
         if not text.startswith("-"):
@@ -286,14 +286,14 @@ def _behind_options(words: Sequence[Word], start: int, wrapper: _Wrapper) -> int
             # ``-n 5`` takes the next word, ``-n5`` and ``-Eu root`` show where the value begins.
             takes = [index for index, letter in enumerate(text) if letter in wrapper.short]
             start += bool(takes) and takes[0] == len(text) - 1
-    return min(start, len(words))
+    return min(start, len(argv))
 
 
 def _env_options(
-    words: Sequence[Word], first: int, end: int, clear: bool, changes: dict[str, Word | None]
+    argv: Sequence[Word], first: int, end: int, clear: bool, changes: dict[str, Word | None]
 ) -> tuple[bool, dict[str, Word | None]]:
     """Apply the options of ``env`` (-i, -u) to the changes of the environment so far."""
-    texts = [word.text for word in words[first + 1 : end]]
+    texts = [word.text for word in argv[first + 1 : end]]
     for text, following in zip(texts, [*texts[1:], ""], strict=False):
         unset = re.fullmatch(r"(?:--unset=|-u)(.+)|-u|--unset", text)
         if text in ("-", "-i", "--ignore-environment"):
@@ -303,10 +303,10 @@ def _env_options(
     return clear, changes
 
 
-def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
+def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
     """Return the variables that sudo 1.9 keeps with ``env_reset`` (seen); None with -E: all."""
-    texts = [word.text for word in words]
-    if set_limits.opens_login(words):
+    texts = [word.text for word in argv]
+    if set_limits.opens_login(argv):
         return ()
     if "--preserve-env" in texts or any(re.match(r"-[A-Za-z]*E", text) for text in texts):
         return None
@@ -328,12 +328,12 @@ class ShellCall(NamedTuple):
     reads: bool
 
 
-def shell_call(words: Sequence[Word], start: int) -> ShellCall:
+def shell_call(argv: Sequence[Word], start: int) -> ShellCall:
     """Return how the shell at ``start`` is called, by its options."""
     letters = ""
     index = start + 1
-    while index < len(words):
-        text = words[index].text
+    while index < len(argv):
+        text = argv[index].text
         if not text.startswith(("-", "+")) or text in ("-", "--"):
             index += text in ("-", "--")
             break
@@ -341,7 +341,7 @@ def shell_call(words: Sequence[Word], start: int) -> ShellCall:
             letters += text[1:] if text[0] == "-" else ""
             index += text[-1] in "oO"
         index += 1
-    index = min(index, len(words))
-    more = index < len(words)
+    index = min(index, len(argv))
+    more = index < len(argv)
     reads = "c" not in letters and ("s" in letters or not more)
     return ShellCall(index, more and "c" in letters, reads)

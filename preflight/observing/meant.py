@@ -107,7 +107,7 @@ def _settings_of(server: RunningServer) -> Understood | None:
     if isinstance(server.sizing, Unknown):
         return None
     processes = understood(server.sizing, server.name).processes
-    return next((each for each in processes if each.kind == server.kind.value), None)
+    return next((each for each in processes if each.named == server.kind.value), None)
 
 
 def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
@@ -117,7 +117,7 @@ def _compared(meant: MeantProcess, server: RunningServer, running: Understood | 
     wanted = meant.settings
     telling = [_same(_value(wanted, name), _value(running, name)) for name in _TELLING]
     known = [same for same in telling if same is not None]
-    names = sorted(wanted.given | running.given)
+    names = sorted(wanted.written | running.written)
     differences, left_open = [], []
     for name, mine, theirs in (
         *((name, _value(wanted, name), _value(running, name)) for name in names),
@@ -126,7 +126,7 @@ def _compared(meant: MeantProcess, server: RunningServer, running: Understood | 
         if mine is not None and isinstance(mine.value, Unknown):
             left_open.append(name)
         elif _same(mine, theirs) is False:
-            written = mine is not None and name not in running.given - wanted.given
+            written = mine is not None and name not in running.written - wanted.written
             origin = mine.origin if mine and written else str(meant.launched.command.origin)
             differences.append(Difference(name, _shown(theirs), _shown(mine), origin))
     # A variable that differs says why a setting of the store does.

@@ -37,15 +37,15 @@ MOST_NAMED = 4
 class HostGroup(NamedTuple):
     """The processes of one host of a launch.
 
-    name: for --host-group. what: the launch's name for the host. own: numbers of processes that run
-    on no other host. shared: numbers of processes that may run on each host. address: of the host,
-    or "". in_turn: on one host, the script ends each group before the next. killed: the script
-    kills each group and waits for its end, so that all groups are for one host.
+    name: for --host-group. what: the launch's name for the host. only_here: numbers of processes
+    that run on no other host. shared: numbers of processes that may run on each host. address: of
+    the host, or "". in_turn: on one host, the script ends each group before the next. killed: the
+    script kills each group and waits for its end, so that all groups are for one host.
     """
 
     name: str
     what: str
-    own: frozenset[int]
+    only_here: frozenset[int]
     shared: frozenset[int]
     address: str = ""
     in_turn: bool = False
@@ -54,7 +54,7 @@ class HostGroup(NamedTuple):
     @property
     def numbers(self) -> frozenset[int]:
         """The processes that run on the host, as far as is known."""
-        return self.own | self.shared
+        return self.only_here | self.shared
 
 
 class TakenGroup(NamedTuple):
@@ -290,8 +290,8 @@ def take_group(
     own_names += [] if isinstance(name, Unknown) else [name.strip(), name.strip().partition(".")[0]]
     mine = [group for group in groups if group.address and group.address in own_names]
     if mine:  # a host has several addresses
-        together = frozenset(number for group in mine for number in group.own)
-        group = mine[0]._replace(own=together)
+        together = frozenset(number for group in mine for number in group.only_here)
+        group = mine[0]._replace(only_here=together)
         return TakenGroup(group, f"{mine[0].address} is this host's", groups)
     caching = {p.number for p in processes if p.server is not None and p.server.hicache}
     first = next((group for group in groups if caching & group.numbers), groups[0])
@@ -303,8 +303,8 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
     """Return the host that a process is for, and its address; "" if nothing says so."""
     place = process.command.place
     if place is not None and place.kind == "job":
-        job, node = place.name
-        return f"a {node} node of job {job}", ""
+        job, host_name = place.name
+        return f"a {host_name} node of job {job}", ""
     for wrapper in process.command.wrappers:
         # Each part of a heterogeneous job has nodes of its own (Slurm's page on them).
         if group := _HET_GROUP.fullmatch(" ".join(wrapper)):

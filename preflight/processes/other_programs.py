@@ -1,4 +1,4 @@
-"""Programs that no reader here knows: which of them may hold memory that nobody counts.
+"""Programs that no reader here knows: any that may hold memory nobody counts.
 
 What ends before a server starts holds nothing beside it, and so do the tools and services that are
 named here. Any other program that runs beside the servers is unknown, and so is its memory.

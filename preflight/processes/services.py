@@ -45,7 +45,7 @@ _SERVES = {
     (ProcessKind.SGLANG, "HTTP port"): "worker",
 }
 # Programs whose ports are all known, and services that are called by one of these.
-_LISTENS = {kind for kind, _ in _SERVES} | {ProcessKind.STORE_SERVICE, ProcessKind.ROUTER}
+_LISTENS = {of for of, _ in _SERVES} | {ProcessKind.STORE_SERVICE, ProcessKind.ROUTER}
 _ASKED = set(_SERVES.values())
 # (kind of service, port) of what the launch itself starts.
 Bound = set[tuple[str, int]]

@@ -90,7 +90,7 @@ class Choice(NamedTuple):
     """A variable that holds one of a few words; any other word is taken for ``otherwise``."""
 
     name: str
-    words: tuple[str, ...]
+    taken: tuple[str, ...]
     default: str
     otherwise: str
     source: str
@@ -196,7 +196,7 @@ def read_switch(row: Switch, text: str) -> bool | None:
 
 def takes_word(row: Choice, text: str) -> bool:
     """Tell whether ``text`` is one of the words."""
-    return (text.lower() if row.any_case else text) in row.words
+    return (text.lower() if row.any_case else text) in row.taken
 
 
 def read_ratio(text: str) -> float | None:

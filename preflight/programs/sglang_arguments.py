@@ -59,7 +59,7 @@ class ParsedArguments(NamedTuple):
     exact: bool
     # Why there may be arguments that are not here; None where all are.
     unread: Unknown | None = None
-    words: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
+    argv: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
     refused: tuple[Word, ...] = ()  # the flag that ``error`` is about, and its values
     assumed: bool = False  # nothing says which release it is: ``version`` is the newest known
     written: Mapping[str, SettingValue] = {}  # those of ``settings`` that are given

@@ -66,7 +66,7 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         if process.program != "other":
             telling = (process.settings.get(n) or process.defaults.get(n) for n in _TELLING)
             shown = (None if value is None else _shown(value) for value in telling)
-            alike.setdefault((process.kind, process.origin, *shown), []).append(process)
+            alike.setdefault((process.named, process.origin, *shown), []).append(process)
     for members in alike.values():
         first = members[0]
         known = [member.number for member in members if isinstance(member.number, int)]
@@ -75,17 +75,17 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         where = f"{first.origin.source}:{first.origin.line}"
         where = where if first.origin.line is not None else first.origin.source
         settings = ", ".join(_told(members))
-        yield from wrapped("  " + clean(f"{times}{first.kind} ({where}): {settings}"), width)
+        yield from wrapped("  " + clean(f"{times}{first.named} ({where}): {settings}"), width)
         if isinstance(count, Unknown):
             yield from wrapped("      " + clean(f"how many: {count.reason}"), width)
         if verbosity > 0:
             yield from _all(first, width, verbosity > 1)
     if others:
         # The module that Python runs, or the program's name without its folder.
-        each = (process.words for process in others)
+        each = (process.argv for process in others)
         names = dict.fromkeys(
-            words[2] if words[1:2] == ("-m",) and words[2:] else os.path.basename(words[0])
-            for words in each
+            argv[2] if argv[1:2] == ("-m",) and argv[2:] else os.path.basename(argv[0])
+            for argv in each
         )
         first_names = ", ".join([*names][:8]) + (" ..." if len(names) > 8 else "")
         number = f"{len(others)} other command{'s' if len(others) > 1 else ''}"
@@ -97,7 +97,7 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
-        shown = name in first.given or name in _ALWAYS
+        shown = name in first.written or name in _ALWAYS
         if value is None or not shown or value.value in (None, ""):
             continue
         yield f"{name.removeprefix('store.')} {_shown(value)}"
@@ -120,7 +120,7 @@ def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
     settings = {**process.settings, **(process.defaults if defaults else {})}
     for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
-            written = name in process.given or title
+            written = name in process.written or title
             if value.value is None or not (written or defaults):
                 continue
             text = f"{title}{name} = {_shown(value)}  ({value.origin})"
@@ -158,7 +158,7 @@ def _process(process: Understood, defaults: bool) -> dict[str, Any]:
         "count": plain(process.number),
         "group": process.group,
         "place": {"source": process.origin.source, "line": process.origin.line},
-        "words": list(process.words),
+        "words": list(process.argv),
         "settings": _values({**process.settings, **here}),
         "environment": _values(process.environment),
         "image": process.image,

@@ -44,20 +44,20 @@ class Value(NamedTuple):
 class Understood(NamedTuple):
     """One process of a launch.
 
-    program: as JSON names it; kind: for a person. number: how many are started, Unknown if that
+    program: as JSON names it; named: for a person. number: how many are started, Unknown if that
     is not seen. group: the host, pod or container that it runs in. settings: those that were given
-    (``given`` names them), and what follows from them. defaults: what a server takes for the rest.
-    environment: what a program reads of it.
+    (``written`` names them), and what follows. defaults: what a server takes for the rest.
+    environment: the variables that the program reads.
     """
 
     program: str
-    kind: str
+    named: str
     number: int | Unknown
     group: str
     origin: Origin
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     settings: Mapping[str, Value]
-    given: frozenset[str]
+    written: frozenset[str]
     defaults: Mapping[str, Value]
     environment: Mapping[str, Value]
     image: str | None
@@ -101,11 +101,11 @@ _READ = regex(
 )
 
 
-def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
+def read_whole(asked: LaunchWords, host: Host) -> LaunchReading:
     """Read and understand a launch. Raises UsageError if it is no launch, or cannot be read."""
     from preflight.inputs.written_launch import size_written
 
-    written = launch_of(words, host)
+    written = launch_of(asked, host)
     if written is None:
         raise NoLaunchError("give a launch: a script, a manifest, or a command after --")
     launch, options = written
@@ -127,7 +127,7 @@ def _launch_reading(
 ) -> LaunchReading:
     """Return the reading of a launch, its processes in groups."""
     groups = host_groups(processes)
-    group_of = {number: group for group in groups for number in group.own}
+    group_of = {number: group for group in groups for number in group.only_here}
     return LaunchReading(
         name,
         sentence(processes),
@@ -211,8 +211,8 @@ def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Hos
         return host
     where = process.command.place
     if where is not None and where.kind == "job":
-        job, node = where.name
-        return f"{node} nodes of job {job}"
+        job, role = where.name
+        return f"{role} nodes of job {job}"
     if where is not None:
         return " ".join((where.kind, *filter(None, (*where.name, where.container))))
     for wrapper in process.command.wrappers:
@@ -244,10 +244,10 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
             value = Unknown("a variable that nothing sets") if each.value is None else each.value
             yield each.name, _known(each.name, value, str(each.word.origin))
         return
-    words = process.arguments
-    if process.kind is ProcessKind.VLLM and len(words) > 1 and words[1].text[:1] != "-":
-        yield "model", _value("model", words[1])
-    yield from _flags(process.command.words[0].text, words)
+    argv = process.arguments
+    if process.kind is ProcessKind.VLLM and len(argv) > 1 and argv[1].text[:1] != "-":
+        yield "model", _value("model", argv[1])
+    yield from _flags(process.command.words[0].text, argv)
 
 
 def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
@@ -295,10 +295,10 @@ def _known(name: str, value: object, origin: str) -> Value:
     return Value(clean_text(value) if isinstance(value, str) else value, origin)
 
 
-def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
+def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
-    shown = clean_words([program, *(word.text for word in words)])[1:]
-    left = deque(word._replace(text=text) for word, text in zip(words, shown, strict=True))
+    shown = clean_words([program, *(word.text for word in argv)])[1:]
+    left = deque(word._replace(text=text) for word, text in zip(argv, shown, strict=True))
     while left:
         word = left.popleft()
         if not word.text.startswith("--"):
@@ -392,9 +392,9 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
             yield "size not known"
         else:
             yield f"{format_bytes(client.segment_bytes)} a worker"
-    for pool in consumer.pools:
-        each = "an engine" if pool.of_engine else "a worker"
-        yield f"CPU pool {format_bytes(pool.memory.bytes)} {each}"
+    for cpu_pool in consumer.pools:
+        each = "an engine" if cpu_pool.of_engine else "a worker"
+        yield f"CPU pool {format_bytes(cpu_pool.memory.bytes)} {each}"
 
 
 def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:

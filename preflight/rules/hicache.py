@@ -62,7 +62,7 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding for each argument error that surely stops the server."""
     arguments = server.arguments
-    if arguments.error and (arguments.exact or _refused_by_all(arguments.words)):
+    if arguments.error and (arguments.exact or _refused_by_all(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None
         said = f"{_said_by(arguments)}{arguments.error}{_elsewhere(arguments)}"
         yield Seen(said, where, _correction(server))
@@ -99,7 +99,7 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.exact:
         return
-    if arguments.error and not _refused_by_all(arguments.words):
+    if arguments.error and not _refused_by_all(arguments.argv):
         where = arguments.refused[0].origin if arguments.refused else None
         said = f"error: {arguments.error}{_elsewhere(arguments)}"
         edit = _correction(server) if _releases_of_refused(arguments) else ""
@@ -575,7 +575,7 @@ def _correction(server: SglangServer) -> str:
     arguments = server.arguments
     if not arguments.refused:
         unnamed = not arguments.given("model_path")
-        of_file = any(word.text == "--config" for word in arguments.words)
+        of_file = any(word.text == "--config" for word in arguments.argv)
         add = f"{at(server.command.origin)} add --model-path and the model's name or folder"
         return add if unnamed and not of_file else ""
     first, *rest = arguments.refused

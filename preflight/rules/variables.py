@@ -236,7 +236,7 @@ def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         row = rows[name]
         harmless = not word.text and row.otherwise == row.default
         if not takes_word(row, word.text) and not harmless:
-            words = ", ".join(row.words)
+            words = ", ".join(row.taken)
             text = f"{name}={word.text}: not one of {words}: {row.otherwise} is used"
             yield Seen(text, word.origin)
 
