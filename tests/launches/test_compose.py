@@ -16,6 +16,7 @@ from preflight.launches.env_files import interpolate, read_compose_env_file
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Command, Origin, Place, SourceError
 from preflight.launches.variables import environment_words
+from tests.builders.launched import argv, ids, programs, variables
 from tests.tables import each_row
 
 TEXT = """\
@@ -68,13 +69,13 @@ def test_services() -> None:
     environment = {"MASTER": "h:1", "CALLER": "c", "MODEL": "/m"}
     reading = read_compose(TEXT, "compose.yaml", environment, {"prod.env": "A=1\nDEVICE=2"})
     prefill, master = reading.commands
-    assert [word.text for word in prefill.words] == [
+    assert argv(prefill) == [
         *"python3 -m sglang.launch_server --model-path /m --x".split(),
         "$HOME a",
     ]
     assert prefill.wrappers == (("numactl", "-m", "0"),)
     assert prefill.place == Place("service", ("prefill",))
-    assert {name: word.text for name, word in prefill.environment.items()} == {
+    assert variables(prefill) == {
         "A": "1",
         "MC_STORE_USE_HUGEPAGE": "1",
         "MOONCAKE_MASTER": "h:1",
@@ -84,12 +85,12 @@ def test_services() -> None:
     }
     assert prefill.environment["DEVICE"].unresolved == ("DEVICE_LIST",)
     assert prefill.environment["MOONCAKE_MASTER"].origin == Origin("compose.yaml", 10)
-    assert [word.text for word in master.words] == ["mooncake_master", "--port=50051"]
-    assert {name: word.text for name, word in master.environment.items()} == {
+    assert argv(master) == ["mooncake_master", "--port=50051"]
+    assert variables(master) == {
         "A": "x=y",
         "CALLER": "c",
     }
-    assert [note.id for note in reading.notes] == ["env-file-not-read", "image-command"]
+    assert ids(reading) == ["env-file-not-read", "image-command"]
 
 
 def test_settings() -> None:
@@ -250,8 +251,8 @@ services:
   c: {image: i, command: z, profiles: [cpu]}
 """
     reading = read_compose(text, "c", {} if profiles is None else {"COMPOSE_PROFILES": profiles})
-    assert [command.words[0].text for command in reading.commands] == started
-    assert [note.id for note in reading.notes] == notes
+    assert programs(reading) == started
+    assert ids(reading) == notes
 
 
 @pytest.mark.parametrize("said", ["scale: 0", "deploy: {replicas: 0}", "scale: $NONE"])
@@ -259,7 +260,7 @@ def test_a_service_of_which_none_is_asked_for_is_no_process(said: str) -> None:
     text = f"services: {{a: {{image: i, command: x, ports: ['1:1'], {said}}}}}"
     reading = read_compose(text, "c", {"NONE": "0"})
     assert (reading.commands, reading.published) == ((), ())
-    assert [note.id for note in reading.notes] == ["not-started"]
+    assert ids(reading) == ["not-started"]
 
 
 @each_row(
@@ -281,7 +282,7 @@ def test_a_service_of_which_none_is_asked_for_is_no_process(said: str) -> None:
 )
 def test_what_compose_does_not_start_as_it_is_meant(service: str, note: str | None) -> None:
     reading = read_compose(f"services: {{s: {{image: i, {service}}}}}", "c", {})
-    assert [found.id for found in reading.notes] == ([note] if note else [])
+    assert ids(reading) == ([note] if note else [])
 
 
 def test_variables_that_double_each_other_stay_small() -> None:

@@ -99,7 +99,7 @@ def ours(text: str) -> tuple[dict[str, Any], ContainerSettings, list[SourceNote]
     run = container_run(words, 0, 1, environment_words(CALLER), notes)
     inner = {
         "environment": {name: word.text for name, word in run.environment.items()},
-        "words": [word.text for word in run.words if word.text],
+        "words": [word.text for word in run.argv if word.text],
     }
     return inner, run.settings, notes
 

@@ -10,8 +10,9 @@ import pytest
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount, docker_size
-from preflight.launches.shell_script import read_argv, read_script
+from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Reading
+from tests.builders.launched import argv, ids, variables
 from tests.tables import each_row
 
 
@@ -32,7 +33,7 @@ def run(text: str, **environment: str) -> Reading:
 @each_row("engine", ["docker run", "podman run", "nerdctl -n k8s run", "docker container run"])
 def test_the_image_is_found(engine: str, options: str) -> None:
     (command,) = run(f"{engine} {options} lmsysorg/sglang:latest python3 -m a --rm -e x").commands
-    assert [word.text for word in command.words] == ["python3", "-m", "a", "--rm", "-e", "x"]
+    assert argv(command) == ["python3", "-m", "a", "--rm", "-e", "x"]
     assert command.container is not None
     assert command.container.image == "lmsysorg/sglang:latest"
     assert command.container.engine == engine.split()[0]
@@ -47,11 +48,11 @@ def test_the_environment_is_what_the_run_gives(tmp_path: Path) -> None:
         D="caller",
         PATH="/bin",
     )
-    environment = {name: word.text for name, word in reading.commands[0].environment.items()}
+    environment = variables(reading.commands[0])
     known = {"A": "1", "B": "file", "C": "caller", "D": "caller"}
     unknown = {name: f"${name}" for name in ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")}
     assert environment == known | unknown  # which the missing file may hold
-    assert [note.id for note in reading.notes] == ["env-file-not-read"]
+    assert ids(reading) == ["env-file-not-read"]
 
 
 def test_inside_a_container() -> None:
@@ -64,6 +65,8 @@ def test_inside_a_container() -> None:
         ("numactl", "-m", "0"),
     )
     assert dict(command.environment)["A"].text == "1"
+    assert command.container is not None
+    assert command.container.image == "i"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_inside_a_container() -> None:
 def test_runs_that_do_not_show_their_program(text: str, note: str) -> None:
     reading = run(text)
     assert reading.commands == ()
-    assert [found.id for found in reading.notes] == [note]
+    assert ids(reading) == [note]
 
 
 def settings_of(text: str) -> ContainerSettings:
@@ -131,18 +134,6 @@ def test_what_nobody_sets_is_unknown_and_what_is_not_said_is_none() -> None:
     assert isinstance(soft, Unknown)
     assert hard == -1
     assert settings.memory_bytes is None
-
-
-def test_only_what_runs_in_a_container_has_settings() -> None:
-    """Inside ``bash -c`` and behind sudo as well; a program of the host has none."""
-    reading = read_script(
-        "x\nsudo docker run --shm-size 1g i bash -c 'a && numactl -m 0 b'\ndocker ps\n", "s", {}
-    )
-    sizes = [
-        command.container.shm_size_bytes if command.container else None
-        for command in reading.commands
-    ]
-    assert sizes == [None, 2**30, 2**30, None]
 
 
 @each_row(

@@ -9,6 +9,7 @@ import pytest
 from preflight.launches import shell_blocks
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading
+from tests.builders.launched import ids
 
 
 def reading(tmp_path: Path, script: str) -> Reading:
@@ -84,7 +85,7 @@ def test_what_may_start_a_store_and_is_not_read_is_named(tmp_path: Path, script:
     (tmp_path / "stale.py").write_text("print(1)\n")
     again = "import subprocess\nsubprocess.run(['python3', 'itself.py'])\n"
     (tmp_path / "itself.py").write_text(again)
-    assert [n.id for n in reading(tmp_path, script).notes] == ["script-not-read"]
+    assert ids(reading(tmp_path, script)) == ["script-not-read"]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,10 @@ def test_what_may_start_a_store_and_is_not_read_is_named(tmp_path: Path, script:
         "curl -LsSf https://astral.sh/uv/install.sh | sh",
         "curl https://sh.rustup.rs -sSf | sh -s -- -y; curl -fsSL https://get.docker.com | sh",
         "curl -sSL https://install.python-poetry.org | python3 -",
+        "V=$(mooncake_master --version); W=$(which mooncake_master); P=$(pgrep -f mooncake)",
     ],
 )
-def test_python_and_installers_that_start_nothing_are_quiet(tmp_path: Path, script: str) -> None:
+def test_what_starts_nothing_is_quiet(tmp_path: Path, script: str) -> None:
     assert reading(tmp_path, script).notes == ()
 
 
@@ -117,9 +119,4 @@ def test_python_and_installers_that_start_nothing_are_quiet(tmp_path: Path, scri
     ],
 )
 def test_what_a_substitution_or_cron_starts_is_named(tmp_path: Path, script: str) -> None:
-    assert [n.id for n in reading(tmp_path, script).notes] == ["script-not-read"]
-
-
-def test_a_substitution_that_asks_is_quiet(tmp_path: Path) -> None:
-    script = "V=$(mooncake_master --version); W=$(which mooncake_master); P=$(pgrep -f mooncake)"
-    assert reading(tmp_path, script).notes == ()
+    assert ids(reading(tmp_path, script)) == ["script-not-read"]

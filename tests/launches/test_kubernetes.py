@@ -9,6 +9,7 @@ from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
 from preflight.processes.containers import container_limits
+from tests.builders.launched import argv, ids, variables
 from tests.tables import each_row
 
 POD = """\
@@ -64,12 +65,10 @@ def test_a_pod() -> None:
     text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n" + POD
     reading = read_kubernetes(text, "pod.yaml")
     server, master = reading.commands
-    assert [word.text for word in server.words] == [
-        *"python3 -m sglang.launch_server --x 1-$(A) --y $C".split()
-    ]
+    assert argv(server) == [*"python3 -m sglang.launch_server --x 1-$(A) --y $C".split()]
     assert server.wrappers == (("/bin/bash", "-c"), ("exec",))
     assert server.place == Place("pod", ("Pod/p",), "sglang")
-    assert {name: word.text for name, word in server.environment.items()} == {
+    assert variables(server) == {
         "A": "1",
         "AA": "1/$(LATER)",
         "LATER": "x",
@@ -83,10 +82,8 @@ def test_a_pod() -> None:
     }
     assert server.environment["HOST"].unresolved == ("IP",)
     assert server.environment["A"].origin == Origin("pod.yaml", 23)
-    assert [word.text for word in master.words] == ["mooncake_master", "--port=1"]
-    assert [
-        note.id for note in reading.notes
-    ] == "env-from-not-read reference-unset image-command init-container".split()
+    assert argv(master) == ["mooncake_master", "--port=1"]
+    assert ids(reading) == "env-from-not-read reference-unset image-command init-container".split()
     assert server.container is not None
     assert server.container == ContainerSettings(
         engine="kubernetes",

@@ -20,6 +20,7 @@ from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand
 from preflight.programs.sglang_arguments import unresolved
+from tests.builders.launched import argv, ids, programs, variables
 
 GROUP = """\
 apiVersion: workloads.x-k8s.io/v1alpha2
@@ -86,12 +87,12 @@ def test_a_role_based_group() -> None:
     assert (address.text, address.unresolved) == ("$(POD_IP)", ())
     assert store.container is not None
     assert store.container.memory_bytes == 16 * 2**30
-    assert [word.text for word in leader.words[3:]] == ["--nnodes", "2", "--node-rank", "0"]
+    assert argv(leader)[3:] == ["--nnodes", "2", "--node-rank", "0"]
     assert worker.words[6].text == "1"  # of two
     assert "ROLE" in worker.environment
     assert "ROLE" not in leader.environment
-    ids = [note.id for note in reading.notes]  # the second: what its engineRuntimes put in
-    assert ids == ["reference-unset", "resource-not-read", "pods-together"]
+    # The second: what its engineRuntimes put in.
+    assert ids(reading) == ["reference-unset", "resource-not-read", "pods-together"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_role_based_group() -> None:
     ],
 )
 def test_pods_of_other_kinds(text: str, words: list[str]) -> None:
-    assert [command.words[0].text for command in read(text).commands] == words
+    assert programs(read(text)) == words
 
 
 LEADER_WORKER_SET = (
@@ -132,12 +133,12 @@ def test_a_leader_worker_set_sets_its_own_variables() -> None:
     """The size is known, and the leader's index; without a template of its own it is a worker's."""
     reading = read(LEADER_WORKER_SET % 4)
     leader, worker = reading.commands
-    assert [word.text for word in leader.words] == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
+    assert argv(leader) == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
     assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)
     # The operator's own values replace what the container's env names (lws pod_utils.go).
     assert unresolved(leader.words[3]).advice.startswith("run this check in the pod")
     _, only_worker = read(LEADER_WORKER_SET % 2).commands
-    assert [word.text for word in only_worker.words[:3]] == ["x", "2", "1"]
+    assert argv(only_worker)[:3] == ["x", "2", "1"]
     assert worker.place is not None
     assert worker.place.name[1] == "worker"
 
@@ -150,8 +151,8 @@ def test_an_init_container_that_stays_is_read() -> None:
         "kind: Pod\nspec: {initContainers: [{name: store, restartPolicy: Always, command: [s]}, "
         "{name: once, command: [o]}], containers: [{name: c, command: [m]}]}"
     )
-    assert [command.words[0].text for command in reading.commands] == ["s", "m"]
-    assert [note.id for note in reading.notes] == ["init-container"]
+    assert programs(reading) == ["s", "m"]
+    assert ids(reading) == ["init-container"]
 
 
 def test_config_maps_of_the_same_manifest() -> None:
@@ -164,7 +165,7 @@ def test_config_maps_of_the_same_manifest() -> None:
         + "---\nkind: ConfigMap\nmetadata: {name: m}\ndata: {size: 4gb}\n"
     )
     (command,) = reading.commands
-    assert {name: word.text for name, word in command.environment.items()} == {
+    assert variables(command) == {
         "A": "4gb",
         "B": "4gb",
         "P_size": "4gb",
@@ -184,7 +185,7 @@ def test_config_maps_of_the_same_manifest() -> None:
 )
 def test_references_that_stay_as_they_are_written(env: str, notes: list[str]) -> None:
     reading = read(POD.format(f"command: [x]\n      env: {env}"))
-    assert [note.id for note in reading.notes] == notes
+    assert ids(reading) == notes
 
 
 VALUES = ["1", "true", "yes", "0x1", "1e3", ".5", "'1'", "4gb", "2026-01-01"]
@@ -307,7 +308,7 @@ spec:
 
 def test_config_maps_and_secrets_are_files_of_the_containers_that_mount_them() -> None:
     client, master = read_kubernetes(MAPS, "m.yaml").commands
-    assert [word.text for word in client.words[1:]] == ["--port", "7", "--protocol=rdma"]
+    assert argv(client)[1:] == ["--port", "7", "--protocol=rdma"]
     assert client.files["/cm/m.json"].text.startswith("{")
     assert {path: word.text for path, word in master.files.items()} == {
         "/etc/m/renamed.yaml": "rpc_port: 707\n"
@@ -346,12 +347,12 @@ spec:
 
 def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
     reading = read_kubernetes(DYNAMO, "m.yaml")
-    assert [note.id for note in reading.notes] == ["pods-together"]
+    assert ids(reading) == ["pods-together"]
     front, worker, following, other, second, last = reading.commands
     assert [c.words[2].text for c in (front, other)] == ["dynamo.frontend", "dynamo.frontend"]
     # Its operator tells each node of a component which it is (backend_sglang.go).
     assert [c.copies for c in (worker, following, second, last)] == [2, 2, 1, 1]
-    assert [word.text for word in worker.words[3:]] == [
+    assert argv(worker)[3:] == [
         *("--tp", "16", "--dist-init-addr", "$(LWS_LEADER_ADDRESS):29500"),
         *("--nnodes", "2", "--node-rank", "0"),
     ]
@@ -388,7 +389,7 @@ def test_a_component_of_dynamo_as_its_operator_makes_it() -> None:
     """deploy/operator/api/v1alpha1 and internal/dynamo/graph.go of ai-dynamo/dynamo."""
     reading = read_kubernetes(COMPONENT, "m.yaml")
     main, side = reading.commands
-    assert [word.text for word in main.words] == ["mooncake_client", "--port=7"]
+    assert argv(main) == ["mooncake_client", "--port=7"]
     assert [command.copies for command in reading.commands] == [2, 2]
     container = main.container
     assert container is not None
@@ -442,7 +443,7 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("text", "ids"),
+    ("text", "said"),
     [
         ("kind: VLLMRuntime\nmetadata: {name: v}\nspec: {}\n", ["resource-not-read"]),
         ("kind: Service\nspec: {}\n", ["kind-not-read"]),
@@ -450,8 +451,8 @@ spec:
         (KTHENA, ["resource-not-read"]),
     ],
 )
-def test_a_resource_whose_pods_an_operator_makes_is_named(text: str, ids: list[str]) -> None:
-    assert [note.id for note in read_kubernetes(text, "m.yaml").notes] == ids
+def test_a_resource_whose_pods_an_operator_makes_is_named(text: str, said: list[str]) -> None:
+    assert ids(read_kubernetes(text, "m.yaml")) == said
 
 
 @pytest.mark.parametrize(

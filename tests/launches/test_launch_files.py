@@ -9,6 +9,7 @@ import pytest
 
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command, Reading, SourceError
+from tests.builders.launched import argv, argvs, ids, variables
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -17,19 +18,6 @@ SEEDS = ROOT.parent / "shared" / "seeds"
 
 SERVER = "sglang.launch_server"
 MASTER_ADDRESS = {"MOONCAKE_MASTER": "127.0.0.1:50051"}
-ARENA = {
-    "MC_STORE_USE_HUGEPAGE": "1",
-    "MC_STORE_HUGEPAGE_SIZE": "2MB",
-    "MOONCAKE_GLOBAL_SEGMENT_SIZE": "8gb",
-    "MC_MMAP_ARENA_POOL_SIZE": "56gb",
-}
-H800 = {
-    **MASTER_ADDRESS,
-    "MOONCAKE_TE_META_DATA_SERVER": "http://127.0.0.1:8080/metadata",
-    "MOONCAKE_GLOBAL_SEGMENT_SIZE": "816043786240",
-    "MOONCAKE_PROTOCOL": "rdma",
-    "MOONCAKE_DEVICE": "$DEVICE_LIST",
-}
 DGX = {
     **MASTER_ADDRESS,
     "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
@@ -42,7 +30,6 @@ OFFLOAD = {
     "MOONCAKE_USE_URING": "1",
 }
 CACHE = "--enable-hierarchical-cache"
-H800_FLAGS = "--model-path $MODEL_PATH --tp 8 --page-size 64"
 DGX_FLAGS = "--model-path $MODEL_PATH --tp 1 --page-size 64 --attention-backend triton"
 DGX_CLIENT = (
     "--host=127.0.0.1 --global_segment_size=80GB --master_server_address=localhost:50051 "
@@ -70,13 +57,6 @@ def started(program: str, arguments: str, environment: dict[str, str] | None = N
 server = partial(started, SERVER)
 # Of some files, each command: program, arguments (JSON apart), and what the script sets for it.
 EXPECTED: dict[str, list[Started]] = {
-    "h800-l1-l2-mooncake": [
-        server(
-            f"{H800_FLAGS} {CACHE} --hicache-write-policy write_through --hicache-ratio 2 "
-            f"{PREFETCH} timeout --hicache-storage-backend mooncake",
-            H800,
-        )
-    ],
     "dgx-l1-l2-mooncake-ssd": [
         started("mooncake_master", f"-enable_offload=true {DGX_MASTER}"),
         started(
@@ -89,11 +69,6 @@ EXPECTED: dict[str, list[Started]] = {
             "--hicache-mem-layout page_first_direct --hicache-storage-backend mooncake",
             DGX,
         ),
-    ],
-    "quick-start": [
-        started("sysctl", "-w vm.nr_hugepages=262144"),
-        started("mooncake_master", "--enable_http_metadata_server=true"),
-        server(f"{QUICK} {QUICK_CACHE}", {**ARENA, **MASTER_ADDRESS}),
     ],
     "quick-start-prefill-decode": [
         started("mooncake_master", "--enable_http_metadata_server=true"),
@@ -125,23 +100,17 @@ EXPECTED: dict[str, list[Started]] = {
         started("mooncake_master", "--eviction_high_watermark_ratio=0.95"),
         started("mooncake.mooncake_store_service", "--config=[config_path]"),
     ],
-    "complete-guide-extra-config": [
-        server(
-            f"{CACHE} --hicache-storage-backend mooncake --model-path [model_path] "
-            "--hicache-storage-backend-extra-config <json>"
-        )
-    ],
 }
 
 
 def shape(command: Command) -> Started:
-    words = [word.text for word in command.words]
+    words = argv(command)
     if words[0] in ("python", "python3") and words[1] == "-m":
         words = words[2:]
     arguments = " ".join(
         "<json>" if word.startswith("{") else word.replace(" #", "<blank>#") for word in words[1:]
     )
-    environment = {name: word.text for name, word in command.environment.items()}
+    environment = variables(command)
     return words[0], arguments, environment
 
 
@@ -176,7 +145,7 @@ def test_launches_of_other_kinds_start_what_they_say(name: str, programs: list[s
     """Small equivalents of public ones: a job of Slurm, a unit, an image, a project, Python."""
     found = []
     for command in read_source(str(LAUNCHES / name), {}).commands:
-        texts = [word.text for word in command.words]
+        texts = argv(command)
         found += [text for text in texts if text in ("mooncake_master", "sglang.launch_server")]
     assert found == programs
 
@@ -214,7 +183,7 @@ def test_kinds_are_told_by_their_content(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         reading = read_source(str(tmp_path / name), {"A": "0"}, [str(env_file)])
         (command,) = reading.commands
-        assert [word.text for word in command.words] == words
+        assert argv(command) == words
         assert not reading.notes
         if name in ("run", "c.yml"):
             assert command.environment["A"].origin.line == 1
@@ -254,7 +223,7 @@ def test_a_file_is_found_from_the_folder_of_the_script(
     path.write_text(f"{line}\nx $A\n")
     monkeypatch.chdir(tmp_path)
     reading = read_source(str(path) if whole else "in/run.sh", {"PWD": str(tmp_path)})
-    assert [[word.text for word in command.words] for command in reading.commands] == [["x", "5"]]
+    assert argvs(reading) == [["x", "5"]]
 
 
 def test_a_file_is_not_taken_from_another_folder(
@@ -264,5 +233,5 @@ def test_a_file_is_not_taken_from_another_folder(
     (tmp_path / "run.sh").write_text("cd /opt/app\n. ./lib.sh\nx $A\n")
     monkeypatch.chdir(tmp_path)
     reading = read_source("run.sh", {})
-    assert [word.text for word in reading.commands[-1].words] == ["x", "$A"]
-    assert [note.id for note in reading.notes] == ["source-not-read"]
+    assert argv(reading.commands[-1]) == ["x", "$A"]
+    assert ids(reading) == ["source-not-read"]

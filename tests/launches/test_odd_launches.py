@@ -14,6 +14,7 @@ from preflight.inputs.written_launch import read_launch
 from preflight.launches.launch_files import read_source
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Origin, Reading
+from tests.builders.launched import argv, ids, programs, variables
 from tests.paths import ROOT
 
 
@@ -83,7 +84,7 @@ def test_words_behind_dashes_are_read_as_a_file_is() -> None:
 
 def test_words_stay_as_they_are() -> None:
     (command,) = read_argv(["python3", "-m", "a", "$X y", ""], {"PATH": "/bin"}).commands
-    assert [word.text for word in command.words] == ["python3", "-m", "a", "$X y", ""]
+    assert argv(command) == ["python3", "-m", "a", "$X y", ""]
     assert {word.origin for word in command.words} == {Origin("command line")}
     assert not any(word.unresolved for word in command.words)
     assert command.environment["PATH"].origin == Origin("environment")
@@ -91,13 +92,13 @@ def test_words_stay_as_they_are() -> None:
 
 def test_assignments_in_front() -> None:
     (command,) = read_argv(["A=1 2", "B=", "x"], {"A": "0"}).commands
-    assert {name: word.text for name, word in command.environment.items()} == {"A": "1 2", "B": ""}
+    assert variables(command) == {"A": "1 2", "B": ""}
 
 
 def test_nothing_to_start() -> None:
-    for argv in ([], [""], ["cd", "/"], ["sudo"], ["A=1"], ["numactl", "-m"], ["bash", "-c"]):
-        assert [c.words[0].text for c in read_argv(argv, {}).commands] in ([], ["bash"])
-    assert [note.id for note in read_argv(["--tp", "8"], {}).notes] == ["not-a-program"]
+    for given in ([], [""], ["cd", "/"], ["sudo"], ["A=1"], ["numactl", "-m"], ["bash", "-c"]):
+        assert programs(read_argv(given, {})) in ([], ["bash"])
+    assert ids(read_argv(["--tp", "8"], {})) == ["not-a-program"]
 
 
 def test_a_folder_says_what_it_is_and_what_renders_it(tmp_path: Path) -> None:

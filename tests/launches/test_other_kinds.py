@@ -14,6 +14,7 @@ from preflight.launches.source import Reading, SourceError
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread, written_versions
 from preflight.programs.sglang_arguments import unresolved
+from tests.builders.launched import argv, argvs, ids
 from tests.tables import each_row
 
 
@@ -23,10 +24,6 @@ def read(tmp_path: Path, text: str, name: str, **files: str) -> Reading:
     path = tmp_path / name
     path.write_text(text)
     return read_source(str(path), {})
-
-
-def words(reading: Reading) -> list[list[str]]:
-    return [[word.text for word in command.words] for command in reading.commands]
 
 
 # What a job of srt-slurm starts beside its workers and its master.
@@ -64,7 +61,7 @@ WantedBy=multi-user.target
 def test_a_systemd_unit(tmp_path: Path) -> None:
     reading = read(tmp_path, UNIT, "store.service", store__env='# a\nSIZE="80GB"\n')
     (command,) = reading.commands
-    assert [word.text for word in command.words] == [
+    assert argv(command) == [
         "/usr/local/bin/mooncake_client", "--port", "50052", "--a", "--global_segment_size=80GB",
         "--name", "x y", "--host=%H", "--p=100%", "--cost", "$5",
     ]  # fmt: skip
@@ -108,7 +105,7 @@ CMD ["--model-path", "Qwen/Qwen3-8B"]
 def test_a_dockerfile(tmp_path: Path) -> None:
     reading = read(tmp_path, DOCKERFILE, "Dockerfile")
     assert (
-        words(reading)[-1] == "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B".split()
+        argvs(reading)[-1] == "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B".split()
     )
     server = reading.commands[-1]
     assert server.environment["MOONCAKE_MASTER"].text == "10.0.0.1:50051"
@@ -136,12 +133,12 @@ COPY --from=tools /bin/x /bin/x
 def test_a_stage_that_builds_on_another_has_what_that_one_has(tmp_path: Path) -> None:
     reading = read(tmp_path, STAGES, "Dockerfile")
     pip, client = reading.commands
-    assert [word.text for word in pip.words] == [
+    assert argv(pip) == [
         "pip",
         "install",
         "mooncake-transfer-engine==0.3.9",
     ]
-    assert [word.text for word in client.words] == ["mooncake_client", "--port=1"]
+    assert argv(client) == ["mooncake_client", "--port=1"]
     assert client.container is not None
     assert client.container.image == "lmsysorg/sglang:v0.5.10"
     assert client.environment["MOONCAKE_DEVICE"].text == "mlx5_0"
@@ -150,7 +147,7 @@ def test_a_stage_that_builds_on_another_has_what_that_one_has(tmp_path: Path) ->
 def test_a_dockerfile_in_shell_form(tmp_path: Path) -> None:
     text = "FROM x\nENV P=50061\nCMD exec mooncake_master --rpc_port $P\n"
     reading = read(tmp_path, text, "store.Dockerfile")
-    assert words(reading) == [["mooncake_master", "--rpc_port", "50061"]]
+    assert argvs(reading) == [["mooncake_master", "--rpc_port", "50061"]]
 
 
 SRT = """\
@@ -176,7 +173,7 @@ backend:
 def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
     reading = of_workers(read(tmp_path, SRT, "job.yaml"))
     server = ["python3", "-m", "sglang.launch_server"]
-    assert words(reading) == [
+    assert argvs(reading) == [
         *[[*server, "--port", port, "--disaggregation-bootstrap-port", bootstrap,
            "--model-path", "dsr1", "--tensor-parallel-size", "4", "--trust-remote-code",
            "--disaggregation-mode", "prefill"]
@@ -192,7 +189,7 @@ def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
         found = written_versions(read(tmp_path, SRT.replace(old, new), "job.yaml"))
         assert found["sglang"].version == "0.5.8"
     dynamo = read(tmp_path, SRT.replace("type: sglang}", "type: dynamo}"), "dynamo.yaml")
-    assert words(dynamo)[0][2] == "dynamo.sglang"
+    assert argvs(dynamo)[0][2] == "dynamo.sglang"
 
 
 DYNAMO = "python3 -m dynamo.frontend --http-port="
@@ -272,7 +269,7 @@ backend:
     aggregated: {tensor-parallel-size: 16}
 """
     command, master = of_workers(read(tmp_path, text, "job.yaml")).commands
-    assert [word.text for word in command.words[-2:]] == ["--nnodes", "2"]
+    assert argv(command)[-2:] == ["--nnodes", "2"]
     assert (master.words[0].text, master.place) == ("mooncake_master", command.place)
     path = command.environment["MOONCAKE_CONFIG_PATH"].text
     assert json.loads(command.files[path].text) == {
@@ -311,19 +308,19 @@ backend:
     reading = read(tmp_path, text, "job.yaml")
     command, master = of_workers(reading).commands
     # srtctl/cli/do_sweep.py, _build_mooncake_master_command
-    started = [word.text for word in master.words]
+    started = argv(master)
     assert started[:2] == ["mooncake_master", "--port=8700"]
     assert started[-2:] == ["--metrics_port=8702", "--eviction_ratio=0.1"]
     assert master.container is not None
     assert (master.container.image, master.container.engine) == ("nvcr.io/x/mooncake:1", "pyxis")
-    assert [word.text for word in command.words[3:]] == [
+    assert argv(command)[3:] == [
         *"--port 6100 --disaggregation-bootstrap-port 7200".split(),
         *"--model-path Qwen/Qwen3-8B --tp-size 4 --cuda-graph-bs 1 2".split(),
         *"--disaggregation-mode prefill".split(),
     ]
     assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
     assert command.environment["MOONCAKE_MASTER"].unresolved == ("the address of the infra node",)
-    assert [note.id for note in reading.notes] == ["resource-not-read"]
+    assert ids(reading) == ["resource-not-read"]
 
 
 @pytest.mark.parametrize("between", [" ", "="])
@@ -410,7 +407,7 @@ def test_a_script_that_writes_another_kind_is_a_script(
 ) -> None:
     """Its server was gone where it wrote a unit: 400 GB passed unread."""
     script = f"{first}\ncat > x <<'U'\n{section}\nU\nmooncake_client --global_segment_size=400GB\n"
-    started = words(read(tmp_path, script, name))
+    started = argvs(read(tmp_path, script, name))
     assert ["mooncake_client", "--global_segment_size=400GB"] in started
 
 
@@ -421,7 +418,7 @@ def test_a_script_that_writes_another_kind_is_a_script(
 def test_the_first_line_says_that_python_runs_it(tmp_path: Path, first: str) -> None:
     """Read as a shell's script it started nothing, and nothing was named."""
     program = f'{first}\nimport os\nos.system("mooncake_client --port 5 &")\n'
-    assert ["mooncake_client", "--port", "5"] in words(read(tmp_path, program, "start.sh"))
+    assert ["mooncake_client", "--port", "5"] in argvs(read(tmp_path, program, "start.sh"))
 
 
 def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:

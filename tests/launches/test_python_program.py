@@ -14,7 +14,8 @@ from preflight.launches.source import SourceError, open_names
 from preflight.processes.processes import understand
 from preflight.processes.unread import count_of, unread
 from preflight.programs.sglang_arguments import unresolved
-from tests.launches.test_other_kinds import read, words
+from tests.builders.launched import argv, argvs, ids
+from tests.launches.test_other_kinds import read
 from tests.tables import each_row
 
 # What prints the words and variables of each start, in place of what would start.
@@ -73,13 +74,13 @@ def test_a_program_starts_what_python_starts(tmp_path: Path) -> None:
     found = read(tmp_path, PROGRAM, "serve.py")
     assert [
         [
-            [word.text for word in each.words],
+            argv(each),
             {k: v.text for k, v in each.environment.items() if k.startswith(("MC_", "MOONCAKE_"))},
         ]
         for each in found.commands
     ] == started
     assert not any(each.doubts for each in found.commands)
-    assert [note.id for note in found.notes] == ["script-not-read"]  # what else it may start
+    assert ids(found) == ["script-not-read"]  # what else it may start
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_what_is_no_literal_call_is_named_with_its_line(call: str, tmp_path: Pat
     found = read(tmp_path, text, "serve.py")
     places = [note.origin.line for note in found.notes if note.id == "script-not-read"]
     if call == "system('x')":  # a literal one, by a name of *
-        assert (words(found), places) == ([["x"]], [None])
+        assert (argvs(found), places) == ([["x"]], [None])
         return
     assert found.commands == ()
     assert 2 in places
@@ -184,7 +185,7 @@ def test_a_variable_is_known_that_is_set_before(text: str, state: str, tmp_path:
 def test_a_shell_s_line_is_read_as_one_and_nothing_runs(tmp_path: Path) -> None:
     never = tmp_path / "never"
     text = f"import os\nos.system('touch {never}; mooncake_master --rpc_port 7')\n"
-    assert words(read(tmp_path, text, "serve.py"))[1] == ["mooncake_master", "--rpc_port", "7"]
+    assert argvs(read(tmp_path, text, "serve.py"))[1] == ["mooncake_master", "--rpc_port", "7"]
     assert not never.exists()
 
 

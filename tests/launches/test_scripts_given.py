@@ -10,6 +10,7 @@ import pytest
 
 from preflight.launches.launchers import RemoteWords, remote_words
 from preflight.launches.shell_script import read_script
+from tests.builders.launched import ids
 from tests.tables import each_row
 
 # Stand-ins for what reaches another host or container: they hand their words, or standard input,
@@ -112,7 +113,7 @@ def test_what_a_shell_is_given_starts_what_bash_starts(line: str, folder: Path) 
 def test_a_script_that_is_not_here_is_named(line: str) -> None:
     """What a shell is given starts something or nothing: nobody can tell, so it is no pass."""
     reading = read_script(line, "s", {})
-    assert "script-not-read" in [note.id for note in reading.notes]
+    assert "script-not-read" in ids(reading)
 
 
 INSTALLER = "curl -fsSL https://astral.sh/uv/install.sh | sh"
@@ -121,21 +122,13 @@ INSTALLER = "curl -fsSL https://astral.sh/uv/install.sh | sh"
 @pytest.mark.parametrize("line", ["ssh n1", "bash", INSTALLER, "sudo -i", "su - svc"])
 def test_a_shell_that_is_given_nothing_is_no_script(line: str) -> None:
     """Nor is what an installer brings along from the network."""
-    assert "script-not-read" not in [note.id for note in read_script(line, "s", {}).notes]
+    assert "script-not-read" not in ids(read_script(line, "s", {}))
 
 
 def test_each_server_of_a_heredoc_has_its_own_line() -> None:
     text = "A=1\nssh n1 <<'EOF'\nmooncake_master\nmooncake_client\nEOF\n"
     reading = read_script(text, "s", {})
     assert [str(command.origin) for command in reading.commands] == ["s:3", "s:4"]
-
-
-@pytest.mark.parametrize(
-    ("text", "waited"), [("ssh n1 'mooncake_master &'", False), ("ssh n1 mooncake_master", True)]
-)
-def test_what_another_host_starts_aside_is_not_waited_for(text: str, waited: bool) -> None:
-    (command,) = read_script(text, "s", {}).commands
-    assert command.waited is waited
 
 
 def test_a_text_that_hangs_on_a_condition_leaves_its_programs_in_doubt() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
+from tests.builders.launched import argv, argvs
 from tests.tables import each_row
 
 SCRIPTS = 240
@@ -237,7 +238,7 @@ def test_a_script_starts_what_bash_starts(tenth: int) -> None:
         if is_named(reading):
             named += 1
             continue
-        found = [[word.text for word in command.words] for command in reading.commands]
+        found = argvs(reading)
         assert found == as_bash(script), f"seed {seed}:\n{script}"
     # What is left out is named in the words; that is to stay rare where every value is known.
     assert named <= SCRIPTS // 10 // 4
@@ -265,9 +266,7 @@ def test_what_the_grammar_nests_otherwise_is_read_as_bash_reads_it(script: str) 
     """What is known has the same words; what is not is named, and what follows is read."""
     judged = as_bash(script)
     reading = read_script(script, "launch.sh", {})
-    found = [
-        [w.text for w in one.words] for one in reading.commands if one.words[0].text[:2] == "mo"
-    ]
+    found = [argv(one) for one in reading.commands if one.words[0].text[:2] == "mo"]
     assert is_named(reading) or found == judged
 
 

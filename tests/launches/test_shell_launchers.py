@@ -13,6 +13,7 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
 from preflight.processes.processes import ProcessKind, understand
+from tests.builders.launched import argv, ids, variables
 from tests.tables import each_row
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
@@ -51,7 +52,7 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
     reading = read_script(line, "s", {})
     kinds = [process.kind for process in understand(reading.commands, Unknown)]
     assert kinds == [ProcessKind.SGLANG]
-    assert [note.id for note in reading.notes] == notes
+    assert ids(reading) == notes
 
 
 @each_row(
@@ -78,7 +79,7 @@ def test_the_environment_of_another_place() -> None:
     assert {name: exec_.environment[name].text for name in {*exec_.environment} - {*open_}} == {
         "B": "2"
     }
-    assert {name: word.text for name, word in mpi.environment.items()} == {"A": "1", "C": "3"}
+    assert variables(mpi) == {"A": "1", "C": "3"}
 
 
 SCRIPT = (
@@ -94,7 +95,7 @@ def test_a_command_that_runs_a_script_is_the_script(form: str, tmp_path: Path) -
     words = tuple(form.format(path, "mooncake_client 1 8").split())
     reading = read_launch(words, (), {}, Root("/")).reading
     command = reading.commands[-1]
-    assert [word.text for word in command.words] == ["mooncake_client", "--tp", "8"]
+    assert argv(command) == ["mooncake_client", "--tp", "8"]
     assert command.wrappers[-1] == ("numactl", "-N", "1")
     assert command.environment["A"].text == "1"
     assert command.origin.source == str(path)
@@ -106,11 +107,11 @@ def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
     path.write_text('#!/usr/bin/env bash\nexport A=1\nexec "$@"\n')
     reading = read_launch((str(path), *SERVER.split()), (), {}, Root("/")).reading
     (command,) = reading.commands
-    assert [word.text for word in command.words] == SERVER.split()
+    assert argv(command) == SERVER.split()
     assert command.environment["A"].text == "1"
     path.write_bytes(b"\x7fELF")
     reading = read_launch((str(path), "x"), (), {}, Root("/")).reading
-    assert [word.text for word in reading.commands[0].words] == [str(path), "x"]
+    assert argv(reading.commands[0]) == [str(path), "x"]
 
 
 def test_why_nothing_is_started_is_said() -> None:
@@ -143,7 +144,7 @@ def test_how_many_slurm_starts_on_a_host_and_on_how_many(line: str, copies: list
 def test_what_sbatch_sets_is_known_in_a_job() -> None:
     text = JOB + "mooncake_client --a $SLURM_NNODES --b $SLURM_NTASKS --c $SLURM_JOB_NUM_NODES"
     (command,) = read_script(text, "s", {}).commands
-    assert [word.text for word in command.words[2::2]] == ["4", "4", "4"]
+    assert argv(command)[2::2] == ["4", "4", "4"]
     (command,) = read_script(text, "s", {"SLURM_NNODES": "9"}).commands
     assert command.words[2].text == "9"
 
@@ -179,7 +180,7 @@ def test_exec_enters_the_container_that_the_script_ran() -> None:
     (command,) = read_script(text, "s", {}).commands
     assert command.container is not None
     assert (command.container.image, command.container.ulimits["memlock"]) == ("img:v1", (-1, -1))
-    own = {name: word.text for name, word in command.environment.items()}
+    own = variables(command)
     assert own == {"A": "1", "B": "2", "C": "3"}
     assert (command.limits, command.run_as.user) == ((), "")
 

@@ -9,21 +9,13 @@ import pytest
 
 from checks.base.unknown import Unknown
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Origin, Reading, reads_written
+from preflight.launches.source import Origin, reads_written
+from tests.builders.launched import argv, argvs, ids, programs, variables
 from tests.tables import each_row
 
 
 def words(text: str, **environment: str) -> list[list[str]]:
-    reading = read_script(text, "launch.sh", environment)
-    return [[word.text for word in command.words] for command in reading.commands]
-
-
-def variables(reading: Reading, index: int = -1) -> dict[str, str]:
-    return {name: word.text for name, word in reading.commands[index].environment.items()}
-
-
-def ids(reading: Reading) -> list[str]:
-    return [note.id for note in reading.notes]
+    return argvs(read_script(text, "launch.sh", environment))
 
 
 # Settings first, then the words; nothing in them executes anything.
@@ -75,7 +67,7 @@ def test_commands_and_their_lines() -> None:
         "launch.sh",
         {"PATH": "/bin"},
     )
-    assert [[word.text for word in command.words] for command in reading.commands] == [
+    assert argvs(reading) == [
         ["mooncake_master", "--port", "1", "--x"],
         ["python3", "-m", "a"],
         ["python3", "-m", "b"],
@@ -83,8 +75,8 @@ def test_commands_and_their_lines() -> None:
     ]
     first = reading.commands[0]
     assert [word.origin.line for word in first.words] == [5, 6, 6, 7]
-    assert variables(reading, 0) == {"PATH": "/bin", "A": "2", "B": "x y"}
-    assert variables(reading, 1) == {"PATH": "/bin", "A": "1", "B": "x y"}
+    assert variables(reading.commands[0]) == {"PATH": "/bin", "A": "2", "B": "x y"}
+    assert variables(reading.commands[1]) == {"PATH": "/bin", "A": "1", "B": "x y"}
     assert first.environment["A"].origin == Origin("launch.sh", 5)
     assert first.environment["B"].origin == Origin("launch.sh", 3)
     assert first.environment["PATH"].origin == Origin("environment")
@@ -126,7 +118,7 @@ def test_what_nobody_sets_is_named() -> None:
 )
 def test_wrappers(text: str, wrappers: list[tuple[str, ...]]) -> None:
     (command,) = read_script(text, "launch.sh", {"PATH": "/bin"}).commands
-    assert [word.text for word in command.words] == ["x", "-a"]
+    assert argv(command) == ["x", "-a"]
     assert list(command.wrappers) == wrappers
 
 
@@ -134,9 +126,9 @@ def test_env_changes_the_environment() -> None:
     reading = read_script(
         "export A=1 B=2\nenv -u A C=3 x\nenv -i C=3 y\nsudo D=4 z", "launch.sh", {"PATH": "/bin"}
     )
-    assert variables(reading, 0) == {"PATH": "/bin", "B": "2", "C": "3"}
-    assert variables(reading, 1) == {"C": "3"}
-    assert variables(reading, 2) == {"PATH": "/bin", "D": "4"}
+    assert variables(reading.commands[0]) == {"PATH": "/bin", "B": "2", "C": "3"}
+    assert variables(reading.commands[1]) == {"C": "3"}
+    assert variables(reading.commands[2]) == {"PATH": "/bin", "D": "4"}
 
 
 def test_sudo_may_drop_settings() -> None:
@@ -148,8 +140,8 @@ def test_sudo_may_drop_settings() -> None:
 def test_assignments_behind_numactl_are_meant_for_the_program() -> None:
     reading = read_script('numactl --membind=0 A="x y" python3 -m a', "launch.sh", {})
     (command,) = reading.commands
-    assert [word.text for word in command.words] == ["python3", "-m", "a"]
-    assert variables(reading) == {"A": "x y"}
+    assert argv(command) == ["python3", "-m", "a"]
+    assert variables(reading.commands[-1]) == {"A": "x y"}
     (note,) = reading.notes
     assert note.id == "assignment-after-wrapper"
     assert "execution of `A=x y': No such file" in note.text
@@ -158,7 +150,7 @@ def test_assignments_behind_numactl_are_meant_for_the_program() -> None:
 
 def test_a_broken_continuation_is_read_as_bash_runs_it() -> None:
     reading = read_script("x --a \\ # Enable it\n--b 1\ny \\  \nz\n", "launch.sh", {})
-    assert [[word.text for word in command.words] for command in reading.commands] == [
+    assert argvs(reading) == [
         ["x", "--a", " #", "Enable", "it"],
         ["y", " "],
         ["z"],
@@ -179,8 +171,7 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
         "launch.sh",
         {},
     )
-    programs = [command.words[0].text for command in reading.commands]
-    assert programs == ["a", "x1", "b", "c", "d", "d", "e", "e", *"fghijk"]
+    assert programs(reading) == ["a", "x1", "b", "c", "d", "d", "e", "e", *"fghijk"]
     loops = [command for command in reading.commands if command.words[0].text == "d"]
     assert [loop.environment["X"].text for loop in loops] == ["0", "1"]
     doubted = [command.words[0].text for command in reading.commands if command.doubts]
@@ -250,7 +241,7 @@ def test_what_nothing_decides_is_doubted(
 
 
 @each_row(
-    ("script", "programs"),
+    ("script", "started"),
     [
         ("x; exit; y", ["x"]),
         ("exec x; y", ["x"]),
@@ -264,9 +255,9 @@ def test_what_nothing_decides_is_doubted(
         ("mkdir -p a && x", ["mkdir", "x"]),
     ],
 )
-def test_what_runs_and_how_often(script: str, programs: list[str]) -> None:
+def test_what_runs_and_how_often(script: str, started: list[str]) -> None:
     reading = read_script(script, "launch.sh", {})
-    assert [command.words[0].text for command in reading.commands] == programs
+    assert programs(reading) == started
 
 
 @pytest.mark.parametrize(
@@ -301,18 +292,12 @@ def test_how_a_function_ends_is_not_known_where_nothing_decides_its_return(asked
     assert [command.words[0].text for command in found][-1] == "y"
 
 
-def test_whether_it_is_empty_is_not_known_of_what_nothing_sets() -> None:
-    reading = read_script('A=1\n[ -n "$X" ] && A=2\n[ -z "$X" ] && A=3\nx\n', "s", {})
-    said = [(note.id, note.origin.line) for note in reading.notes]
-    assert said == [("condition", 2), ("condition", 3)]
-
-
 def test_a_function_without_a_call_is_named_where_nothing_else_starts() -> None:
     alone = read_script("serve() { mooncake_master --rpc_port $1; }\n", "launch.sh", {})
-    assert [note.id for note in alone.notes] == ["script-not-read"]
+    assert ids(alone) == ["script-not-read"]
     assert "nothing here calls the function serve" in alone.notes[0].text
     beside = read_script("serve() { mooncake_master; }\nmooncake_client\n", "launch.sh", {})
-    assert [command.words[0].text for command in beside.commands] == ["mooncake_client"]
+    assert programs(beside) == ["mooncake_client"]
 
 
 @each_row(
@@ -375,7 +360,7 @@ def test_files_that_lie_here_are_sourced_and_run() -> None:
         {},
         beside=lambda name: files.get(name.removeprefix("./")),
     )
-    assert [[word.text for word in command.words] for command in reading.commands] == [
+    assert argvs(reading) == [
         ["y", "2", "3"],
         ["x", "5", "1"],
         ["x", "6", "1"],
@@ -411,7 +396,7 @@ def test_files_that_lie_here_are_sourced_and_run() -> None:
 def test_what_a_function_is_called_with_is_known_in_it(script: str, words: list[str]) -> None:
     """As bash hands it over, held against bash with random functions."""
     command = read_script(script, "launch.sh", {}).commands[0]
-    assert [word.text for word in command.words] == words
+    assert argv(command) == words
 
 
 @each_row(
@@ -442,13 +427,13 @@ def test_a_function_that_calls_itself_is_read_a_bounded_number_of_times() -> Non
 def test_a_variable_in_front_of_a_program_does_not_hide_it() -> None:
     """bash makes no word of a variable that is not set: the program behind it runs."""
     reading = read_script("$NUMA python3 -m sglang.launch_server\n", "launch.sh", {})
-    assert [word.text for word in reading.commands[0].words][:2] == ["python3", "-m"]
-    assert [note.id for note in reading.notes] == ["wrapper-not-set"]
+    assert argv(reading.commands[0])[:2] == ["python3", "-m"]
+    assert ids(reading) == ["wrapper-not-set"]
 
 
 def test_bash_c_is_read_inside_with_what_is_exported() -> None:
     reading = read_script("A=1; export B=2\nbash -c 'x $A $B\ny' ", "launch.sh", {})
-    assert [[word.text for word in command.words] for command in reading.commands] == [
+    assert argvs(reading) == [
         ["x", "$A", "2"],
         ["y"],
     ]
@@ -473,16 +458,17 @@ def test_heredocs_are_data() -> None:
 )
 def test_from_an_open_quote_on_nothing_is_read(text: str) -> None:
     reading = read_script(text, "launch.sh", {})
-    assert [command.words[0].text for command in reading.commands] == ["x"]
+    assert programs(reading) == ["x"]
     assert {(note.id, note.origin.line) for note in reading.notes} == {("script-not-read", 2)}
 
 
 def test_other_notes() -> None:
     reading = read_script("source env.sh\n. b\nulimit -l unlimited\nbash run.sh\nx\r\n", "s", {})
-    assert [
-        note.id for note in reading.notes
-    ] == "carriage-return source-not-read source-not-read ulimit script-not-read".split()
-    assert [command.words[0].text for command in reading.commands] == ["bash", "x\r"]
+    assert (
+        ids(reading)
+        == "carriage-return source-not-read source-not-read ulimit script-not-read".split()
+    )
+    assert programs(reading) == ["bash", "x\r"]
 
 
 def test_values_that_double_are_cut_off() -> None:
@@ -494,7 +480,7 @@ def test_values_that_double_are_cut_off() -> None:
 def test_an_assignment_in_front_of_a_keyword_or_a_builtin_stays_apart() -> None:
     """What looks like a plain command behind an assignment is still read by its first word."""
     reading = read_script("A=1 eval 'x'; B=2 : ; C=3 sudo -E y; D=4 E=5 z", "s", {})
-    assert [variables(reading, index) for index in range(3)] == [
+    assert [variables(reading.commands[index]) for index in range(3)] == [
         {},
         {"C": "3"},
         {"D": "4", "E": "5"},
@@ -562,14 +548,14 @@ def test_a_script_that_ends_as_it_means_to_ends() -> None:
 )
 def test_what_sets_up_a_shell_is_no_program(line: str, note: str) -> None:
     reading = read_script(f"{line}\nmooncake_client\n", "s", {}, beside=lambda name: None)
-    assert [command.words[0].text for command in reading.commands] == ["mooncake_client"]
-    assert [each.id for each in reading.notes] == [note]
+    assert programs(reading) == ["mooncake_client"]
+    assert ids(reading) == [note]
 
 
 def test_an_element_of_an_array_whose_place_is_a_variable() -> None:
     text = "A=()\nfor i in 0 1; do A[$i]=h$i; done\nA[$((1+1))]+=z\nx ${A[@]}\n"
     (command,) = read_script(text, "s", {}).commands
-    assert [word.text for word in command.words] == ["x", "h0", "h1", "z"]
+    assert argv(command) == ["x", "h0", "h1", "z"]
 
 
 @pytest.mark.parametrize("line", ["<<< x", "A=1 <<< x", "> f <<< x", "< f"])

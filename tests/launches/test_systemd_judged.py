@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.launches.launch_files import read_source
+from tests.builders.launched import argv
 from tests.paths import ROOT
 
 COUNT = 240
@@ -155,8 +156,8 @@ def difference(number: int, truth: Any, folder: Path) -> str | None:
         held = {n: w.text for n, w in command.environment.items() if n in VARIABLES}
         if held != dict(each.split("=", 1) for each in variables):
             return f"{held}, not {variables}"
-        if not unset and [word.text for word in command.words] != [PROGRAM, *words]:
-            return f"{[word.text for word in command.words]}, not {words}"
+        if not unset and argv(command) != [PROGRAM, *words]:
+            return f"{argv(command)}, not {words}"
         if unset & held.keys():
             return f"{unset} are set"
     return None

@@ -144,6 +144,7 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
         ("mooncake_master | tee log", [True]),
         ("bash -c 'mooncake_master & mooncake_client'", [False, True]),
         ("bash -c 'mooncake_master' &", [False]),
+        ("ssh h 'mooncake_master &'\nssh h mooncake_client", [False, True]),
     ],
 )
 def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
