@@ -119,7 +119,7 @@ def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
         left,
         table.version,
         table.exact,
-        words=argv,
+        argv=argv,
         refused=about,
         assumed=version is None,
         written={name: setting for name, setting in settings.items() if setting.given},
