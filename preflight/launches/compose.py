@@ -100,20 +100,18 @@ class _ServiceReader:
         variables = self.environment()
         argv = [*self.words("entrypoint"), *self.words("command")]
         has_entrypoint = self.tree.at("entrypoint").value is not None
-        program = container.image_words(
-            self.one("image") or "", [word.text for word in argv], has_entrypoint
-        )
         key = "entrypoint" if argv else "command"  # words alone are the entrypoint's arguments
-        argv = [*(Word(text, origin) for text in program.front), *argv[: program.kept]]
-        if program.hidden:
+        image = self.one("image") or ""
+        started, hidden = source.in_image(image, argv, has_entrypoint, origin)
+        if hidden:
             show = f"which the file does not show: name the program under {key}"
             text = f"service {self.called} runs its image's own {key}, {show}"
-            self.note("image-command", text, argv[0].origin.line if argv else origin.line)
+            self.note("image-command", text, started[0].origin.line if started else origin.line)
         for hook in self.tree.at("post_start").items:
             message = f"what post_start of service {self.called} starts is not read"
             self.note("script-not-read", message, hook.line)
-        inner = read_words(argv, variables, inside=True, beside=self.beside())
-        outer = (*argv, *variables.values())
+        inner = read_words(started, variables, inside=True, beside=self.beside())
+        outer = (*started, *variables.values())
         inner = source.read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         for why in () if settings is None else container.refusals(settings):

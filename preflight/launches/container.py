@@ -44,7 +44,7 @@ _DEFAULT = frozenset(
     "redis-server nats-server mooncake_master etcd nginx haproxy envoy traefik sh".split()
 )
 # What is no program's name: an option, a folder, a model's name on a hub (no script's path).
-_NO_PROGRAM = regex(
+NO_PROGRAM = regex(
     r"|-.*|.*/|(?!s?bin/|scripts/)[\w-][\w.-]*/(?!.*\.(?:sh|bash|py)$)[\w.-]+|/.*/models?/.*"
     r"|/models?/.*",
     re.DOTALL,
@@ -173,22 +173,6 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
     argv = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), argv)
     named = _DEFAULT & {*argv} and first and not first.startswith("-")
     return () if named else argv
-
-
-class ImageWords(NamedTuple):
-    """The words that an image runs: front, ``kept`` of the launch's; hidden: unseen ones."""
-
-    front: tuple[str, ...]
-    kept: int
-    hidden: bool
-
-
-def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
-    """Return the words that run in an image; an entrypoint, even empty, replaces the image's."""
-    first = texts[0] if texts else ""
-    front = () if entrypoint else image_program(image, first)
-    hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)
-    return ImageWords(front, 0 if hidden and first.startswith("-") else len(texts), hidden)
 
 
 def docker_size(text: str | None, what: str) -> Size:

@@ -8,7 +8,7 @@ from checks.base.record import NamedTuple
 from preflight.launches import container
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.env_files import read_env_file, read_small_file
-from preflight.launches.source import SourceNote, Word, brief
+from preflight.launches.source import SourceNote, Word, brief, in_image
 from preflight.launches.variables import unread
 
 ENGINES = frozenset({"docker", "nerdctl", "nvidia-docker", "podman"})
@@ -109,13 +109,10 @@ def container_run(
         notes.append(SourceNote("image-missing", "the container run names no image", origin))
     else:
         has_entrypoint = any(name == "entrypoint" for name, _ in options)
-        program = container.image_words(
-            argv[image].text, [word.text for word in inner], has_entrypoint
-        )
-        front = (Word(text, argv[image].origin) for text in program.front)
-        inner = (*front, *inner[: program.kept])
-        if program.hidden:
-            text = f"{brief(argv[image].text)} runs its own command, which the launch does not show"
+        of_image = argv[image]
+        inner, hidden = in_image(of_image.text, inner, has_entrypoint, of_image.origin)
+        if hidden:
+            text = f"{brief(of_image.text)} runs its own command, which the launch does not show"
             text += ": name the program behind the image"
             behind = argv[image + 1].text if image + 1 < len(argv) else ""
             if behind.startswith("-"):

@@ -11,7 +11,7 @@ from checks.base.regex import regex
 from checks.base.units import MIB
 from checks.base.unknown import Inside, Unknown
 from preflight.launches import source
-from preflight.launches.container import ContainerSettings, Mount, Published, Size, image_words
+from preflight.launches.container import ContainerSettings, Mount, Published, Size
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, not_read, pods
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
@@ -182,16 +182,15 @@ class _Container:
         ]
         argv = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in argv]
         image, entrypoint = self.tree.at("image").text or "", bool(self.tree.at("command").items)
-        program = image_words(image, [word.text for word in argv], entrypoint)
-        argv = [*(Word(text, origin) for text in program.front), *argv[: program.kept]]
-        if program.hidden:
+        started, hidden = source.in_image(image, argv, entrypoint, origin)
+        if hidden:
             message = f"container {self.place.container} runs its image's own program, which the "
             message += "manifest does not show: name it under command"
-            place = argv[0].origin if argv else Origin(self.name, self.tree.line)
+            place = started[0].origin if started else Origin(self.name, self.tree.line)
             self.notes.append(SourceNote("image-command", message, place))
         settings = _settings(self.pod.spec, self.tree)
-        inner = read_words(argv, self.variables, inside=True, beside=self.beside)
-        outer = (*argv, *self.variables.values())
+        inner = read_words(started, self.variables, inside=True, beside=self.beside)
+        outer = (*started, *self.variables.values())
         inner = source.read_inside(inner, Inside("pod", self.place.container), outer)
         if (hook := self.tree.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"

@@ -339,16 +339,11 @@ class ShellPrograms(ShellBuiltins):
         self.state.output = kept
         unread = {note.origin for note in inner.notes if note.id == "script-not-read"}
         for command in inner.commands:
-            message, program = "", brief(" ".join(word.text for word in command.words[:2]))
-            if starts_server(command.words):
-                message = (
-                    f"starts {brief(command.words[0].text)}: it is not read; give that command"
-                )
-                message += " alone"
-            elif command.origin in unread and program.endswith(".sh"):
-                message = f"runs {program}: it is not read; name it on its own to read it"
-            if message:
-                self.note("script-not-read", f"$(...) {message}", origin)
+            program = brief(" ".join(word.text for word in command.words[:2]))
+            script = command.origin in unread and program.endswith(".sh")
+            if script or starts_server(command.words):
+                why = f"$(...) starts {program}: it is not read; give that command alone"
+                self.note("script-not-read", why, origin)
         doubted = any(note.id in _DOUBTS for note in inner.notes)
         if inner.output_parts is None or inner.commands or ended.value is None or doubted:
             return None

@@ -268,28 +268,19 @@ def _read(launch: launch_files.LaunchText) -> Reading:
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
     reading = read_script(text, path, variables, launch.arguments, launch.beside, launch.host_words)
-    marked = (_marked(text, path, reading),) if launch.marked else ()
+    marked = (_marked(path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))
 
 
-def _marked(text: str, path: str, reading: Reading) -> SourceNote:
+def _marked(path: str, reading: Reading) -> SourceNote:
     """Say how bash reads a script behind a byte order mark, which YAML and Docker skip."""
-    line = text.partition("\n")[0]
-    word = (line.split() or [""])[0][:40]
-    error = "No such file or directory" if "/" in word else "command not found"
     lost = any(command.origin == Origin(path, 1) for command in reading.commands)
-    goes_on = "this line is lost, and the rest runs"
-    if line.startswith("#!"):
-        goes_on = "and without a shell in front the kernel refuses to run it (Exec format error)"
-    elif lost:
-        goes_on = "the program of this line is not started"
-    return SourceNote(
-        "program-behind-mark" if lost else "byte-order-mark",
+    result = "does not find the program of this line" if lost else "loses this line"
+    why = (
         "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the first "
-        f"word: it says \\ufeff{word}: {error}, {goes_on}. It is read here as it was meant; save "
-        "it as UTF-8 without the mark",
-        Origin(path, 1),
     )
+    why += f"word: it {result}. It is read here as it was meant; save it as UTF-8 without the mark"
+    return SourceNote("program-behind-mark" if lost else "byte-order-mark", why, Origin(path, 1))
 
 
 KIND = launch_files.LaunchKind("a shell script", lambda launch: launch.documents is None, _read)

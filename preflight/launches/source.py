@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from checks.base.needs import RunAs, SetLimit
@@ -19,7 +19,12 @@ from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import beginning
-from preflight.launches.container import ContainerSettings, Published
+from preflight.launches.container import (
+    NO_PROGRAM,
+    ContainerSettings,
+    Published,
+    image_program,
+)
 
 # ``NAME=value`` in front of a program.
 ASSIGNMENT = regex(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -82,6 +87,20 @@ class Word(NamedTuple):
     def flag(self) -> str:
         """Return ``--flag`` of ``--flag=value`` or ``--flag``; "" for any other word."""
         return self.text.partition("=")[0] if self.text.startswith("-") else ""
+
+
+def in_image(
+    image: str, argv: Sequence[Word], entrypoint: bool, origin: Origin
+) -> tuple[tuple[Word, ...], bool]:
+    """Return the words that run in an image, and whether a program that nothing shows runs them.
+
+    argv: the launch's words. entrypoint: theirs, even an empty one, replaces the image's.
+    """
+    first = argv[0].text if argv else ""
+    front = () if entrypoint else image_program(image, first)
+    hidden = not front and (not first if entrypoint else NO_PROGRAM.fullmatch(first) is not None)
+    kept = () if hidden and first.startswith("-") else argv
+    return (*(Word(text, origin) for text in front), *kept), hidden
 
 
 class Place(NamedTuple):

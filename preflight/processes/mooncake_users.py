@@ -7,7 +7,6 @@ such rank), and ``distributed/device_communicators/mooncake_transfer_engine.py``
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from preflight.launches.source import Word
 from preflight.processes.containers import place_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.sglang_arguments import SettingValue, word_value
+from preflight.programs.store_service_config import json_object
 
 _PROGRAMS = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER)
 
@@ -225,11 +225,8 @@ def other_transport(process: LaunchProcess) -> str:
 
 
 def _of_map(text: str, rank: int, default: str | None) -> Any:
-    try:
-        mapped = json.loads(text)
-    except (ValueError, RecursionError):
-        return default
-    return mapped.get(str(rank), default) if isinstance(mapped, dict) else default
+    mapped = json_object(text)
+    return default if isinstance(mapped, str) else mapped.get(str(rank), default)
 
 
 def _names(value: Any) -> tuple[str, ...] | Unknown:

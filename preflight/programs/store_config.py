@@ -20,7 +20,7 @@ from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
 from preflight.launches.variables import may_be_absent
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
-from preflight.programs.store_service_config import store_segment_bytes
+from preflight.programs.store_service_config import json_object, store_segment_bytes
 
 
 class Source(Enum):
@@ -266,12 +266,9 @@ def _from_file(
         return unread._replace(error=f"Failed to load config from {text.reason}")
     if isinstance(text, Unknown):
         return StoreConfig(text, _unread(text), extra, (), (), None)
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return unread._replace(error=f"{failed}: {error}")
-    if not isinstance(config, dict):
-        return unread._replace(error=f"{failed}: not a JSON object")
+    config = json_object(text)
+    if isinstance(config, str):
+        return unread._replace(error=f"{failed}: {config}")
     store_config = _from_json(Source.FILE, config, path.text, extra, environment, reader)
     ignored = tuple((key, "the extra config") for key in extra if key in KEYS)
     return store_config._replace(unused=(*ignored, *store_config.unused))
@@ -279,11 +276,8 @@ def _from_file(
 
 def _partly(text: PartlyKnown) -> dict[str, Any] | None:
     """Return a file's settings, with unknown values Unknown; None if all of it is unknown."""
-    try:
-        config = json.loads(text.text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(config, dict) or any("$" in key for key in config):
+    config = json_object(text.text)
+    if isinstance(config, str) or any("$" in key for key in config):
         return None
     settings = {
         key: text if "$" in json.dumps(value) or "`" in json.dumps(value) else value

@@ -76,6 +76,15 @@ def store_bool(value: Any) -> bool:
     return False
 
 
+def json_object(text: str) -> dict[str, Any] | str:
+    """Return the object of a JSON text, or why it has none."""
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return config if isinstance(config, dict) else "not a JSON object"
+
+
 def python_int(value: Any) -> int:
     """Return a value as ``int`` converts it. Raises ValueError for every refusal."""
     try:
@@ -251,12 +260,9 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
     if isinstance(text, Unknown):
         folder = isinstance(text, NoFile)
         return f"Configuration load failed: {text.reason}" if folder else text
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return f"Configuration load failed: {path.text}: {error}"
-    if not isinstance(config, dict):
-        return f"Configuration load failed: {path.text}: not a JSON object"
+    config = json_object(text)
+    if isinstance(config, str):
+        return f"Configuration load failed: {path.text}: {config}"
     missing = [key for key in _REQUIRED if key not in config]
     return f"Missing required config field: {missing[0]}" if missing else config
 
