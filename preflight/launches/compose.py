@@ -11,7 +11,8 @@ from checks.base.needs import GivenGpus
 from checks.base.regex import regex
 from checks.base.unknown import Inside, Unknown
 from preflight.launches import container, source
-from preflight.launches.container import ContainerSettings, Limits, Mount, Published
+from preflight.launches.container import ContainerSettings, Mount, Published
+from preflight.launches.container_run import settings_of
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
 from preflight.launches.launch_files import Beside, LaunchKind, LaunchText
@@ -24,6 +25,14 @@ _OPERATOR = regex(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
 # Of what stands in several services or files.
 _PUT_TOGETHER = ", which is not read: give what docker compose config prints"
 _TRUE = ("true", "yes", "y", "on")
+# Fields of a service that are options of docker run, by another name.
+_OPTIONS = dict(
+    pair.split(":")
+    for pair in (
+        "cap_add:cap-add cpuset:cpuset-cpus device_cgroup_rules:device-cgroup-rule ipc:ipc "
+        "network_mode:network runtime:runtime security_opt:security-opt shm_size:shm-size user:user"
+    ).split()
+)
 _COPIES = regex(r"[0-9]{1,6}", re.ASCII)
 
 
@@ -101,8 +110,7 @@ class _ServiceReader:
         argv = [*self.words("entrypoint"), *self.words("command")]
         has_entrypoint = self.tree.at("entrypoint").value is not None
         key = "entrypoint" if argv else "command"  # words alone are the entrypoint's arguments
-        image = self.one("image") or ""
-        started, hidden = source.in_image(image, argv, has_entrypoint, origin)
+        started, hidden = source.in_image(self.one("image") or "", argv, has_entrypoint, origin)
         if hidden:
             show = f"which the file does not show: name the program under {key}"
             text = f"service {self.called} runs its image's own {key}, {show}"
@@ -253,18 +261,16 @@ class _ServiceReader:
         folder = os.path.dirname(os.path.abspath(self.name))
         return mount._replace(source=os.path.normpath(os.path.join(folder, mount.source)))
 
-    def ulimits(self) -> Iterator[tuple[str, Limits]]:
-        """Yield the limits of ``ulimits`` by name: one number, or soft and hard."""
+    def ulimits(self) -> Iterator[str]:
+        """Yield the limits of ``ulimits`` as ``name=soft:hard``, or with one number for both."""
         for name, tree in self.tree.at("ulimits").fields.items():
             pair = [self.word(tree.at(key)).text for key in ("soft", "hard")]
-            text = ":".join(pair) if tree.fields else self.word(tree).text
-            yield from container.ulimits([f"{name}={text}"]).items()
+            yield f"{name}={':'.join(pair) if tree.fields else self.word(tree).text}"
 
     def devices(self) -> Iterator[str]:
         for item in self.tree.at("devices").items:
-            text = self.word(item if item.text is not None else item.at("source")).text
-            if text:
-                yield container.device(text)
+            if text := self.word(item if item.text is not None else item.at("source")).text:
+                yield text
 
     def gpus(self) -> GivenGpus | Unknown | None:
         """Return the GPUs that ``gpus`` or a reservation asks for; None if neither does."""
@@ -283,28 +289,17 @@ class _ServiceReader:
 
     def settings(self) -> ContainerSettings:
         """Return the host's resources that the service's fields give its container."""
+        options = [(name, text) for key, name in _OPTIONS.items() for text in self.texts(key)]
+        options += [("ulimit", text) for text in self.ulimits()]
+        options += [("device", text) for text in dict.fromkeys(self.devices())]
         memory = self.one("mem_limit") or self.one("deploy", "resources", "limits", "memory")
-        return ContainerSettings(
-            engine="compose",
-            image=self.one("image") or "",
-            ipc=self.one("ipc"),
-            network=self.one("network_mode"),
-            shm_size_bytes=container.docker_size(self.one("shm_size"), "shm_size"),
-            ulimits=dict(self.ulimits()),
-            devices=tuple(dict.fromkeys(self.devices())),
+        options += [("memory", memory)] if memory else []
+        # The last at each place counts.
+        mounts = {mount.target: mount for mount in self.mounts()}.values()
+        return settings_of("compose", self.one("image") or "", tuple(options))._replace(
             gpus=self.gpus(),
-            runtime=self.one("runtime"),
             privileged=(self.one("privileged") or "").lower() in _TRUE,
-            cap_add=self.texts("cap_add"),
-            security_opt=tuple(map(container.security_option, self.texts("security_opt"))),
-            # The last at each place counts.
-            mounts=tuple(
-                map(self.absolute, {mount.target: mount for mount in self.mounts()}.values())
-            ),
-            cpuset_cpus=self.one("cpuset"),
-            memory_bytes=container.docker_size(memory, "the memory limit"),
-            user=self.one("user"),
-            device_rules=self.texts("device_cgroup_rules"),
+            mounts=tuple(map(self.absolute, mounts)),
         )
 
 

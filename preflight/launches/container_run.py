@@ -123,7 +123,7 @@ def container_run(
             notes.append(SourceNote("image-command", text, origin))
     wrapper = tuple([word.text for word in argv[start : image + 1]])
     others = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
-    settings = _settings(wrapper[0], wrapper[-1], others)
+    settings = settings_of(wrapper[0], wrapper[-1], others)
     if settings.engine == "docker":
         for why in container.refusals(settings):
             why = f"{why}; Docker refuses the run"
@@ -158,8 +158,8 @@ def _of_env_files(
 
 
 @lru_cache(maxsize=256)
-def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
-    """Return the host's resources that the options of a run give its container."""
+def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
+    """Return the host's resources that options of docker run, by long name, give a container."""
     many: dict[str, list[str]] = {}
     for name, text in options:
         many.setdefault(name, []).append(text)
@@ -168,6 +168,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     mounts = [read(text) for name, read in readers.items() for text in many.get(name, ())]
     name_of_engine = engine.rpartition("/")[2]
     engine = "docker" if name_of_engine == "nvidia-docker" else name_of_engine
+    dashes = "" if engine == "compose" else "--"
     added = many.get("cap-add", [])
     if engine != "docker":  # which takes one name for each --cap-add
         added = [name for text in added for name in text.split(",")]
@@ -180,7 +181,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         image=image,
         ipc=last.get("ipc"),
         network=network[0].removeprefix("name=") if network else None,
-        shm_size_bytes=container.docker_size(last.get("shm-size"), "--shm-size"),
+        shm_size_bytes=container.docker_size(last.get("shm-size"), f"{dashes}shm-size"),
         ulimits=container.ulimits(many.get("ulimit", ())),
         devices=tuple(text for text in devices if text not in cdi),
         gpus=container.gpu_request(last["gpus"]) if "gpus" in last else gpus,
@@ -191,7 +192,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),
         cpuset_mems=last.get("cpuset-mems"),
-        memory_bytes=container.docker_size(last.get("memory"), "--memory"),
+        memory_bytes=container.docker_size(last.get("memory"), f"{dashes}memory"),
         user=last.get("user"),
         device_rules=tuple(many.get("device-cgroup-rule", ())),
     )

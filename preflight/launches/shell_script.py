@@ -276,10 +276,8 @@ def _marked(path: str, reading: Reading) -> SourceNote:
     """Say how bash reads a script behind a byte order mark, which YAML and Docker skip."""
     lost = any(command.origin == Origin(path, 1) for command in reading.commands)
     result = "does not find the program of this line" if lost else "loses this line"
-    why = (
-        "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the first "
-    )
-    why += f"word: it {result}. It is read here as it was meant; save it as UTF-8 without the mark"
+    why = "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the "
+    why += f"first word: it {result}. It is read here as meant; save it as UTF-8 without the mark"
     return SourceNote("program-behind-mark" if lost else "byte-order-mark", why, Origin(path, 1))
 
 
