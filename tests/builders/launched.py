@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from preflight.launches.source import Command, Reading
 
 
@@ -28,3 +30,10 @@ def ids(reading: Reading) -> list[str]:
 def variables(command: Command) -> dict[str, str]:
     """Return the text of each variable of a command."""
     return {name: word.text for name, word in command.environment.items()}
+
+
+def written(folder: Path, text: str, name: str = "launch.sh") -> Path:
+    """Write a launch file, and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return path

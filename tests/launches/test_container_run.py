@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from checks.base.needs import GivenGpus
+from checks.base.root import Root
 from checks.base.unknown import Unknown
+from preflight.base.usage_error import NoLaunchError
+from preflight.inputs.written_launch import read_launch
 from preflight.launches.container import ContainerSettings, Mount, docker_size
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Reading
@@ -70,17 +73,20 @@ def test_inside_a_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "note"),
+    ("text", "note", "said"),
     [
-        ("docker run i", "image-command"),
-        ("docker run i --tp 8", "image-command"),
-        ("docker run -it", "image-missing"),
+        ("docker run i", "image-command", "runs its own command, which the launch does not show"),
+        ("docker run i --tp 8", "image-command", "--tp stands behind the image, so it is the prog"),
+        ("docker run -it", "image-missing", "names no image"),
     ],
 )
-def test_runs_that_do_not_show_their_program(text: str, note: str) -> None:
+def test_runs_that_do_not_show_their_program(text: str, note: str, said: str) -> None:
+    """What is said is also why there is no launch."""
     reading = run(text)
-    assert reading.commands == ()
-    assert ids(reading) == [note]
+    assert (reading.commands, ids(reading)) == ((), [note])
+    assert said in reading.notes[0].text
+    with pytest.raises(NoLaunchError, match=said):
+        read_launch(tuple(text.split()), (), {}, Root("/"))
 
 
 def settings_of(text: str) -> ContainerSettings:

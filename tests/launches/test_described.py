@@ -9,7 +9,7 @@ import pytest
 from preflight.launches import shell_blocks
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading
-from tests.builders.launched import ids
+from tests.builders.launched import ids, written
 
 
 def reading(tmp_path: Path, script: str) -> Reading:
@@ -25,8 +25,7 @@ def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(
 ) -> None:
     """Nothing was read behind them before: so many turns were all that was followed."""
     monkeypatch.setattr(shell_blocks, "MOST_TURNS", 100)
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{WAITS * 2}for i in 1 2 3; do mooncake_client --port=$i & done\n")
+    path = written(tmp_path, f"{WAITS * 2}for i in 1 2 3; do mooncake_client --port=$i & done\n")
     reading = read_source(str(path), {})
     assert [c.words[1].text for c in reading.commands if c.words[0].text == "mooncake_client"] == [
         "--port=1", "--port=2", "--port=3",

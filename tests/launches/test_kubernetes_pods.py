@@ -20,7 +20,7 @@ from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand
 from preflight.programs.sglang_arguments import unresolved
-from tests.builders.launched import argv, ids, programs, variables
+from tests.builders.launched import argv, ids, programs, variables, written
 
 GROUP = """\
 apiVersion: workloads.x-k8s.io/v1alpha2
@@ -201,8 +201,7 @@ def test_a_value_that_is_no_text_is_refused(value: str, tmp_path: Path) -> None:
     refused = any(note.id == "value-not-text" for note in read(text).notes)
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl to compare with")
-    path = tmp_path / "p.yaml"
-    path.write_text(text)
+    path = written(tmp_path, text, "p.yaml")
     command = ["kubectl", "set", "env", "--local", "-f", str(path), "--list"]
     judged = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused is (judged.returncode != 0), judged.stderr
@@ -262,8 +261,7 @@ BASE = {
 def test_patches_are_applied_as_kubectl_applies_them(patch: dict[str, Any], tmp_path: Path) -> None:
     """Order and all, which decides what ``$(NAME)`` refers to."""
     whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": BASE}
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(whole))
+    path = written(tmp_path, json.dumps(whole), "p.json")
     command = ["kubectl", "patch", "--local", "-f", str(path), "-o", "json", "-p"]
     judged = subprocess.run(
         [*command, json.dumps({"spec": patch})], capture_output=True, text=True, check=True
@@ -483,16 +481,6 @@ def test_a_shell_in_a_pod_does_not_run_what_its_operator_sets(text: str, advice:
     pod += f'image: i, command: [sh, -c, "mooncake_client --host={text}"]}}]}}\n'
     (command,) = read(pod).commands
     assert unresolved(command.words[1]).advice == advice
-
-
-@pytest.mark.parametrize(("kind", "said", "count"), [("Job", "3", 3), ("CronJob", "2", 2)])
-def test_a_job_starts_as_many_pods_as_run_side_by_side(kind: str, said: str, count: int) -> None:
-    pod = "{containers: [{name: c, image: i, command: [mooncake_client, --port=1]}]}"
-    job = f"{{parallelism: {said}, completions: 9, template: {{spec: {pod}}}}}"
-    spec = job if kind == "Job" else f"{{jobTemplate: {{spec: {job}}}}}"
-    text = f"apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: j}}\nspec: {spec}\n"
-    (command,) = read(text).commands
-    assert command.copies == count
 
 
 OME = """\

@@ -10,6 +10,7 @@ import pytest
 from preflight.cli.main import run
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import SourceError
+from tests.builders.launched import written
 
 CLIENT = "mooncake_client --global_segment_size=1500GB"
 
@@ -67,8 +68,7 @@ def test_a_command_that_is_not_read_is_named(
 ) -> None:
     """``read`` ends with 3, which no check passes; the line stands beside what is said."""
     (tmp_path / "hosts").write_text("n1\nn2\n")
-    path = tmp_path / "launch.sh"
-    path.write_text("\n".join(["#!/bin/bash", *(f"( {line}\n)" for line, _ in LINES), ""]))
+    path = written(tmp_path, "\n".join(["#!/bin/bash", *(f"( {line}\n)" for line, _ in LINES), ""]))
     assert run(["read", "--json", "--root", "demo:h800", str(path)]) == 3
     named = json.loads(capsys.readouterr().out)["answer"]["unread"]
     reasons = {(one["origin"], one["reason"]) for one in named}
@@ -95,8 +95,7 @@ def test_a_command_that_is_not_read_is_named(
 )
 def test_what_starts_no_server_is_quiet(line: str, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("n1\nn2\n")
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{line}\n")
+    path = written(tmp_path, f"{line}\n")
     assert [note for note in read_source(str(path), {}).notes if note.id != "launcher"] == []
 
 
@@ -136,7 +135,6 @@ JOB = "model: {path: m}, resources: {agg_nodes: 1}, backend: {sglang_config: {ag
 def test_a_file_that_is_not_read_says_what_to_give(
     name: str, text: str, said: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
+    path = written(tmp_path, text, name)
     with pytest.raises(SourceError, match=said):
         read_source(str(path), {})

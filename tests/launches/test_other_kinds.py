@@ -14,15 +14,14 @@ from preflight.launches.source import Reading, SourceError
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread, written_versions
 from preflight.programs.sglang_arguments import unresolved
-from tests.builders.launched import argv, argvs, ids
+from tests.builders.launched import argv, argvs, ids, written
 from tests.tables import each_row
 
 
 def read(tmp_path: Path, text: str, name: str, **files: str) -> Reading:
     for beside, content in files.items():
         (tmp_path / beside.replace("__", ".")).write_text(content)
-    path = tmp_path / name
-    path.write_text(text)
+    path = written(tmp_path, text, name)
     return read_source(str(path), {})
 
 
@@ -356,16 +355,26 @@ def test_a_specifier_is_open_in_the_text_of_a_shell_too(
     assert found.commands[0].words[-1].unresolved == open_
 
 
-def test_how_many_a_manifest_asks_for(tmp_path: Path) -> None:
-    """Of operators' kinds see test_schemas."""
-    pod = "{spec: {containers: [{name: c, image: i, command: [mooncake_client]}]}}"
-    text = f"kind: StatefulSet\nmetadata: {{name: store}}\nspec: {{replicas: 3, template: {pod}}}\n"
-    assert read(tmp_path, text, "all.yaml").commands[0].copies == 3
-    roles = f"{{spec: {{roles: [{{name: a, replicas: 3, template: {pod}}}]}}}}"
-    text = f"kind: StormService\nspec: {{replicas: 2, template: {roles}}}\n"
-    assert read(tmp_path, text, "all.yaml").commands[0].copies == 6
-    text = "services: {a: {image: i, command: mooncake_client, deploy: {replicas: 4}}}\n"
-    assert read(tmp_path, text, "compose.yml").commands[0].copies == 4
+POD = "template: {spec: {containers: [{name: c, image: i, command: [mooncake_client]}]}}"
+JOB = f"{{parallelism: 3, completions: 9, {POD}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "copies"),
+    [
+        (f"kind: StatefulSet\nspec: {{replicas: 3, {POD}}}\n", 3),
+        (f"kind: Job\nspec: {JOB}\n", 3),  # those that run side by side
+        (f"kind: CronJob\nspec: {{jobTemplate: {{spec: {JOB}}}}}\n", 3),
+        (  # of operators' kinds see test_schemas
+            f"kind: StormService\nspec: {{replicas: 2, template: {{spec: {{roles: [{{name: a, "
+            f"replicas: 3, {POD}}}]}}}}}}\n",
+            6,
+        ),
+        ("services: {a: {image: i, command: mooncake_client, deploy: {replicas: 4}}}\n", 4),
+    ],
+)
+def test_how_many_a_manifest_asks_for(text: str, copies: int, tmp_path: Path) -> None:
+    assert read(tmp_path, text, "all.yaml").commands[0].copies == copies
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 from checks.base.needs import LIMIT_NAMES
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
 from preflight.processes.processes import ProcessKind, understand
-from tests.builders.launched import argv, ids, variables
+from tests.builders.launched import argv, ids, variables, written
 from tests.tables import each_row
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
@@ -90,8 +89,7 @@ SCRIPT = (
 @pytest.mark.parametrize("form", ["bash {} {}", "bash -e {} {}", "{} {}"])
 def test_a_command_that_runs_a_script_is_the_script(form: str, tmp_path: Path) -> None:
     """With its arguments, as the shell would give them."""
-    path = tmp_path / "launch.sh"
-    path.write_text(SCRIPT)
+    path = written(tmp_path, SCRIPT)
     words = tuple(form.format(path, "mooncake_client 1 8").split())
     reading = read_launch(words, (), {}, Root("/")).reading
     command = reading.commands[-1]
@@ -103,8 +101,7 @@ def test_a_command_that_runs_a_script_is_the_script(form: str, tmp_path: Path) -
 
 def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
     """A script without the ending, which its first line makes one; a binary is none."""
-    path = tmp_path / "entry"
-    path.write_text('#!/usr/bin/env bash\nexport A=1\nexec "$@"\n')
+    path = written(tmp_path, '#!/usr/bin/env bash\nexport A=1\nexec "$@"\n', "entry")
     reading = read_launch((str(path), *SERVER.split()), (), {}, Root("/")).reading
     (command,) = reading.commands
     assert argv(command) == SERVER.split()
@@ -112,14 +109,6 @@ def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF")
     reading = read_launch((str(path), "x"), (), {}, Root("/")).reading
     assert argv(reading.commands[0]) == [str(path), "x"]
-
-
-def test_why_nothing_is_started_is_said() -> None:
-    with pytest.raises(NoLaunchError, match="runs its own command, which the launch does not show"):
-        read_launch(("docker", "run", "image", "--tp", "8"), (), {}, Root("/"))
-    words = ("docker", "run", "sglang:v0.5.9", "--gpus", "all", *SERVER.split())
-    with pytest.raises(NoLaunchError, match="--gpus stands behind the image, so it is the program"):
-        read_launch(words, (), {}, Root("/"))
 
 
 JOB = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH -N 4\n#SBATCH --ntasks-per-node=1 # one\n"

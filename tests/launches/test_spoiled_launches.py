@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.launched import written
 from tests.launches.spoiled import check, passes
 
 LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
@@ -20,15 +21,13 @@ python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --port $PORT
 
 
 def test_what_is_spoiled_passes_whole(tmp_path: Path) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(FITS)
+    path = written(tmp_path, FITS)
     assert check(path) in (0, 1)
 
 
 @pytest.mark.slow
 def test_no_spoiled_launch_passes(tmp_path: Path) -> None:
-    path = tmp_path / "fits.sh"
-    path.write_text(FITS)
+    path = written(tmp_path, FITS, "fits.sh")
     files = [path, *sorted(LAUNCHES.glob("*.sh"))]
     assert [text for _, text in passes(files[:1], 20, 1)] == []
     assert [text for _, text in passes(files, 25, 2)] == []

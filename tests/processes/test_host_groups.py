@@ -15,6 +15,7 @@ from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
 from preflight.processes.host_groups import HostGroup, TakenGroup, host_groups, take_group
 from preflight.processes.processes import LaunchOptions, understand
+from tests.builders.launched import written
 from tests.tables import each_row
 
 S = "python3 -m sglang.launch_server --model-path m "
@@ -177,8 +178,7 @@ def test_a_host_is_held_against_its_own_group_and_says_why(tmp_path: Path) -> No
 def test_only_the_groups_own_processes_are_sized_and_the_first_with_hicache_is_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{S}\n{S}--enable-hierarchical-cache --hicache-size 20\n")
+    path = written(tmp_path, f"{S}\n{S}--enable-hierarchical-cache --hicache-size 20\n")
     root = host(tmp_path / "host")
     launch = read_launch((str(path),), (), {}, root)
     sizing = size_written(launch, LaunchOptions(), root)

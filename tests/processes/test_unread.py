@@ -20,6 +20,7 @@ from preflight.processes.unread import count_of, unread
 from preflight.reading.understood import understood
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from tests.builders.launched import written
 from tests.tables import each_row
 
 PLENTY = LaunchOptions(available_bytes=1 << 42, nic_nodes=())
@@ -34,8 +35,7 @@ def sized(
     """A launch.sh, with ``files`` beside it, on a host below ``host``."""
     for name, text in (files or {}).items():
         (tmp_path / name).write_text(text)
-    path = tmp_path / "launch.sh"
-    path.write_text(script)
+    path = written(tmp_path, script)
     host = Root(str(tmp_path / "host"))
     launch = read_launch((str(path),), (), {}, host)
     return size_written(launch, options, host)
@@ -57,8 +57,9 @@ def test_a_word_that_is_not_known_passes_nothing(
     tmp_path: Path, words: str, given: tuple[str, ...] | None, named: list[str]
 ) -> None:
     """What read names as not read, check judges as unknown: one record for both."""
-    path = tmp_path / "launch.sh"
-    path.write_text(f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B {words}\n")
+    path = written(
+        tmp_path, f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B {words}\n"
+    )
     host = Root(str(tmp_path / "host"))
     launch = (str(path),) if given is None else ("bash", str(path), *given)
     sizing = size_written(read_launch(launch, (), {}, host), LaunchOptions(), host)

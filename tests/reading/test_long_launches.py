@@ -11,6 +11,7 @@ from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.reading.answer import reading_text
 from preflight.reading.understood import read_whole
+from tests.builders.launched import written
 from tests.builders.steps import steps
 
 SERVER = (
@@ -68,8 +69,7 @@ def test_what_is_too_long_to_be_a_launch_is_refused(
     text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With what is too much, how much is read, and what to give instead."""
-    path = tmp_path / "launch.sh"
-    path.write_text(text)
+    path = written(tmp_path, text)
     assert run(["read", "--timeout", "100", str(path)]) == 64
     said = capsys.readouterr().err
     assert says in said
@@ -81,7 +81,6 @@ def test_what_is_too_long_to_be_a_launch_is_refused(
 def test_what_is_long_and_a_launch_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{SERVER} 30000 &\n" + "A=1\n" * 10_000 + "mkdir a\n" * 2_000)
+    path = written(tmp_path, f"{SERVER} 30000 &\n" + "A=1\n" * 10_000 + "mkdir a\n" * 2_000)
     assert run(["read", "--timeout", "100", str(path)]) in (0, 3)
     assert "1 SGLang server" in " ".join(capsys.readouterr().out.split())

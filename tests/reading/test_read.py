@@ -13,6 +13,7 @@ from preflight.cli.main import run
 from preflight.reading.understood import uses_neither
 from tests.builders.launch_text import SERVER as PLAIN
 from tests.builders.launch_text import understood
+from tests.builders.launched import written
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -36,8 +37,7 @@ done
 @pytest.fixture
 def read(tmp_path: Path, capsys: Out) -> Callable[..., tuple[int, str]]:
     def reads(text: str, *words: str, name: str = "launch.sh") -> tuple[int, str]:
-        path = tmp_path / name
-        path.write_text(text)
+        path = written(tmp_path, text, name)
         (tmp_path / "host" / "proc").mkdir(parents=True, exist_ok=True)
         code = run(["read", "--root", str(tmp_path / "host"), *words, str(path)])
         return code, capsys.readouterr().out

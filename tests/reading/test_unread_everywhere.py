@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
+from tests.builders.launched import written
 
 Out = pytest.CaptureFixture[str]
 
@@ -21,8 +22,7 @@ LINE = "not read, and in no number here: lmcache_server 0.0.0.0 1 ("
 def test_each_verb_names_it_once_and_in_its_json(
     verb: str, code: int, tmp_path: Path, capsys: Out
 ) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(LAUNCH)
+    path = written(tmp_path, LAUNCH)
     assert run([verb, "--root", "demo:h800", str(path)]) == code
     assert " ".join(capsys.readouterr().out.split()).count(LINE) == 1
     run([verb, "--json", "--root", "demo:h800", str(path)])
@@ -34,8 +34,7 @@ def test_each_verb_names_it_once_and_in_its_json(
 
 
 def test_an_artefact_of_plan_says_it_beside_itself(tmp_path: Path, capsys: Out) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(LAUNCH)
+    path = written(tmp_path, LAUNCH)
     run(["plan", "--format", "sysctl", "--root", "demo:h800", str(path)])
     out, err = capsys.readouterr()
     assert LINE in err
@@ -44,8 +43,9 @@ def test_an_artefact_of_plan_says_it_beside_itself(tmp_path: Path, capsys: Out) 
 
 @pytest.mark.slow
 def test_fit_changes_the_group_that_it_is_asked_about(tmp_path: Path, capsys: Out) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{SERVER}--hicache-size 20\n{SERVER}--hicache-size 30 --page-size 64\n")
+    path = written(
+        tmp_path, f"{SERVER}--hicache-size 20\n{SERVER}--hicache-size 30 --page-size 64\n"
+    )
     words = ["fit", "--root", "demo:h800", "--host-group", "2", str(path)]
     assert run(words) == 0
     out = capsys.readouterr().out

@@ -11,6 +11,7 @@ from preflight.cli.main import run
 from preflight.launches.launch_files import read_text
 from preflight.processes.processes import understand
 from preflight.processes.unread import unread
+from tests.builders.launched import written
 from tests.reading.unread_launches import HICACHE, LAUNCHES, SERVER, UnreadLaunch
 
 Out = pytest.CaptureFixture[str]
@@ -103,8 +104,7 @@ BESIDE = (
 
 
 def test_what_holds_little_is_not_named(tmp_path: Path, capsys: Out) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text("\n".join([f"{SERVER} {HICACHE} &", *BESIDE, ""]))
+    path = written(tmp_path, "\n".join([f"{SERVER} {HICACHE} &", *BESIDE, ""]))
     assert judged(path, capsys) == (0, [])
 
 
@@ -125,15 +125,13 @@ def test_what_holds_little_is_not_named(tmp_path: Path, capsys: Out) -> None:
 def test_a_program_counts_where_it_runs_beside_a_server(
     text: str, named: bool, tmp_path: Path, capsys: Out
 ) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(text.replace("SERVER", SERVER))
+    path = written(tmp_path, text.replace("SERVER", SERVER))
     code, said = judged(path, capsys)
     assert (any("kvd" in each for each in said), code == 0) == (named, not named), said
 
 
 def test_a_tunnel_is_told_from_a_program_on_the_other_host(tmp_path: Path, capsys: Out) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{SERVER} &\nssh -f -L 1:a:2 other kvd --port 2\n")
+    path = written(tmp_path, f"{SERVER} &\nssh -f -L 1:a:2 other kvd --port 2\n")
     code, said = judged(path, capsys)
     assert (code, len(said)) == (3, 1)
     assert "kvd --port 2 (" in said[0]
@@ -172,8 +170,7 @@ def test_a_program_that_the_reader_says_it_has_not_read_is_named_once(
 
 
 def test_a_program_on_the_line_of_a_script_is_named_beside_it(tmp_path: Path, capsys: Out) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{SERVER} &\npython3 load.py & kvd --port 2 &\n")
+    path = written(tmp_path, f"{SERVER} &\npython3 load.py & kvd --port 2 &\n")
     _, said = judged(path, capsys)
     assert sorted("kvd" in each for each in said) == [False, True]
 
@@ -189,7 +186,6 @@ def test_a_program_on_the_line_of_a_script_is_named_beside_it(tmp_path: Path, ca
 def test_a_cache_is_asked_about_where_a_variable_of_its_memory_is_set(
     setting: str, named: bool, tmp_path: Path, capsys: Out
 ) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"{setting} {SERVER}\n")
+    path = written(tmp_path, f"{setting} {SERVER}\n")
     code, said = judged(path, capsys)
     assert (any("LMCACHE" in each for each in said), code == 0) == (named, not named), said
