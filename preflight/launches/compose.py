@@ -40,14 +40,12 @@ def read_compose(
     text: str,
     name: str,
     environment: Mapping[str, str | Word],
-    env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
 ) -> Reading:
     """Return the process of each service; ``environment`` fills in ``${NAME}``.
 
-    env_files: texts of files that ``env_file:`` names, by the written path. beside: reads
-    others, and ``.env``. What is put together of several services or files is named. Raises
-    SourceError, as load_documents does.
+    beside: reads ``.env``, and the files that ``env_file:`` names, by the written path. What is put
+    together of several services or files is named. Raises SourceError, as load_documents does.
     """
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
@@ -60,11 +58,6 @@ def read_compose(
         read, notes = read_compose_env_file(dot_env, ".env", surroundings)
         surroundings = {**read, **surroundings}
         readings.append(Reading((), notes))
-    env_texts = env_files or {}
-
-    def read_file(path: str) -> str | None:
-        return env_texts[path] if path in env_texts else beside(path)
-
     for document in documents:
         include = document.at("include")
         for item in include.items or ([include] if include.value else []):
@@ -79,7 +72,7 @@ def read_compose(
                 message = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
                 note("extends-not-read", message, extends.line)
             else:
-                reader = _ServiceReader(name, called, tree, surroundings, read_file)
+                reader = _ServiceReader(name, called, tree, surroundings, beside)
                 readings.append(reader.reading())
     return source.joined(readings)
 
@@ -342,7 +335,11 @@ def _read(launch: LaunchText) -> Reading:
     near = {os.path.normpath(os.path.relpath(name, folder)): text for name, text in named}
     beneath = {f"./{name}": text for name, text in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
-    reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)
+
+    def read_file(name: str) -> str | None:
+        return texts[name] if name in texts else launch.beside(name)
+
+    reading = read_compose(launch.text, launch.path, variables, read_file)
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 
 

@@ -20,7 +20,6 @@ _SETS = regex(
 )
 _NUMBER = regex(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
 _KNOWN = regex(r"(?:[\w\s+\-*/%()<>=&|]|!=)*", re.ASCII)
-_TERNARY = regex(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
 
 # Gives the text of a name; None if nobody knows it.
 Value = Callable[[str], "str | None"]
@@ -50,7 +49,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
     """Return the result of a formula; None if ``value`` knows no number for a name in it.
 
     assign: takes the result of ``i++`` and ``i = 3``; None if they are not to be followed. Sums,
-    comparisons, one ``?:``, and assignments in front are read; bits, bases and ``**`` are not.
+    comparisons, and assignments in front are read; bits, bases, ``**`` and ``?:`` are not.
     """
     if len(formula) > _LONGEST_FORMULA:
         return None
@@ -92,10 +91,6 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
 
 def _sum(text: str, value: Value) -> int:
     """Work out a formula without assignments."""
-    ternary = _TERNARY.fullmatch(text)
-    if ternary is not None:
-        condition, yes, no = ternary.groups()
-        return _sum(yes if _sum(condition, value) else no, value)
     if not _KNOWN.fullmatch(text):
         raise ArithmeticError
     text = text.replace("&&", " and ").replace("||", " or ").strip()

@@ -38,8 +38,7 @@ class ShellBlocks(ShellFlow):
         """Go through ``( ... )``: its changes are lost behind it."""
         written = text.text(tree)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
-            result = number(self.state, written[2:-2], text.origin(tree), assigns=True)
-            return Truth(bool(result)) if result is not None else self.not_read(text, tree)
+            return self.not_read(text, tree)
         mark = self.state.mark()
         functions = dict(self.functions)
         ended = self.run(text, tree.children)

@@ -9,6 +9,7 @@ unknown.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -133,10 +134,9 @@ def read_words(
         )
     if stripped.published and reading.commands:
         reading = source.with_published(reading, stripped.published)
-    beside_each, hosts = 1, 1
-    started = (launchers.tasks(front, stripped.environment) for front in stripped.wrappers)
-    for each in filter(None, started):
-        beside_each, hosts = beside_each * each.beside, hosts * each.hosts
+    started = [launchers.tasks(front, stripped.environment) for front in stripped.wrappers]
+    beside_each = math.prod(each.beside for each in started if each)
+    hosts = math.prod(each.hosts for each in started if each)
     if beside_each * hosts == 1 or len(reading.commands) * beside_each > MOST_TURNS:
         return reading
     commands = [command._replace(copies=command.copies * hosts) for command in reading.commands]

@@ -67,7 +67,7 @@ services:
 
 def test_services() -> None:
     environment = {"MASTER": "h:1", "CALLER": "c", "MODEL": "/m"}
-    reading = read_compose(TEXT, "compose.yaml", environment, {"prod.env": "A=1\nDEVICE=2"})
+    reading = read_compose(TEXT, "compose.yaml", environment, {"prod.env": "A=1\nDEVICE=2"}.get)
     prefill, master = reading.commands
     assert argv(prefill) == [
         *"python3 -m sglang.launch_server --model-path /m --x".split(),
@@ -207,7 +207,7 @@ def test_lines_of_an_env_file_that_compose_refuses_or_that_are_more_than_plain(
     line: str, id_: str
 ) -> None:
     text = "services: {s: {image: i, command: x, env_file: e}}"
-    (note,) = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"}).notes
+    (note,) = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"}.get).notes
     assert (note.id, note.origin) == (id_, Origin("e", 2))
 
 

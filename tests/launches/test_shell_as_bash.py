@@ -72,7 +72,7 @@ class Maker:
             f'"${{{name}#*/}}"', f'"${{{name}##*/}}"', f'"${{{name}/a/Z}}"',
             f'"${{{name}//[ab]/_}}"', f'"${{{name}/#a/S}}"', f'"${{{name}^^}}"', f'"${{{name}^}}"',
             f'"${{{name},,}}"', f'"${{{name}:1:2}}"', f'"${{{name}:1}}"', f'"${{{array}[@]/#/x}}"',
-            f'"${{{array}[@]: -1}}"', '"$((N * 2 + 1))" ', "$((N > 2 ? 10 : 20))", "{1..3}",
+            f'"${{{array}[@]: -1}}"', '"$((N * 2 + 1))" ', "$((N + 10))", "{1..3}",
             f"/a/${name}/${self.name()}/c", f"${name}:${self.name()}:x",
             f"pre-${name}.${self.name()}-z.log", f'"${name}"/${self.name()}/y',
             f'"a  ${name}  ${self.name()} "', f"a\\ b\\${name}", f"${{{name}:-x y}}",
