@@ -38,7 +38,8 @@ class ShellBlocks(ShellFlow):
         """Go through ``( ... )``: its changes are lost behind it."""
         written = text.text(tree)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
-            return self.not_read(text, tree)
+            result = number(self.state, written[2:-2], text.origin(tree), assigns=True)
+            return Truth(bool(result)) if result is not None else self.not_read(text, tree)
         mark = self.state.mark()
         functions = dict(self.functions)
         ended = self.run(text, tree.children)
