@@ -178,13 +178,10 @@ class _ServiceReader:
         text = whole.text
         operators = (match for match in _OPERATOR.finditer(text) if match.group(1))
         if (operator := next(operators, None)) is not None:
-            left_out = brief(text[operator.start() :])
-            message = (
-                f"{called} is not run by a shell: {left_out!r} is left out here, and "
-                "docker-compose v1 gives it to the program; write bash -c '…' around it"
-            )
+            text, left_out = text[: operator.start()], brief(text[operator.start() :])
+            message = f"{called} is not run by a shell: {left_out!r} is left out here, and "
+            message += "docker-compose v1 gives it to the program; write bash -c '…' around it"
             self.note("no-shell", message, whole.origin.line)
-            text = text[: operator.start()]
         try:
             texts = shlex.split(text)
         except ValueError:

@@ -291,7 +291,7 @@ def volume(text: str) -> Mount:
 def tmpfs(text: str) -> Mount:
     """Return the mount that ``TARGET:size=1g,...`` of ``--tmpfs`` asks for."""
     target, _, options = text.partition(":")
-    return Mount(target, "tmpfs", size_bytes=_tmpfs_size(_fields(options.split(",")), target))
+    return mount(f"type=tmpfs,target={target},{options}")
 
 
 def mount(text: str) -> Mount:
@@ -299,21 +299,14 @@ def mount(text: str) -> Mount:
     import csv
 
     # Docker reads it as a line of CSV, names in any case.
-    fields = {name.lower(): value for name, value in _fields(next(csv.reader([text]), [])).items()}
+    pairs = [field.partition("=") for field in next(csv.reader([text]), [])]
+    fields = {name.lower(): value if equals else "true" for name, equals, value in pairs if name}
 
-    def first(*names: str) -> str:
-        return next((fields[name] for name in names if name in fields), "")
+    def first(*names: str) -> str | None:
+        return next((fields[name] for name in names if name in fields), None)
 
-    target = first("target", "dst", "destination")
-    locked, size_bytes = first("readonly", "ro") in ("true", "1"), _tmpfs_size(fields, target)
-    mount_kind = fields.get("type", "volume").lower()
-    return Mount(target, mount_kind, first("source", "src"), locked, size_bytes)
-
-
-def _fields(texts: Sequence[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    return {name: value if equals else "true" for name, equals, value in pairs if name}
-
-
-def _tmpfs_size(fields: Mapping[str, str], target: str) -> Size:
-    return docker_size(fields.get("tmpfs-size", fields.get("size")), f"the size of {target}")
+    target = first("target", "dst", "destination") or ""
+    size_bytes = docker_size(first("tmpfs-size", "size"), f"the size of {target}")
+    mount_kind, locked = fields.get("type", "volume").lower(), first("readonly", "ro")
+    source = first("source", "src") or ""
+    return Mount(target, mount_kind, source, locked in ("true", "1"), size_bytes)
