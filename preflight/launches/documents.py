@@ -90,7 +90,7 @@ def load_documents(text: str, name: str) -> list[Node]:
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
-    """Return the trees of parser events; a node is made when its last child is known."""
+    """Return the trees of parser events; a tree is made when its last child is known."""
     documents: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
     weight = 0
@@ -133,7 +133,7 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
 
 
 def _collection(begun: Any, children: list[Node], name: str) -> Node:
-    """Return the node of a list or a mapping, ``<<`` merged. Raises SourceError for a key twice."""
+    """Return the tree of a list or a mapping, ``<<`` merged. Raises SourceError for a key twice."""
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
     if type(begun).__name__ == "SequenceStartEvent":

@@ -24,7 +24,7 @@ _NOT_COUNTED = "how many times it runs is not known"
 
 
 class ShellBlocks(ShellFlow):
-    """Follows ``if``, ``case`` and loops; each ``on_`` method takes the node of its name."""
+    """Follows ``if``, ``case`` and loops; each ``on_`` method takes the tree of its name."""
 
     def on_compound_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``{ a; b; }``, or work ``((...))`` out."""

@@ -112,7 +112,7 @@ def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
 
 
 def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[Part]]:
-    """Return the redirections of a node, and the commands that the tree has within a heredoc's."""
+    """Return the redirections of a tree, and the commands that the tree has within a heredoc's."""
     operators = [c.type for c in tree.children if not c.is_named]
     operator = operators[0] if operators else ""
     if tree.type == "file_redirect":
@@ -144,19 +144,19 @@ def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[
 
 
 def redirections_of(text: ShellText, tree: Node) -> list[Redirection]:
-    """Return the redirections that a node within a command stands for, such as here-strings."""
+    """Return the redirections that a tree within a command stands for, such as here-strings."""
     return _redirections(text, tree)[0]
 
 
 def says(tree: Node) -> bool:
-    """Return whether a node is a command: no comment and no separator."""
+    """Return whether a tree is a command: no comment and no separator."""
     separates = tree.type in ("comment", ";", "&", ";;", ";&", ";;&", "\n", "{", "}", "(", ")")
     keyword = tree.type in ("do", "done", "then", "fi", "else")
     return not (separates or keyword)
 
 
 def breaks(tree: Node, behind: Node) -> bool:
-    """Return whether one of two nodes does not parse, on a line of the other."""
+    """Return whether one of two trees does not parse, on a line of the other."""
     return "ERROR" in (tree.type, behind.type) and tree.end_point[0] == behind.start_point[0]
 
 

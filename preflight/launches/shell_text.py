@@ -183,7 +183,7 @@ class ShellText:
         return Origin(self.source, self.line(tree.start_point[0]))
 
     def text(self, tree: Node) -> str:
-        """Return the text of a node as it is written."""
+        """Return the text of a tree as it is written."""
         return _shown(self._raw(tree.start_byte, tree.end_byte))
 
     def _raw(self, start: int, end: int) -> str:
@@ -215,7 +215,7 @@ class ShellText:
             yield WrittenWord(self._finished(pieces, row), row)
 
     def apart(self, tree: Node, behind: Node) -> bool:
-        """Tell whether something stands between two nodes, but for a line that goes on."""
+        """Tell whether something stands between two trees, but for a line that goes on."""
         return self.bytes[tree.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
     def runs_aside(self, tree: Node) -> bool:
@@ -229,7 +229,7 @@ class ShellText:
         return self._finished(list(self.raw_pieces(tree)), tree.start_point[0])
 
     def raw_pieces(self, tree: Node) -> Pieces:
-        """Return a node's pieces, in which ``~`` and quoted placeholders are still plain text."""
+        """Return a tree's pieces, in which ``~`` and quoted placeholders are still plain text."""
         pieces = self._pieces.get(tree.id)
         if pieces is None:
             collected: list[Piece] = []
@@ -262,7 +262,7 @@ class ShellText:
         return tuple(pieces)
 
     def _collect(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
-        """Add the pieces of a node; text between its children counts too."""
+        """Add the pieces of a tree; text between its children counts too."""
         tree_type = tree.type
         if tree_type == "$" and self.bytes.startswith(b'"', tree.end_byte):
             return  # $"..." is a text that may be translated
@@ -305,7 +305,7 @@ class ShellText:
             pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
     def _inner(self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
-        """Add the pieces between two places of a node."""
+        """Add the pieces between two places of a tree."""
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
         literal = literal if quoted or tree.type == "heredoc_body" else "word"
         quoted = quoted or tree.type == "heredoc_body"
