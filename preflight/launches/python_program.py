@@ -95,7 +95,7 @@ class _Program:
         return Origin(self.path, getattr(syntax, "lineno", None))
 
     def below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
-        """Yield the calls and assignments below a part of the syntax tree, arguments before their call."""
+        """Yield the calls and assignments below ``syntax``, arguments before their call."""
         test = getattr(syntax, "test", None)
         shown = "" if test is None else ast.unparse(test)[:60]
         if isinstance(syntax, ast.FunctionDef | ast.AsyncFunctionDef):
