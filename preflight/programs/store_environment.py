@@ -54,11 +54,16 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
 def leading_digits(text: str) -> int | None:
     """Return the number that ``std::stoull`` reads: the leading digits (``4GB`` is 4).
 
-    None if the library warns and keeps its default: no digit first, zero, or a minus sign.
+    None if the library warns and keeps its default: no digit first, zero, or a minus sign as the
+    first character. Behind a blank nothing looks for the sign, and `` -4`` is 2^64 - 4.
     """
-    match = re.match(r"[ \t\n\v\f\r]*\+?(\d+)", text, re.ASCII)
-    value = 0 if match is None else int(match[1][:40])
-    return value if 0 < value <= UINT64_MAX else None
+    match = re.match(r"[ \t\n\v\f\r]*([+-]?)(\d+)", text, re.ASCII)
+    if match is None or text.startswith("-"):
+        return None
+    value = int(match.group(2)[:40])
+    if not 0 < value <= UINT64_MAX:
+        return None
+    return 2**64 - value if match.group(1) == "-" else value
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:

@@ -84,6 +84,7 @@ def test_each_release_reads_what_it_knows() -> None:
         ("4e9", 4),
         ("  12 ", 12),
         ("+7", 7),
+        (" -4", 2**64 - 4),
         *((text, None) for text in ("0", "-4", "GB", "", "99999999999999999999999")),
     ],
 )
