@@ -48,11 +48,11 @@ def _installed(
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
-            names = sorted(os.listdir(folder or "."))
+            names = os.listdir(folder or ".")
         except OSError:
             continue
         editable = [name for name in names if "editable" in name]
-        for name in names:
+        for name in sorted(name for name in names if name.endswith(".dist-info")):
             distribution = distribution_of(name, editable)
             if distribution is not None and wanted(distribution[0]):
                 versions.setdefault(*distribution)
