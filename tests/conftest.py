@@ -14,8 +14,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
+import subprocess
 from collections.abc import Iterator
+from functools import wraps
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,17 +54,24 @@ GROUPS = {
 }
 
 
-# What a process of Python says before it makes another one, or becomes one.
-STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"}
+# What makes another process, or becomes one: of an audit hook, each file that is opened costs more.
+STARTS = (
+    *((os, name) for name in "fork forkpty posix_spawn posix_spawnp execv execve system".split()),
+    (subprocess.Popen, "__init__"),
+)
 _started: list[str] = []
 
 
-def _look(event: str, arguments: tuple[object, ...]) -> None:
-    if event in STARTS:
-        _started.append(f"{event} {arguments[:2]}")
+def _note(place: object, name: str) -> None:
+    """Have each call of that function stand in ``_started``."""
+    plain = getattr(place, name)
 
+    @wraps(plain)
+    def noting(*arguments: Any, **named: Any) -> Any:
+        _started.append(f"{name} {arguments[1:]}")
+        return plain(*arguments, **named)
 
-sys.addaudithook(_look)
+    setattr(place, name, noting)
 
 
 # Where a file is memory; as Docker gives it (64 MiB), it is too small for all of them.
@@ -79,16 +88,30 @@ def pytest_configure(config: pytest.Config) -> None:
     assert settings.default is not None
     if settings.default.derandomize:
         providers._get_local_constants = lambda: providers._local_constants
-    if "not slow" in config.getoption("markexpr") and os.access(IN_MEMORY, os.W_OK):
+    if "not slow" not in config.getoption("markexpr"):
+        return
+    for place, name in STARTS:
+        _note(place, name)
+    if config.option.dist == "loadgroup":  # none has a group: what a module keeps is made once
+        config.option.dist = "worksteal"
+    if os.access(IN_MEMORY, os.W_OK):
         found = os.statvfs(IN_MEMORY)
         if found.f_bavail * found.f_frsize >= IN_MEMORY_BYTES:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 
 
+def pytest_collection() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What was collected lives to the end: no test has to look through it for what is left."""
-    gc.collect()
+    """What was collected lives to the end: no test has to look through it for what is left.
+
+    Hypothesis takes the time of each collection, which costs more than a small one.
+    """
     gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups

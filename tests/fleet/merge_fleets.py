@@ -35,7 +35,10 @@ Told = list[tuple[str, str, str]]
 
 @lru_cache(maxsize=1)
 def _base() -> str:
-    """What ``check --json`` prints on the synthetic host with 8 GPUs and 8 NICs."""
+    """What ``check --json`` prints on the synthetic host with 8 GPUs and 8 NICs.
+
+    Of its hundred passes, each tenth: a fleet of each test writes and reads them for each node.
+    """
     host = replace(
         gpu_host(),
         pools={2 * MIB: 160_000, GIB: 0},
@@ -52,7 +55,13 @@ def _base() -> str:
         words = ["check", "--json", "--timeout", "600", "--root", str(root), str(script)]
         with redirect_stdout(io.StringIO()) as printed:
             run(words)
-        return printed.getvalue().replace(str(script), "launch.sh").replace(str(root), "/")
+    found = json.loads(printed.getvalue().replace(str(script), "launch.sh").replace(str(root), "/"))
+    passes = [one for one in found["findings"] if one["status"] == "pass"]
+    found["findings"] = [
+        *(one for one in found["findings"] if one["status"] != "pass"),
+        *passes[::10],
+    ]
+    return json.dumps(found)
 
 
 def produced_document() -> Report:
