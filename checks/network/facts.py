@@ -436,7 +436,9 @@ def _within(networks: Iterable[Network], wanted: Network) -> list[Network]:
 
 def _without(networks: Iterable[Network], taken: Iterable[Network]) -> list[Network]:
     """Return ``networks`` less all of ``taken``."""
-    left = list(networks)
+    taken = list(taken)
+    # To take a network out of a larger one leaves dozens: what goes as a whole goes first.
+    left = [each for each in networks if not any(each.subnet_of(gone) for gone in taken)]  # type: ignore[arg-type]
     for gone in taken:
         rest: list[Network] = []
         for network in left:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import click
-import pytest
 
 from tests.cli.commands import EVERY
+from tests.tables import each_row
 
 OPTIONS = [
     (f"{path} {option.opts[-1]}", option, click.Context(each, info_name=path))
@@ -15,7 +15,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "option", "context"), OPTIONS, ids=[name for name, *_ in OPTIONS])
+@each_row(("name", "option", "context"), OPTIONS)
 def test_an_option_says_what_it_is_for(
     name: str, option: click.Option, context: click.Context
 ) -> None:

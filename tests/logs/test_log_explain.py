@@ -176,7 +176,7 @@ def test_a_table_has_what_a_row_may_have(name: str) -> None:
 FILES = rows_of("log_files")
 
 
-@pytest.mark.parametrize(("name", "cause", "check", "why", "do"), FILES)
+@each_row(("name", "cause", "check", "why", "do"), FILES)
 def test_failures_have_causes_first(name: str, cause: str, check: str, why: str, do: str) -> None:
     """What followed from it stands below; its words choose what is said.
 
