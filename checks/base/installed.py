@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from checks.base.record import NamedTuple
 
@@ -44,19 +45,30 @@ def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[st
 def _installed(
     wanted: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Read name and version of the wanted distributions from names of folders, which is fast."""
+    """Return name and version of the wanted distributions, the first of a name on the path."""
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
-            names = os.listdir(folder or ".")
+            status = os.stat(folder or ".")
+            changed = (status.st_dev, status.st_ino, status.st_mtime_ns)
+            for name, version in _distributions(folder or ".", changed):
+                if wanted(name):
+                    versions.setdefault(name, version)
         except OSError:
             continue
-        editable = [name for name in names if "editable" in name]
-        for name in sorted(name for name in names if name.endswith(".dist-info")):
-            distribution = distribution_of(name, editable)
-            if distribution is not None and wanted(distribution[0]):
-                versions.setdefault(*distribution)
     return tuple(versions.items())
+
+
+@lru_cache(maxsize=64)  # one command asks five times
+def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str, str]]:
+    """Read what a folder has from the names in it, which is fast. Raises OSError.
+
+    changed: which folder that is, and when a name was added or removed last.
+    """
+    names = os.listdir(folder)
+    editable = [name for name in names if "editable" in name]
+    every = (distribution_of(name, editable) for name in sorted(names))
+    return [distribution for distribution in every if distribution is not None]
 
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
