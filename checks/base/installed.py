@@ -51,11 +51,12 @@ def _installed(
         try:
             status = os.stat(folder or ".")
             changed = (status.st_dev, status.st_ino, status.st_mtime_ns)
-            for name, version in _distributions(folder or ".", changed):
-                if wanted(name):
-                    versions.setdefault(name, version)
+            distributions = _distributions(folder or ".", changed)
         except OSError:
             continue
+        for name, version in distributions:
+            if wanted(name):
+                versions.setdefault(name, version)
     return tuple(versions.items())
 
 
