@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 from checks.base.unknown import NoFile, Unknown, known, none_if_absent, or_unknown
@@ -117,10 +118,15 @@ class Root:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
             return unreadable(name, error)
-        prefix = os.path.realpath(self._prefix) if self._prefix else ""
+        prefix = self._real_prefix
         if real != prefix and not real.startswith(f"{prefix}/"):
             return Unknown(f"{name}: leads out of {self._prefix}")
         return real[len(prefix) :] or "/"
+
+    @cached_property
+    def _real_prefix(self) -> str:
+        """Without the links in it; "" of the live machine. Each link of a host asks for it."""
+        return os.path.realpath(self._prefix) if self._prefix else ""
 
     def mode(self, name: str) -> int | Unknown:
         """Return a file's type and permission bits (``st_mode``), its links followed."""
