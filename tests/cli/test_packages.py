@@ -49,7 +49,7 @@ def python_of(release: str, folder: Path) -> str:
         pytest.skip(f"no Python {release} here")
     if os.geteuid() != 0 or started_by_all(found):
         return found
-    left_out = shutil.ignore_patterns("test", "__pycache__", "site-packages", "config-*", "share")
+    left_out = shutil.ignore_patterns("test", "site-packages", "config-*", "share")
     shutil.copytree(Path(found).parents[1], folder / "python", symlinks=True, ignore=left_out)
     return str(folder / "python/bin" / name)
 
