@@ -6,7 +6,6 @@ Its settings come from the YAML file of LMCACHE_CONFIG_FILE, then LMCACHE_<KEY>,
 every setting.
 """
 
-import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -38,7 +37,7 @@ _ALIASES = {"plugin_locations": "runtime_plugin_locations", "external_backends":
 
 
 class _Row(NamedTuple):
-    kind: str
+    reader: str
     default: Any
 
 
@@ -55,14 +54,10 @@ def lmcache_settings() -> Mapping[str, _Row]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return a list as it is, and the parts of a text between its commas."""
+    """Return a list as it is, and the parts of a text or number between its commas."""
     if isinstance(value, list):
         return value
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-def _numbers(value: Any) -> list[Any]:
-    return _parts(value if isinstance(value, list) else str(value))
+    return [part.strip() for part in str(value).split(",") if part.strip()]
 
 
 def _json(value: Any) -> Any:
@@ -75,8 +70,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "bool": lambda value: value is True or str(value).strip().lower() in ("true", "1"),
     "str": str,
     "disk": lambda value: ",".join(p.removeprefix("file://") for p in _parts(str(value))) or None,
-    "ints": lambda value: [*map(int, _numbers(value))],
-    "floats": lambda value: [*map(float, _numbers(value))],
+    "ints": lambda value: [*map(int, _parts(value))],
+    "floats": lambda value: [*map(float, _parts(value))],
     "strs": _parts,
     "json": _json,
     "list": lambda value: value if isinstance(value, list) else [value] if value else [],
@@ -112,7 +107,7 @@ def lmcache_values(
         values[name] = _safely(name, row, value, warnings)
         if file is not None and name in plain:
             try:
-                values[name] = _READ[row.kind](_unquoted(plain[name]))
+                values[name] = _READ[row.reader](_unquoted(plain[name]))
             except ValueError as error:
                 warnings.append(f"LMCACHE_{name.upper()}={plain[name]}: {error}: it is passed over")
     _validate(values)
@@ -135,7 +130,7 @@ def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
     if value is None:
         return None
     try:
-        return _READ[row.kind](value)
+        return _READ[row.reader](value)
     except ValueError as error:
         warnings.append(f"Failed to convert value for {name}={value!r}: {error}: it has none then")
         return None
@@ -144,13 +139,8 @@ def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
 def _unquoted(text: str) -> str:
     """Take the quotes off a text, as LMCache does."""
     text = text.strip()
-    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
-        return text
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text[1:-1]
-    return value if isinstance(value, str) else text
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
 
 
 def _validate(values: dict[str, Any]) -> None:
@@ -179,7 +169,7 @@ def overridden(values: dict[str, Any], key: str, value: Any) -> None:
         if key == "extra_config":  # of whatever type it is
             values[key] = _json(value) if isinstance(value, str) else value
             return
-        read = None if value is None else _READ[row.kind](value)
+        read = None if value is None else _READ[row.reader](value)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return
     if value is None or read is not None:
@@ -241,16 +231,14 @@ _NO_PAGES = (
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
-    prefix = "mooncake_"
-    of_setup = {
-        key: str(value)
-        for key, value in raw.items()
-        if value is not None and key.removeprefix(prefix) not in (*_OWN_KEYS, "")
-    }
-    bare = {key: text for key, text in of_setup.items() if key in _BARE_KEYS}
-    prefixed = {
-        k.removeprefix(prefix): text for k, text in of_setup.items() if k.startswith(prefix)
-    }
+    bare, prefixed = {}, {}
+    for key, value in raw.items():
+        name = key.removeprefix("mooncake_")
+        if value is not None and name not in (*_OWN_KEYS, ""):
+            if name != key:
+                prefixed[name] = str(value)
+            elif key in _BARE_KEYS:
+                bare[key] = str(value)
     return {**_SETUP_DEFAULTS, **bare, **prefixed}
 
 
@@ -311,12 +299,6 @@ class _Takes(ConsumerParts):
             self.uncounted.append("what LMCache's NIXL storage registers")
         if "first_rank_max_local_cpu_size" in self.extra:
             self.uncounted.append("what LMCache's pool of a first worker takes")
-        lookup = values["external_lookup_client"]
-        if lookup is not None and str(lookup).startswith("mooncakestore://"):
-            master = _RIGHT_KEYS["master_server_address"][1]
-            self.misread.append(
-                f"external_lookup_client {lookup}: Mooncake takes {master} as its master"
-            )
         self._remotes()
         origin = self.environment.get(FILE_VARIABLE)
         where = "LMCACHE_<KEY>" if origin is None else origin.text
@@ -388,14 +370,13 @@ class _Takes(ConsumerParts):
             if setup.get(key) and right not in setup:
                 reads = f"Mooncake reads mooncake_{right} there, and takes {instead}"
                 self.misread.append(f"{key} {setup[key]!r} of {where}: {reads}")
-        self.uncounted += _egm_pool(setup)
-        problem, client = setup_client(setup)
+        problem, store = _setup_of(setup, self)
         if problem:
             goes_on = "it says that setup completed, and stores nothing there"
             self.misread.append(f"LMCache's store ({where}): {problem}: {goes_on}")
-        if client is not None:
-            store = _store_of(client, setup)._replace(file="" if path is None else where)
-            self._client(store, setup.get("tenant_id", "default"))
+        if store is not None:
+            file = "" if path is None else where
+            self._client(store._replace(file=file), setup.get("tenant_id", "default"))
 
     def _client(self, store: StoreProcess, tenant: str | Unknown) -> None:
         names = ("chunk_size", "pre_caching_hash_algorithm", "use_layerwise", "remote_serde")
@@ -405,10 +386,17 @@ class _Takes(ConsumerParts):
         self.clients.append(Client(store, self._first_if_mla, "LMCache", keys))
 
 
-def _egm_pool(setup: Mapping[str, str]) -> list[str]:
-    """Name Mooncake 0.3.14's EGM pool if a setup asks for it: no number has its memory."""
-    on = setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0")
-    return ["the EGM pool of its store"] if on else []
+def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, StoreProcess | None]:
+    """Return the error of a setup, or its store client; ``parts`` get what no number has."""
+    if setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0"):
+        parts.uncounted.append("the EGM pool of its store")  # of Mooncake 0.3.14
+    problem, client = setup_client(setup)
+    if client is None:
+        return problem, None
+    master = setup.get("master_server_addr", _RIGHT_KEYS["master_server_address"][1])
+    devices, metadata = setup.get("rdma_devices", ""), setup["metadata_server"]
+    process = StoreProcess(client, devices=devices, master=master, metadata=metadata)
+    return problem, process._replace(protocol=setup["protocol"])
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
@@ -416,16 +404,14 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None
-    sizes = {}
+    sizes: list[int] = []
     for key in ("global_segment_size", "local_buffer_size"):
         size = byte_size(setup[key])
         if size is None:
             return f"{key} {setup[key]!r} is not a size to Mooncake: setup returns -600", None
-        sizes[key] = size
-    segment, local = sizes["global_segment_size"], sizes["local_buffer_size"]
-    protocol = setup["protocol"]
-    wrong = setup_refuses(segment, local, protocol)
-    if wrong:
+        sizes.append(size)
+    (segment, local), protocol = sizes, setup["protocol"]
+    if wrong := setup_refuses(segment, local, protocol):
         return wrong, None
     return "", StoreClient(segment, local, Protocol.TCP if protocol == "tcp" else Protocol.RDMA)
 
@@ -449,14 +435,13 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
             parts.uncounted.append(f"what --l2-adapter {word.text} takes")
         elif config.get("type") == "mooncake_store":
             setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
-            parts.uncounted += _egm_pool(setup)
-            problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
+            problem, client = _setup_of({**_MOONCAKE_DEFAULTS, **setup}, parts)
             if problem:
                 says = f"--l2-adapter: {problem}"
                 what = "what its L2 adapter takes"
                 parts.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
             if client is not None:
-                parts.clients.append(Client(_store_of(client, setup)))
+                parts.clients.append(Client(client))
     last = {name: values[-1] for name, values in flags.items()}
     size = last.get("l1-size-gb")
     if "l1-manager" in last:
@@ -495,14 +480,3 @@ def _l1_pool(flags: Mapping[str, Word], text: str, parts: ConsumerParts) -> list
     lazy = "no-l1-use-lazy" not in flags and not shared
     least = min(size, first if isinstance(first, int) else _LAZY_BYTES) if lazy else size
     return [WorkerPool(OwnPool(size, least, parts.rdma, shared))]
-
-
-def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:
-    """Return the store client of a setup."""
-    return StoreProcess(
-        client,
-        devices=setup.get("rdma_devices", ""),
-        master=setup.get("master_server_addr", _RIGHT_KEYS["master_server_address"][1]),
-        metadata=setup["metadata_server"],
-        protocol=setup["protocol"],
-    )

@@ -140,7 +140,7 @@ def _consumer(
         connectors.uncounted.append("which NUMA node --numa-bind binds each worker to")
     for name, default in _SHOWN.items():
         connectors.settings[name.replace("-", "_")] = arguments.setting(name, default)
-    node, leader = node_of(arguments)
+    host_rank, leader = node_of(arguments)
     utilization = arguments.setting("gpu-memory-utilization", LEAST_UTILIZATION).value
     fraction = attempt(lambda: float("" if isinstance(utilization, Unknown) else utilization))
     return connectors.consumer(
@@ -151,7 +151,7 @@ def _consumer(
         transfer_protocol=connectors.transfer_protocol,
         registers_gpu=connectors.registers,
         hosts=hosts,
-        node=node,
+        node=host_rank,
         leader=leader,
         gpu_fraction=fraction if isinstance(fraction, float) and 0 < fraction <= 1 else None,
         gpu_fills=not _TAKES_LESS & arguments.flags.keys(),
@@ -497,7 +497,7 @@ class _Connectors(ConsumerParts):
         part = read_kvbm(self.environment)
         self.add(part)
         each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers
-        host = sum(pool.memory.bytes for pool in part.pools)
+        host = sum(own_pool.memory.bytes for own_pool in part.pools)
         if isinstance(each, int) and isinstance(workers, int) and 0 < host < each * workers:
             gpu = f"{workers} x {format_bytes(each)} of --kv-cache-memory-bytes"
             self.ignored.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -17,20 +16,20 @@ from preflight.sglang.launch import configured_segment
 RULES = RuleSet("consumers")
 
 
-def _said(name: str, process: LaunchProcess) -> Iterator[Seen]:
-    for text in getattr(process.consumer, name, ()):
-        yield Seen(text)
+@RULES.process("consumer-misread")
+def consumer_misread(process: LaunchProcess) -> Iterator[Seen]:
+    return map(Seen, process.consumer.misread if process.consumer else ())
 
 
-for _name in ("misread", "ignored"):
-    RULES.process(f"consumer-{_name}")(partial(_said, _name))
+@RULES.process("consumer-ignored")
+def consumer_ignored(process: LaunchProcess) -> Iterator[Seen]:
+    return map(Seen, process.consumer.ignored if process.consumer else ())
 
 
 @RULES.process("consumer-refused")
 def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
-    consumer = process.consumer
-    if consumer is not None:
-        by = (one.says for one in consumer.refused_by if consumer.doubt_of(one) == "")
+    if (consumer := process.consumer) is not None:
+        by = (refusal.says for refusal in consumer.refused_by if consumer.doubt_of(refusal) == "")
         for text in (*consumer.refused, *by):
             yield Seen(f"{process.kind.value}: {text}")
 
@@ -62,24 +61,6 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
                 yield Seen(text, process.command.origin)
 
 
-@RULES.launch("store-reset-shared")
-def store_reset_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each vLLM server that may empty a store which other processes use."""
-    users: dict[str, list[LaunchProcess]] = {}
-    for process in processes:
-        for master in dict.fromkeys(master for master, _ in _stores(process)):
-            users.setdefault(master, []).append(process)
-    for master, those in users.items():
-        for process in those if len(those) > 1 else ():
-            word = process.command.environment.get("VLLM_SERVER_DEV_MODE")
-            clients = process.consumer.clients if process.consumer else ()
-            on = word is not None and not word.unresolved and word.text.strip() not in ("", "0")
-            if on and any(one.family == "vLLM MooncakeStoreConnector" for one in clients):
-                others = ", ".join(each.name for each in those if each is not process)
-                text = f"{process.name} can empty the store of {master}"
-                yield Seen(f"{text}, which {others} uses too")
-
-
 @RULES.launch("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each client of a master with a metadata server other than the first's."""
@@ -95,10 +76,10 @@ def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def _stores(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield master and metadata server of each store client of a process, if both are known."""
     store = None if process.server is None else process.server.store
-    found: list[tuple[object, object]] = [(own.master, own.metadata) for own in process.stores]
+    pairs: list[tuple[object, object]] = [(each.master, each.metadata) for each in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is False:
-        found.append((store.value("master_server_address"), store.value("metadata_server")))
-    for master, metadata in found:
+        pairs.append((store.value("master_server_address"), store.value("metadata_server")))
+    for master, metadata in pairs:
         if isinstance(master, str) and isinstance(metadata, str) and master and metadata:
             yield master_address(master), metadata
 
@@ -111,10 +92,10 @@ def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterato
         where = place(process)
         for path, becomes in _segment_of_file(process) if where is not None else ():
             readers.setdefault((path, where), {}).setdefault(becomes, process)
-    for (path, _), found in readers.items():
-        if len(found) > 1:
-            said = "; ".join(f"{becomes} to {each.name}" for becomes, each in found.items())
-            yield Seen(f"global_segment_size of {path}: {said}")
+    for (path, _), sizes in readers.items():
+        if len(sizes) > 1:
+            text = "; ".join(f"{becomes} to {each.name}" for becomes, each in sizes.items())
+            yield Seen(f"global_segment_size of {path}: {text}")
 
 
 def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
@@ -129,9 +110,9 @@ def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
             yield word.text, "refused" if refused else format_bytes(max(0, size or 0))
     consumer = process.consumer
     ends = () if consumer is None else (*consumer.refused, *consumer.refused_by)
-    for own in process.stores:
-        unknown = isinstance(own.client, Unknown)
-        if own.file and (own.refused or (unknown and ends)):
-            yield own.file, "refused"
-        elif own.file and not isinstance(own.client, Unknown):
-            yield own.file, format_bytes(own.client.segment_bytes)
+    for client in process.stores:
+        unknown = isinstance(client.client, Unknown)
+        if client.file and (client.refused or (unknown and ends)):
+            yield client.file, "refused"
+        elif client.file and not isinstance(client.client, Unknown):
+            yield client.file, format_bytes(client.client.segment_bytes)

@@ -47,8 +47,8 @@ def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process, word in _open_words(processes):
         # What a command writes, or a program computes, nobody sets.
         if not _is_own(word) and open_variables(word):
-            said = f"{process.kind.value}: {word.text}: {open_names(word)} is not set"
-            yield Seen(said, word.origin)
+            text = f"{process.kind.value}: {word.text}: {open_names(word)} is not set"
+            yield Seen(text, word.origin)
 
 
 @RULES.launch("script-arguments")
@@ -64,16 +64,16 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _refused_by_all(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None
-        said = f"{_said_by(arguments)}{arguments.error}{_elsewhere(arguments)}"
-        yield Seen(said, where, _correction(server))
-    words = tuple(word for word in arguments.unrecognized if _is_known(word))
-    for word in words:
+        message = f"{_said_by(arguments)}{arguments.error}{_elsewhere(arguments)}"
+        yield Seen(message, where, _correction(server))
+    left_words = tuple(word for word in arguments.unrecognized if _is_known(word))
+    for word in left_words:
         if word.text in LEFT_OUT:
             text = f"{word.text}: an example leaves words out here, and every SGLang refuses it"
             edit = f"{at(word.origin)} write what the example leaves out, or remove {word.text}"
             yield Seen(text, word.origin, edit)
             return
-    left_over = _left_over(words)
+    left_over = _left_over(left_words)
     # A misspelt flag is refused by every release, the assumed one or another.
     misspelt = tuple(each for each in left_over if each.misspelt)
     certain = left_over if arguments.exact else misspelt
@@ -101,9 +101,9 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
         return
     if arguments.error and not _refused_by_all(arguments.argv):
         where = arguments.refused[0].origin if arguments.refused else None
-        said = f"error: {arguments.error}{_elsewhere(arguments)}"
+        message = f"error: {arguments.error}{_elsewhere(arguments)}"
         edit = _correction(server) if _releases_of_refused(arguments) else ""
-        yield Seen(f"SGLang {arguments.version} says: {said}", where, edit)
+        yield Seen(f"SGLang {arguments.version} says: {message}", where, edit)
     elif not arguments.error and not every_release_refuses(arguments):
         for says in refusals(arguments, arguments.version):
             yield Seen(f"SGLang {arguments.version} says: {says}")
@@ -170,34 +170,11 @@ def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
         yield Seen("layer_first with the Mooncake store: page_first or page_first_direct is used")
 
 
-@RULES.server("attach-at-runtime")
-def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for each setting that is wrong if a storage backend is attached later."""
-    attached = server.hicache and server.value("hicache_storage_backend") is None
-    if not attached or server.value("admin_api_key") is None:
-        return
-    if server.value("hicache_mem_layout") == "layer_first":
-        text = "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays"
-        yield Seen(text, None, "write --hicache-mem-layout page_first")
-    word = server.environment.get("MOONCAKE_STANDALONE_STORAGE")
-    if word is not None and word.text.strip().lower() in ("1", "true", "yes", "y"):
-        text = "the host pool is not Mooncake's, which standalone storage needs"
-        edit = "name --hicache-storage-backend mooncake at the start"
-        yield Seen(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin, edit)
-
-
 @RULES.server("storage-needs-other-kv-type")
 def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Seen]:
     stores = server.hicache and server.value("hicache_storage_backend") is not None
     if stores and server.value("kv_cache_dtype") == "mxfp8":
         yield Seen("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
-
-
-@RULES.store("tp-lcm-size-ignored")
-def tp_lcm_size_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
-    layout = server.value("hicache_mem_layout")
-    if "tp_lcm_size" in store.extra and layout != "page_head":
-        yield Seen(f"tp_lcm_size in the extra config with the layout {layout}")
 
 
 @RULES.store("prefetch-best-effort")
@@ -296,32 +273,11 @@ def decode_host_pool(server: SglangServer) -> Iterator[Seen]:
         yield Seen("--disaggregation-mode decode keeps a retraction pool in host memory")
 
 
-@RULES.server("ib-device-unchecked")
-def ib_device_unchecked(server: SglangServer) -> Iterator[Seen]:
-    device = server.value("disaggregation_ib_device")
-    if device is not None and server.store and server.mode == "null":
-        yield Seen("--disaggregation-ib-device is not checked without --disaggregation-mode")
-
-
 @RULES.server("pd-registration-silent")
 def pd_registration_silent(server: SglangServer) -> Iterator[Seen]:
     backend = server.value("disaggregation_transfer_backend")
     if server.mode in ("prefill", "decode") and backend == "mooncake":
         yield Seen(f"--disaggregation-mode {server.mode} with the transfer backend mooncake")
-
-
-@RULES.server("embedding-store-per-process")
-def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding if each encoder process adds the whole global segment to the store."""
-    cached = server.value("enable_mm_global_cache") is True
-    backend = server.value("mm_global_cache_backend")
-    if not cached or server.value("encoder_only") is not True or backend != "mooncake":
-        return
-    word, ranks = server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE"), server.number("tp_size")
-    size = "4gb, SGLang's default," if word is None else word.text
-    if size != "0":
-        count = ranks if isinstance(ranks, int) else "several"
-        yield Seen(f"global_segment_size {size} for each of {count} encoder processes")
 
 
 @RULES.server("transfer-threads-too-few")
@@ -359,7 +315,7 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             used[server.mode].setdefault(_ALIKE.get(backend, backend), server)
     prefill, decode = used.values()
     if prefill and decode and not prefill.keys() & decode.keys():
-        both = (f"{mode} over {' and '.join(found)}" for mode, found in used.items())
+        both = (f"{mode} over {' and '.join(backends)}" for mode, backends in used.items())
         yield Seen(", ".join(both), next(iter(decode.values())).command.origin)
 
 
@@ -370,18 +326,14 @@ def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
     for router, target, meant in _meant(processes):
         if target.mode != "prefill":
             continue
-        told: set[object] = decoding if target.bootstrap is None else {target.bootstrap}
+        asked: set[object] = decoding if target.bootstrap is None else {target.bootstrap}
         bound = {_bootstrap(process) for process in meant if _mode(process) == "prefill"}
-        if (
-            not told
-            or not bound
-            or told & bound
-            or not all(isinstance(port, int) for port in told | bound)
-        ):
+        known_ports = all(isinstance(port, int) for port in asked | bound)
+        if not asked or not bound or asked & bound or not known_ports:
             continue
         who = f"the router says {target.bootstrap}"
         if target.bootstrap is None:
-            who = f"the router says none, and decode takes its own, {_all_of(told)}"
+            who = f"the router says none, and decode takes its own, {_all_of(asked)}"
         named = f"{router.kind.value}: --prefill {target.word.text}"
         text = f"{named}: its bootstrap port is {_all_of(bound)}; {who}"
         yield Seen(text, target.word.origin)
@@ -420,16 +372,16 @@ def _meant(
         for target in targets:
             host = target.address.host
             named = named_services(processes).get(host, []) if host else []
-            named = [one for one in named if one.kind is ProcessKind.SGLANG]
+            named = [each for each in named if each.kind is ProcessKind.SGLANG]
             if not named and host in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
                 named = by_network.get(network_of(router.command), [])
             elif not named and target.mode == "prefill":
-                named = [one for one in servers if _mode(one) == "prefill"]
-                alike = [one for one in targets if one.mode == "prefill"]
+                named = [each for each in servers if _mode(each) == "prefill"]
+                alike = [each for each in targets if each.mode == "prefill"]
                 named = named if len(named) == len(alike) else []
-            ports = [(one, one.server and one.server.value("port")) for one in named]
+            ports = [(each, each.server and each.server.value("port")) for each in named]
             if not any(isinstance(port, Unknown) for _, port in ports):
-                there = [one for one, port in ports if port == target.address.port]
+                there = [each for each, port in ports if port == target.address.port]
                 meant.append((router, target, there))
     return meant
 
@@ -479,10 +431,10 @@ class _Unrecognized(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
-def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
+def _left_over(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
     """Return each word that the parser left over with its flag; for a value the flag is ""."""
     spelling, left_over = Spelling(), []
-    for word in words:
+    for word in unrecognized:
         flag = word.text.partition("=")[0]
         flag = flag if flag.startswith("-") else ""
         releases = _spans(flag) if flag else ""
@@ -500,33 +452,33 @@ def _said_by(arguments: ParsedArguments) -> str:
     return "sglang serve: error: " if says else "error: "
 
 
-def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
+def _unrecognized(left_over: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
     """Return SGLang's message about left-over words, and the releases that have such flags."""
     version, exact = arguments.version, arguments.exact
-    together = " ".join(_as_shown(words))
-    meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
-    other = "".join(f"; {each.flag} is in {each.releases}" for each in words if each.releases)
+    together = " ".join(_as_shown(left_over))
+    meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in left_over if each.near)
+    other = "".join(f"; {each.flag} is in {each.releases}" for each in left_over if each.releases)
     first, *_, last = known_releases()
-    every = not exact and all(each.misspelt for each in words)
+    every = not exact and all(each.misspelt for each in left_over)
     who = f"no SGLang from {first} to {last} has it" if every else f"SGLang {version}"
-    said = f"{_said_by(arguments)}unrecognized arguments: {together}"
-    text = f"{said} ({who}){other}"
-    edits = [_edit(each, exact) for each in words if each.flag]
+    message = f"{_said_by(arguments)}unrecognized arguments: {together}"
+    text = f"{message} ({who}){other}"
+    edits = [_edit(each, exact) for each in left_over if each.flag]
     more = len(edits) - MOST_EDITS
     shown = [*edits[:MOST_EDITS], *([f"and {more} more, as the message names them"] * (more > 0))]
-    return Seen(meant + text, words[0].word.origin, "; ".join(shown) if all(edits) else "")
+    return Seen(meant + text, left_over[0].word.origin, "; ".join(shown) if all(edits) else "")
 
 
-def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
+def left_over_as_shown(unrecognized: tuple[Word, ...]) -> list[str]:
     """Return the left-over words without secrets, and without values of unknown flags."""
-    return list(_as_shown(_left_over(words)))
+    return list(_as_shown(_left_over(unrecognized)))
 
 
-def _as_shown(words: Sequence[_Unrecognized]) -> Iterator[str]:
+def _as_shown(left_over: Sequence[_Unrecognized]) -> Iterator[str]:
     """Yield the text of each left-over word, without secrets and values of unknown flags."""
-    texts = clean_words(each.word.text for each in words)
+    texts = clean_words(each.word.text for each in left_over)
     of_nobody = False
-    for each, text in zip(words, texts, strict=True):
+    for each, text in zip(left_over, texts, strict=True):
         flag, equals, _ = text.partition("=")
         if each.flag:
             of_nobody = not each.releases and not each.near
@@ -584,32 +536,29 @@ def _correction(server: SglangServer) -> str:
     meant = [row for row in rows if flag in row["flags"]] or [
         row for row in rows if any(name.startswith(flag) for name in row["flags"])
     ]
-    if len(meant) != 1:  # the beginning of several: the message itself names many
-        names = " or ".join(row["flags"][0] for row in meant)
-        if not 0 < len(meant) < 4:
-            return ""
-        edit, releases = replaced(first.origin, flag, names), _releases_of_refused(arguments)
-        if not releases:
-            return edit
-        run = f"run one of SGLang {releases}"
-        if not arguments.exact:
-            run = f"give --sglang-version if it is one of {releases}"
-        return f"{edit}, or {run}"
-    row = meant[0]
-    given = first._replace(text=value) if equals else rest[0] if rest else None
-    if given is None or given.unresolved:
+    if not 0 < len(meant) < 4:  # the message itself names many
         return ""
-    near = Spelling(0.6).nearest(given.text, map(str, row["choices"] or ()))
+    if len(meant) > 1:  # the beginning of several
+        edit = replaced(first.origin, flag, " or ".join(row["flags"][0] for row in meant))
+        if releases := _releases_of_refused(arguments):
+            run, give = f"run one of SGLang {releases}", "give --sglang-version if it is one of"
+            edit = f"{edit}, or {run if arguments.exact else f'{give} {releases}'}"
+        return edit
+    row = meant[0]
+    wrong = first._replace(text=value) if equals else rest[0] if rest else None
+    if wrong is None or wrong.unresolved:
+        return ""
+    near = Spelling(0.6).nearest(wrong.text, map(str, row["choices"] or ()))
     if near:
-        return replaced(given.origin, f"{flag} {given.text}", f"{flag} {near}")
-    whole = f"{at(given.origin)} write a whole number behind {flag}, not {given.text}"
+        return replaced(wrong.origin, f"{flag} {wrong.text}", f"{flag} {near}")
+    whole = f"{at(wrong.origin)} write a whole number behind {flag}, not {wrong.text}"
     return whole if row["kind"] == "int" else ""
 
 
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
-def _refused_by_all(words: tuple[Word, ...]) -> bool:
+def _refused_by_all(argv: tuple[Word, ...]) -> bool:
     """Return whether every known release refuses the arguments; all are tried."""
-    return all(parse_sglang_arguments(words, version).error for version in known_releases())
+    return all(parse_sglang_arguments(argv, version).error for version in known_releases())
 
 
 def _gigabytes(server: SglangServer) -> int:

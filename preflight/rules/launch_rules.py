@@ -23,8 +23,8 @@ def findings(
     mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
     """Return the findings of all rules, the worst first; servers with their versions."""
-    found = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
+    every = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
     for server, versions in servers:
         for rules in RULE_SETS:
-            found += rules.memory_findings(server, versions)
-    return tuple(sorted(found, key=lambda finding: _WORST_FIRST.index(finding.rule.severity)))
+            every += rules.memory_findings(server, versions)
+    return tuple(sorted(every, key=lambda finding: _WORST_FIRST.index(finding.rule.severity)))

@@ -78,10 +78,10 @@ def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterato
     """Yield a finding if the L2 pool is on huge pages: SGLang's memory check ignores those."""
     if not server.hicache:
         return
-    own = own_allocator(server, versions.sglang, versions.mooncake)
-    if own is not None and own.hugepage_bytes is not None:
+    allocator = own_allocator(server, versions.sglang, versions.mooncake)
+    if allocator is not None and allocator.hugepage_bytes is not None:
         yield Seen("SGLANG_HUGEPAGE_SIZE puts the L2 pool on huge pages")
-    elif own is None and "MC_STORE_USE_HUGEPAGE" in server.environment:
+    elif allocator is None and "MC_STORE_USE_HUGEPAGE" in server.environment:
         yield Seen("MC_STORE_USE_HUGEPAGE puts the L2 pool on huge pages")
 
 
@@ -211,7 +211,7 @@ def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Se
 
 
 def with_refusals(
-    found: tuple[RuleFinding, ...],
+    findings: tuple[RuleFinding, ...],
     processes: Iterable[LaunchProcess],
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
@@ -227,7 +227,7 @@ def with_refusals(
         for pools in (memory.get(process.number),)
         if pools is not None and pools.refused is not None
     ]
-    return (*refused, *found)
+    return (*refused, *findings)
 
 
 def _size_gb(server: SglangServer) -> int:

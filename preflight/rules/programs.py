@@ -57,8 +57,8 @@ def store_service_refused(process: LaunchProcess) -> Iterator[Seen]:
         yield Seen(f"{process.kind.value}: {message}")
 
 
-def _misread(kind: ProcessKind, process: LaunchProcess) -> Iterator[Seen]:
-    if process.kind is kind and process.store:
+def _misread(process_kind: ProcessKind, process: LaunchProcess) -> Iterator[Seen]:
+    if process.kind is process_kind and process.store:
         yield from map(Seen, process.store.misread)
 
 
@@ -94,8 +94,8 @@ def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.process("mooncake-flags-refused")
 def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
     """Yield a finding for each flag or value that mooncake_master or mooncake_client refuses."""
-    given = _flags(process)[1]
-    for each in given:
+    flags = _flags(process)[1]
+    for each in flags:
         elsewhere = process.kind is ProcessKind.CLIENT and each.name in _SEEN_ELSEWHERE
         if each.problem and each.flag is not None and not elsewhere:
             yield _seen(process, each.problem, each)
@@ -103,7 +103,7 @@ def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
         if near and is_misspelt(each.name, near):
             yield _of_none(process, each, near)
     if process.kind is ProcessKind.MASTER:
-        values = {each.name: each for each in given if not each.problem}
+        values = {each.name: each for each in flags if not each.problem}
         refused = [*_master_refuses(values)]
         # What is not known may give the flag that is missing beside another.
         if process.unread is None and next(process.open_words, None) is None:
@@ -121,10 +121,10 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
 
 def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
     """Yield each flag that no known release has, with the nearest name; None if no name is near."""
-    known, given = _flags(process)
-    forgiven = any(each.name == "undefok" for each in given)
+    known, flags = _flags(process)
+    forgiven = any(each.name == "undefok" for each in flags)
     spelling = Spelling()
-    for each in given if not forgiven else ():
+    for each in flags if not forgiven else ():
         if each.flag is None and each.problem:
             yield each, spelling.nearest(each.name, known)
 
@@ -145,9 +145,9 @@ def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> It
     """Yield flags and sizes that this release ends by (0.3.8.post1 to 0.3.11.post1)."""
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
-        given = _flags(process)[1]
-        forgiven = any(each.name == "undefok" for each in given)
-        for each in given:
+        flags = _flags(process)[1]
+        forgiven = any(each.name == "undefok" for each in flags)
+        for each in flags:
             since, until = (each.flag.since, each.flag.until) if each.flag else ("", "")
             early = since and at < parse_version(since)
             if not forgiven and (early or (until and at > parse_version(until))):
@@ -256,9 +256,9 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
     return known, list(read_flags(process.arguments, known))
 
 
-def _seen(process: LaunchProcess, text: str, given: FlagRead) -> Seen:
+def _seen(process: LaunchProcess, text: str, flag: FlagRead) -> Seen:
     """Return a finding about a flag, at the place of that flag."""
-    return Seen(f"{process.kind.value}: {text}", given.word.origin)
+    return Seen(f"{process.kind.value}: {text}", flag.word.origin)
 
 
 def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
@@ -294,12 +294,12 @@ def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
     def is_on(name: str) -> bool:
         return name in values and (values[name].value or "").lower() in TRUE
 
-    said = [values[name].value for name in ("ha_backend_connstring",) if name in values]
+    endpoints = [values[name].value for name in ("ha_backend_connstring",) if name in values]
     backend = values["ha_backend_type"].value if "ha_backend_type" in values else "etcd"
     if backend == "etcd" and "etcd_endpoints" in values:
-        said.append(values["etcd_endpoints"].value)
+        endpoints.append(values["etcd_endpoints"].value)
     # None is a variable that may name one.
-    if is_on("enable_ha") and all(value == "" for value in said):
+    if is_on("enable_ha") and all(value == "" for value in endpoints):
         text = "--enable_ha without --etcd_endpoints or --ha_backend_connstring: it must be set"
         yield "enable_ha", text
     if is_on("enable_oplog") and not ("enable_ha" in values and values["enable_ha"].value is None):
@@ -332,8 +332,8 @@ def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
 
 def _value(process: LaunchProcess, name: str) -> str | None:
     """Return the value of a flag, the last that is given; None if none is given or known."""
-    given = [each.value for each in _flags(process)[1] if each.name == name]
-    return given[-1] if given else None
+    values = [each.value for each in _flags(process)[1] if each.name == name]
+    return values[-1] if values else None
 
 
 def _page_bytes(process: LaunchProcess) -> int | None:

@@ -84,8 +84,8 @@ def read_page(text: str) -> dict[str, Rule]:
         head, *items = section.split("\n- ")
         id_, _, finds = head.partition("\n")
         severity, _, finds = finds.removeprefix("\n**").partition("**: ")
-        told = dict(item.split(": ", 1) for item in items if ": " in item)
-        prose = (" ".join(part.split()) for part in (finds, *told.values()))
+        parts = dict(item.split(": ", 1) for item in items if ": " in item)
+        prose = (" ".join(part.split()) for part in (finds, *parts.values()))
         rules[id_] = Rule(id_, Severity(severity), *prose)
     return rules
 
@@ -163,10 +163,10 @@ class RuleSet:
                 yield RuleFinding(rule, *seen)
 
 
-def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
+def _placed(seen_here: Iterable[Seen], command: Origin) -> Iterator[Seen]:
     """Yield each finding with a place, the command's by default, until a fact is not known."""
     with suppress(UnknownFactError):
-        for seen in found:
+        for seen in seen_here:
             yield seen if seen.origin else seen._replace(origin=command)
 
 
@@ -212,7 +212,7 @@ def is_misspelt(name: str, meant: str) -> bool:
 
     Surely: each part between its dashes is the other's, or is one letter off; or only dashes and
     underscores differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older
-    one (--otlp-traces-endpoint, where the older was the mistake); of Mooncake's 153, none.
+    one (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none.
     """
     name, meant = (text.replace("_", "-").lower() for text in (name, meant))
     if name.replace("-", "") == meant.replace("-", ""):

@@ -193,7 +193,7 @@ def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Itera
 def master_without_port(process: LaunchProcess) -> Iterator[Seen]:
     """Yield a finding for each master address that has no port."""
     store = process.server.store if process.server is not None else None
-    masters: list[object] = [one.master for one in process.stores]
+    masters: list[object] = [client.master for client in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is not True:
         masters.append(store.value("master_server_address"))
     for master in masters:
@@ -242,7 +242,7 @@ def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) 
     """Yield a finding for each client with the ``host:port`` of another in one metadata server."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
-        names = [(own.hostname, own.metadata) for own in process.stores]
+        names = [(client.hostname, client.metadata) for client in process.stores]
         store = process.server.store if process.server is not None else None
         if store is not None and store.value("standalone_storage") is False:
             names.append((store.value("local_hostname"), store.value("metadata_server")))
@@ -265,9 +265,7 @@ RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding if no process of the launch contributes a segment to the store."""
-    servers = [process.server for process in processes if process.server]
-    stores = [server for server in servers if server.store is not None]
-    kinds = {process.kind for process in processes}
+    stores, kinds = _storing(processes), {process.kind for process in processes}
     if not stores or kinds & {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE}:
         return
     if all(configured_segment(server) == 0 for server in stores):
@@ -301,19 +299,21 @@ def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each server that shares the name and master of another model's server."""
-    seen: dict[tuple[object, object], SglangServer] = {}
-    for process in processes:
-        server = process.server
-        if server is None or server.store is None or server.value("served_model_name") is None:
+    first: dict[tuple[object, object], object] = {}
+    for server in _storing(processes):
+        name, model = server.value("served_model_name"), server.value("model_path")
+        master = server.store and server.store.value("master_server_address")
+        if name is None or any(isinstance(value, Unknown) for value in (name, master, model)):
             continue
-        name, paths = server.value("served_model_name"), server.value("model_path")
-        master = server.store.value("master_server_address")
-        if any(isinstance(value, Unknown) for value in (name, master, paths)):
-            continue
-        first = seen.setdefault((name, master), server)
-        if first.value("model_path") != paths:
-            text = f"{first.value('model_path')} and {paths} are both served as {name!r}"
+        other = first.setdefault((name, master), model)
+        if other != model:
+            text = f"{other} and {model} are both served as {name!r}"
             yield Seen(text, server.command.origin)
+
+
+def _storing(processes: tuple[LaunchProcess, ...]) -> list[SglangServer]:
+    """Return the SGLang servers that use the Mooncake store."""
+    return [each.server for each in processes if each.server and each.server.store]
 
 
 @DEVICES.process("device-name-syntax")
@@ -344,8 +344,8 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
     text, ranks = _store_devices(server), known(server.number("tp_size"))
     mapped = None if text is None else _device_map(text)
     if isinstance(mapped, dict) and ranks <= 1024:
-        own = max(1, ranks // max(1, known(server.attention_dp)))
-        missing = [str(rank) for rank in range(own) if str(rank) not in mapped]
+        sharing = max(1, ranks // max(1, known(server.attention_dp)))
+        missing = [str(rank) for rank in range(sharing) if str(rank) not in mapped]
         if missing:
             yield Seen(f"device_name names no device for rank {', '.join(missing)}")
 
@@ -354,15 +354,9 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
 def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding if data-parallel groups use the same entries of a per-rank device map."""
     text, groups = _store_devices(server), known(server.number("dp_size"))
-    if text is None or groups <= 1 or not isinstance(_device_map(text), dict):
-        return
-    size = known(server.number("tp_size"))
-    if known(server.attention_dp) > 1:
-        first = [str(rank) for rank in range(0, size, max(1, size // groups))]
-        text = f"{', '.join(first[:8])}{', ...' * (len(first) > 8)}"
-        yield Seen(f'a device map with --dp-size {groups}: ranks {text} all take "0"')
-    else:
-        yield Seen(f'a device map with --dp-size {groups}: rank 0 of each replica takes "0"')
+    if text is not None and groups > 1 and isinstance(_device_map(text), dict):
+        each = "each attention group" if known(server.attention_dp) > 1 else "each replica"
+        yield Seen(f'a device map with --dp-size {groups}: the first rank of {each} takes "0"')
 
 
 @DEVICES.store("two-transfer-engines")
@@ -371,8 +365,8 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
     known(store.source)
     if store.error or not _reuses(server) or store.value("standalone_storage") is True:
         return
-    given = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
-    engine = known(next((value for value in given if value is not None), None))
+    devices = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
+    engine = known(next((value for value in devices if value is not None), None))
     names = ("device_name", "metadata_server", "protocol")
     device, metadata, protocol = (known(store.value(name)) for name in names)
     if protocol != "rdma":
@@ -383,15 +377,15 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
         yield Seen(text, None, edit)
     transfers = server.mode in ("prefill", "decode")
     flag = "--disaggregation-ib-device" if transfers else "--mooncake-ib-device"
-    where, own = at(server.command.origin), _written(store, "device_name")
+    where, setting = at(server.command.origin), _written(store, "device_name")
     if not (device or engine):  # '' here, None there: compared as they are
         text = "the store has no device, nor has SGLang's engine, which is shared only where both "
-        edit = f"{where} name the devices for both, written alike: {flag}, and {own}"
+        edit = f"{where} name the devices for both, written alike: {flag}, and {setting}"
         yield Seen(f"{text}are given the same", None, edit)
     elif device != engine:
         edit = f"{where} add {flag} {quote(str(device))}"
         if engine:
-            edit = f"give the store {engine!r}, as {flag} has it ({own})"
+            edit = f"give the store {engine!r}, as {flag} has it ({setting})"
         both = [f"device {name!r}" if name else "no device" for name in (device, engine)]
         yield Seen(f"the store has {both[0]}, SGLang's engine {both[1]}", None, edit)
 
@@ -467,10 +461,10 @@ def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     consumer = process.consumer
     if consumer is None:
         return
-    for own in process.stores:
-        rdma = isinstance(own.client, StoreClient) and own.client.protocol is Protocol.RDMA
-        if rdma and isinstance(own.devices, str) and own.devices:
-            yield "device_name", own.devices
+    for client in process.stores:
+        rdma = isinstance(client.client, StoreClient) and client.client.protocol is Protocol.RDMA
+        if rdma and isinstance(client.devices, str) and client.devices:
+            yield "device_name", client.devices
     if consumer.transfer is not None and consumer.transfer.value:
         yield consumer.transfer.origin, consumer.transfer.value
 
@@ -488,12 +482,12 @@ def _device_map(text: str) -> dict[str, Any] | str | None:
 
 def _wrong_with(name: str) -> str:
     """Return the error in a device name as the end of a sentence; "" if no error is known."""
+    blank = " " in name or name != name.strip()
     wrong = {
         "is empty": not name.strip(),
         "": "$" in name,
         "has a port, which is NCCL's spelling": ":" in name,
         "has quotes in it": '"' in name or "'" in name,
-        "has a blank in it, which Mooncake takes as part of the name": " " in name
-        or name != name.strip(),
+        "has a blank in it, which Mooncake takes as part of the name": blank,
     }
     return next((text for text, holds in wrong.items() if holds), "")

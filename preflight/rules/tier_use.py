@@ -125,7 +125,7 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
     bucket: objects that fill one. heartbeat: objects that arrive during one.
 
-    What a heartbeat leaves over is carried into the next one's bucket and lost there: of even
+    What a heartbeat leaves over goes into the next one's bucket, which loses that: of even
     sizes, half a bucket a heartbeat, or what comes until one is full. Of few objects half a one
     more arrives, as objects are whole.
     """
@@ -267,9 +267,9 @@ def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Ite
 @RULES.server("l2-ratio-ignored")
 def l2_ratio_ignored(server: SglangServer) -> Iterator[Seen]:
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
-    given = server.arguments.given("hicache_ratio")
+    written = server.arguments.given("hicache_ratio")
     known_size = isinstance(size, int) and size > 0 and isinstance(ratio, float)
-    if server.hicache and given and known_size:
+    if server.hicache and written and known_size:
         yield Seen(f"--hicache-ratio {ratio:g} beside --hicache-size {size}")
 
 
@@ -301,9 +301,9 @@ def lease_in_milliseconds(process: LaunchProcess) -> Iterator[Seen]:
 @RULES.store("prefetch-timeout-unread")
 def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     policy = server.value("hicache_storage_prefetch_policy")
-    given = [name for name in _TIMEOUTS if name in store.extra]
-    if given and isinstance(policy, str) and policy != "timeout":
-        yield Seen(f"{', '.join(given)} with the prefetch policy {policy}")
+    timeouts = [name for name in _TIMEOUTS if name in store.extra]
+    if timeouts and isinstance(policy, str) and policy != "timeout":
+        yield Seen(f"{', '.join(timeouts)} with the prefetch policy {policy}")
 
 
 @RULES.memory("prefetch-budget-small")
@@ -515,16 +515,16 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
         if uses_offload(process) is not True:
             continue
         environment, ranks, named = process.command.environment, 1, False
-        given: object = process.store.offload_path if process.store else None
+        path: object = process.store.offload_path if process.store else None
         if process.server is not None and process.server.store is not None:
-            given = process.server.store.value("ssd_offload_path")
-            named = isinstance(given, str)
+            path = process.server.store.value("ssd_offload_path")
+            named = isinstance(path, str)
             tp, pp = process.server.number("tp_size"), process.server.number("pp_size")
             ranks = tp * pp if isinstance(tp, int) and isinstance(pp, int) else 1
         if named:
-            folder: str | Unknown = str(given)
-        elif given is None or isinstance(given, str):
-            folder = offload_folder(given or "", environment)
+            folder: str | Unknown = str(path)
+        elif path is None or isinstance(path, str):
+            folder = offload_folder(path or "", environment)
         else:
             continue
         if isinstance(folder, str) and "$" not in folder:
@@ -543,8 +543,8 @@ def uses_offload(process: LaunchProcess) -> bool | None:
 
 def offers_offload(process: LaunchProcess) -> bool | None:
     """Return whether a master starts with offload; None if a file or a variable decides that."""
-    given = [one.name for one in read_flags(process.arguments, flags_of("mooncake_master"))]
-    if "config_path" in given and "enable_offload" not in given:
+    names = [flag.name for flag in read_flags(process.arguments, flags_of("mooncake_master"))]
+    if "config_path" in names and "enable_offload" not in names:
         return None
     return is_on(process.arguments, "mooncake_master", "enable_offload")
 

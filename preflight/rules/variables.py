@@ -69,13 +69,13 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each variable that no program, or only an older SGLang, reads."""
     known: Mapping[str, str] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
     spelling = Spelling(0.8)
     for process in processes:
         if process.kind is ProcessKind.OTHER:
             continue  # a program of one's own may read what it likes
         for name, word in matching(process.command.environment, _PREFIXED):
-            if name in told:
+            if name in reported:
                 continue
             if process.consumer is not None and not name.startswith("MC_"):
                 continue  # vLLM, LMCache and others have settings of Mooncake's store of their own
@@ -84,13 +84,13 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             exact, says = bool(process.server and process.server.arguments.exact), ""
             if name not in known:
                 prefix = name.partition("_")[0]
-                near = spelling.nearest(name, (one for one in known if one.startswith(prefix)))
+                near = spelling.nearest(name, (each for each in known if each.startswith(prefix)))
                 hint = f": did you mean {near}?" if near else ""
                 says = f"{name}: neither Mooncake nor SGLang reads it{hint}"
             elif known[name] and exact and parse_version(version) > parse_version(known[name]):
                 says = f"{name}: SGLang {known[name]} is the last that reads it"
             if says:
-                told.add(name)
+                reported.add(name)
                 yield Seen(says, word.origin)
 
 
@@ -98,15 +98,15 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def proxy_in_the_way(process: LaunchProcess) -> Iterator[Seen]:
     """Yield a finding if a process has an HTTP proxy and no_proxy may leave out a peer."""
     environment = process.command.environment
-    found = [name for name in _PROXIES if name in environment and environment[name].text]
-    peers = _peers(process) if found else ()
+    proxies = [name for name in _PROXIES if name in environment and environment[name].text]
+    peers = _peers(process) if proxies else ()
     named = (environment[name].text for name in ("no_proxy", "NO_PROXY") if name in environment)
     skipped = next(filter(None, named), "")
     reached = None if peers is None else [host for host in peers if not _skips(skipped, host)]
     if reached == [] or _skips(skipped, "*"):
         return
     hosts = f": {', '.join(reached)} is not in it" if reached else ""
-    start = f"{process.kind.value} starts with {', '.join(found)}"
+    start = f"{process.kind.value} starts with {', '.join(proxies)}"
     yield Seen(f"{start}, no_proxy is {skipped!r}{hosts}")
 
 
@@ -188,7 +188,7 @@ def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each port range for which Mooncake uses its default range instead."""
     for ports in PORT_RANGES:
-        told, (least, most) = set(), ports.default
+        reported, (least, most) = set(), ports.default
         for process, _, word in settings_of(processes, (ports.least, ports.most)):
             written = [process.command.environment.get(name) for name in (ports.least, ports.most)]
             if any(each is not None and each.unresolved for each in written):
@@ -197,8 +197,8 @@ def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             ends = [
                 default if n is None else n for n, default in zip(read, ports.default, strict=True)
             ]
-            if not usable_ports(*ends) and tuple(ends) not in told:
-                told.add(tuple(ends))
+            if not usable_ports(*ends) and tuple(ends) not in reported:
+                reported.add(tuple(ends))
                 text = (
                     f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is not a range that "
                 )
@@ -236,16 +236,9 @@ def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         row = rows[name]
         harmless = not word.text and row.otherwise == row.default
         if not takes_word(row, word.text) and not harmless:
-            words = ", ".join(row.taken)
-            text = f"{name}={word.text}: not one of {words}: {row.otherwise} is used"
+            choices = ", ".join(row.taken)
+            text = f"{name}={word.text}: not one of {choices}: {row.otherwise} is used"
             yield Seen(text, word.origin)
-
-
-@RULES.launch("no-device-left")
-def no_device_left(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process, name, word in settings_of(processes, ("MC_MS_FILTERS",)):
-        if not word.text.strip(f"{_BLANKS},") and _discovers(process):
-            yield Seen(f"{name}={word.text!r}: no device of the host is used", word.origin)
 
 
 @RULES.launch("filters-ignored")
@@ -299,10 +292,10 @@ def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
             return None  # disaggregation finds its peers at run time
         addresses = [store.value("master_server_address"), store.value("metadata_server")]
     elif process.stores:
-        addresses = [each for one in process.stores for each in (one.master, one.metadata)]
+        addresses = [each for client in process.stores for each in (client.master, client.metadata)]
     elif process.kind in (ProcessKind.MASTER, ProcessKind.ROUTER):
         texts = [_ADDRESS.search(word.text) for word in process.arguments]
-        addresses = [found.group() for found in texts if found]
+        addresses = [match.group() for match in texts if match]
     named = [address for address in addresses if isinstance(address, str)]
     if len(named) < len([address for address in addresses if address is not None]):
         return None

@@ -90,7 +90,7 @@ def this_machine() -> Machine:
 
 def apply_plan(
     plan: Plan,
-    words: Sequence[str],
+    argv: Sequence[str],
     machine: Machine,
     consent: Consent,
     *,
@@ -120,7 +120,7 @@ def apply_plan(
     if not steps.steps:
         say("nothing to change", err=consent.as_json)
         return 0
-    grows = any(step.pool for step in steps.steps)
+    grows = any(step.is_pool for step in steps.steps)
     # Pages that nobody counted the rest of the host against press it out: the others wait too.
     if grows and (reasons := plan.impossible or plan.undecided):
         code = exit_codes.FAIL if plan.impossible else exit_codes.UNKNOWN
@@ -133,7 +133,7 @@ def apply_plan(
         return 0
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
-        return _not_permitted(forbidden, words, plan.context, consent, account)
+        return _not_permitted(forbidden, argv, plan.context, consent, account)
     if not _wanted(consent, f"Make {_count(steps.steps)}?"):
         say("nothing was changed", err=True)
         account.reasons.append("the question was answered with no")
@@ -246,7 +246,7 @@ def _count(changes: Sequence[object]) -> str:
 
 def _not_permitted(
     forbidden: list[ApplyStep],
-    words: Sequence[str],
+    argv: Sequence[str],
     context: Context,
     consent: Consent,
     account: Account,
@@ -259,7 +259,7 @@ def _not_permitted(
     for command_line in commands(values, context):
         say(command_line, err=consent.as_json)
     if any(step.kind != "value" for step in forbidden):
-        command = ("mooncake-preflight", "apply", "--persist", *words)
+        command = ("mooncake-preflight", "apply", "--persist", *argv)
         say(comment(f"as root: {line(command)}"), err=consent.as_json)
     return exit_codes.NOT_PERMITTED
 
@@ -286,14 +286,14 @@ _NR = "/nr_hugepages"
 
 
 class ApplyStep(NamedTuple):
-    """One change. before: None if nothing is there. pool: the kernel may give less than asked."""
+    """One change. before: None if nothing is at ``path``. is_pool: the kernel may give less."""
 
     kind: str
     path: str
     before: str | None
     wanted: str
     name: str
-    pool: bool = False
+    is_pool: bool = False
 
 
 class Steps(NamedTuple):
@@ -324,7 +324,7 @@ def steps_of(
 
 def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
     """Yield the steps that grow the pools, node by node, the largest pages first."""
-    order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
+    order = sorted(plan.pools, key=lambda target: (-target.page_bytes, target.node or 0))
     for target in order:
         now = root.integer(target.file)
         if isinstance(now, Unknown) or now < target.pages:
@@ -407,8 +407,8 @@ def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
     """Return the command that brings about a setting which apply leaves."""
     unit = setting.setting.unit
     if unit:
-        words = f"systemctl daemon-reload && {line(restart(unit))}"
-        return words if drop_in(unit) in done else f"apply --persist, then {words}"
+        command = f"systemctl daemon-reload && {line(restart(unit))}"
+        return command if drop_in(unit) in done else f"apply --persist, then {command}"
     if setting.setting.kind is Kind.ULIMIT and setting.scope is Scope.RUNTIME:
         if LIMITS_FILE in done:
             return "log in again, or plan --format systemd for a service"
@@ -500,11 +500,11 @@ def _value(
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it could be read when the plan was made")
     current = " ".join(current.split())
-    if current == step.wanted or (step.pool and _pages(current, step) >= int(step.wanted)):
+    if current == step.wanted or (step.is_pool and _pages(current, step) >= int(step.wanted)):
         return (f"{step.path}: is {current} already",)
     entry = Entry("value", step.path, current, step.wanted, None, boot)
     journal.add(entry)
-    if step.pool:
+    if step.is_pool:
         got, tries = _grow(step, writer, root)
         note = f", after compacting memory {tries} times" if tries else ""
     else:

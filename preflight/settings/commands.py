@@ -152,8 +152,8 @@ def context_of(facts: Facts) -> Context:
     container = system.container
     name = "" if isinstance(system.distribution, Unknown) else system.distribution.lower()
     tools = (tool for names, tool in _PACKAGE_TOOLS for each in names.split() if each in name)
-    kind = container.kind if container.inside else ""
-    return Context(kind, root, not container.inside, next(tools, ""))
+    runtime = container.kind if container.inside else ""
+    return Context(runtime, root, not container.inside, next(tools, ""))
 
 
 _PACKAGE_TOOLS = (
@@ -182,8 +182,8 @@ def _boot_sysctl(setting: Setting, context: Context) -> Lines:
     """Append a setting to its file: the last line wins, and other lines are kept."""
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it
-        words = ("install", "-m", "644", setting.origin, setting.file)
-        lines.append(shell.line(words, context.sudo))
+        argv = ("install", "-m", "644", setting.origin, setting.file)
+        lines.append(shell.line(argv, context.sudo))
     line = f"{setting.name} = {setting.wanted}"
     # The empty line ends one that an editor left open.
     return [*lines, shell.append(("", line), setting.file, context.sudo)]
@@ -240,8 +240,8 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
     if context.container == "kubernetes":
         text = "Kubernetes has no field for it: on the node, then start the pod anew:"
         return [*map(comment, (text, *_unit_limit(name, value, CONTAINERD, "sudo ")))]
-    words = ("prlimit", "--pid", Fill.SHELL_PID, f"--{name}={value}:{value}")
-    lines = [shell.line(words, context.sudo)]
+    argv = ("prlimit", "--pid", Fill.SHELL_PID, f"--{name}={value}:{value}")
+    lines = [shell.line(argv, context.sudo)]
     if context.systemd:
         lines.append(comment(f"to keep it, in a unit: {limit_line(name, value)}"))
     # Two lines: one would be wider than a terminal, and what goes into the file is copied whole.
@@ -312,9 +312,9 @@ def _shm(setting: Setting, context: Context) -> Lines:
 
 def _device(setting: Setting, context: Context) -> Lines:
     """Pass a device file on to a container, or open it to everybody."""
-    path, kind = setting.name, _of_the_container(setting, context)
+    path, container_kind = setting.name, _of_the_container(setting, context)
     pod = f"in the pod: {path} comes with its device plugin's resource"
-    place, service = context._replace(container=kind), f"devices: ['{path}:{path}']"
+    place, service = context._replace(container=container_kind), f"devices: ['{path}:{path}']"
     if lines := _in_container(place, service, (f"--device={path}",), pod):
         return lines
     if setting.words and not context.container:
@@ -347,9 +347,9 @@ def _security(setting: Setting, context: Context) -> Lines:
     return _in_container(context, service, option, pod) or _start(context, *option)
 
 
-def _start(context: Context, *words: str) -> Lines:
+def _start(context: Context, *options: str) -> Lines:
     """Return the options that a container has to be started with, for the reader."""
-    return [shell.start(context.engine, words)]
+    return [shell.start(context.engine, options)]
 
 
 def _in_container(context: Context, service: str, options: tuple[str, ...], pod: str = "") -> Lines:

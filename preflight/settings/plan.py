@@ -54,11 +54,11 @@ _MEASURED = (*(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE)
 _STATUSES = list(Status)
 
 
-def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
+def plan_of(launch_words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
     """Return the plan of a launch on a host. Raises UsageError if either cannot be read."""
     from preflight.judging.judge_host import judge_host
 
-    seen = judge_host(words, root, timeout_seconds, list(every_check()))
+    seen = judge_host(launch_words, root, timeout_seconds, list(every_check()))
     unread: list[Gap] = []
     if isinstance(seen.launch, Unknown):
         unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]
@@ -182,7 +182,7 @@ def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]
     return [(wish, tuple(reasons[key])) for key, wish in merged.items()], conflicts
 
 
-def safer(kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
+def safer(setting_kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
     """Return the value that serves both; ``(first, False)`` if none is known to."""
     if first == second:
         return first, True
@@ -191,7 +191,7 @@ def safer(kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
         numbers = {part: _amount(part.partition("-")[0]) or 0 for part in parts}
         return ",".join(sorted(parts, key=lambda part: (numbers[part], part))), True
     a, b = _amount(first), _amount(second)
-    if a is None or b is None or not (kind in _MEASURED or name in _LESS):
+    if a is None or b is None or not (setting_kind in _MEASURED or name in _LESS):
         return first, False
     return (first if a == b or (a < b) is (name in _LESS) else second), True
 
@@ -205,8 +205,8 @@ def _amount(text: str) -> float | None:
 def _pool_nodes(hugetlb: HugetlbFacts | Unknown) -> tuple[int, ...]:
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.default_page_size_bytes, Unknown):
         return ()
-    pool = hugetlb.hugetlb.pool(hugetlb.hugetlb.default_page_size_bytes)
-    return () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+    hugepage_pool = hugetlb.hugetlb.pool(hugetlb.hugetlb.default_page_size_bytes)
+    return () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
 
 
 def _place(setting: Planned) -> tuple[int, str, list[str | int]]:
@@ -237,17 +237,17 @@ class _Lasting:
 
     def _scope(self, setting: Setting) -> Scope:
         """Return who sets a setting; without containers a limit is the host's."""
-        kind, inner = setting.kind, Scope.CONTAINER if self._contained else None
-        if kind in (*_OF_A_CONTAINER, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
+        setting_kind, inner = setting.kind, Scope.CONTAINER if self._contained else None
+        if setting_kind in (*_OF_A_CONTAINER, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
             return Scope.CONTAINER
         if setting.unit:
             return Scope.RUNTIME
-        if kind in (Kind.ULIMIT, Kind.CGROUP):
+        if setting_kind in (Kind.ULIMIT, Kind.CGROUP):
             return inner or Scope.RUNTIME
-        if kind in (Kind.SHM_SIZE, Kind.PACKAGE):
+        if setting_kind in (Kind.SHM_SIZE, Kind.PACKAGE):
             return inner or Scope.NODE
         scopes = {Kind.FLAG: Scope.FLAG, Kind.ENVIRONMENT: Scope.ENVIRONMENT}
-        return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(kind, Scope.NODE)
+        return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(setting_kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
         """Return whether a reboot keeps a setting, and how."""
@@ -285,8 +285,8 @@ class _Lasting:
         wanted = sum(target.pages for target in mine)
         default = self._hugetlb.hugetlb.default_page_size_bytes
         later = pages_after_boot(self._hugetlb.writers, size, default)
-        pool = self._hugetlb.hugetlb.pool(size)
-        nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+        hugepage_pool = self._hugetlb.hugetlb.pool(size)
+        nodes = () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
         bound = [(target.pages, target.node) for target in mine if target.node is not None]
         elsewhere = any(pages > shares.get(on_node, pages) for pages, on_node in bound)

@@ -76,7 +76,7 @@ class Planned(NamedTuple):
 
 
 class PoolTarget(NamedTuple):
-    """A HugeTLB pool, or one node of it. pages: to set, those that others hold included."""
+    """A HugeTLB pool, or the share of one NUMA node. pages: to set, with those that others hold."""
 
     page_bytes: int
     node: int | None
@@ -107,8 +107,8 @@ class PoolTarget(NamedTuple):
     def as_object(self) -> dict[str, Any]:
         """Return the target's fields, for JSON."""
         now = Unknown("this pool was not read") if self.now_pages is None else self.now_pages
-        pool = {"page_size_bytes": self.page_bytes, "numa_node": self.node}
-        return {**pool, "pages": self.pages, "now_pages": now}
+        target = {"page_size_bytes": self.page_bytes, "numa_node": self.node}
+        return {**target, "pages": self.pages, "now_pages": now}
 
 
 TOPICS = ("pages", "memory", "devices", "environment")
@@ -163,9 +163,9 @@ class Plan(NamedTuple):
     def planned(self, *kinds: Kind) -> tuple[Planned, ...]:
         return tuple(each for each in self.settings if each.setting.kind in kinds)
 
-    def value(self, kind: Kind, name: str) -> str | None:
+    def value(self, setting_kind: Kind, name: str) -> str | None:
         """Return the wanted value of a setting; None if the plan has no such setting."""
-        return next((s.wanted for s in self.of(kind) if s.name == name), None)
+        return next((s.wanted for s in self.of(setting_kind) if s.name == name), None)
 
 
 # Variables that the launch's programs read; the rest of the caller's environment is not a plan's.
@@ -191,9 +191,9 @@ def pools(
     targets = all_targets(hugetlb.hugetlb, wanted.everything)
     gaps = []
     for size in sorted({spot.page_size_bytes for spot in targets}):
-        pool = hugetlb.hugetlb.pool(size)
-        if isinstance(pool, Unknown):
-            gaps.append(Gap("pages", f"{format_page_size(size)} pages: {pool.reason}"))
+        hugepage_pool = hugetlb.hugetlb.pool(size)
+        if isinstance(hugepage_pool, Unknown):
+            gaps.append(Gap("pages", f"{format_page_size(size)} pages: {hugepage_pool.reason}"))
         else:
             here = f"below {NODES}: this host has no such node, or hides it"
             gaps += [

@@ -1,4 +1,4 @@
-"""The only module that changes a host: its files, the journal of what was there, and undo."""
+"""The only module that changes a host: its files, the journal of earlier contents, and undo."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ class Writer:
         except OSError:
             return None
 
-    def may_write(self, kind: str, path: str) -> bool:
+    def may_write(self, entry_kind: str, path: str) -> bool:
         """Return whether this user may write a kernel file, or into a file's folder."""
         place = self.locate(path)
-        if kind == "value":
+        if entry_kind == "value":
             return os.access(place, os.W_OK)
         folder = os.path.dirname(place)
         while not os.path.isdir(folder) and folder not in ("/", ""):

@@ -377,7 +377,7 @@ def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
     if isinstance(gpu, Unknown):
-        answers = {_raw_row(sized, kind) for kind in GpuKind}
+        answers = {_raw_row(sized, gpu_kind) for gpu_kind in GpuKind}
         return answers.pop() if len(answers) == 1 else known(gpu)
     hisparse = sized.value("enable_hisparse") is True
     default = "flashmla_kv"

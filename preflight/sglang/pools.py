@@ -227,7 +227,7 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
         pools = host_pools(request._replace(stage=stage, draft=draft))
         if sized.purpose is Purpose.OFFLOAD and isinstance(pools, HostPools):
             # The offload manager mirrors keys and values alone.
-            kept = [pool for pool in pools.pools if pool.kind is not PoolKind.INDEXER]
+            kept = [each for each in pools.pools if each.kind is not PoolKind.INDEXER]
             whole = len(kept) == len(pools.pools) or sized.release.indexer is Indexer.ON_TOP
             pools = HostPools(tuple(kept)) if whole else _NO_OFFLOAD_POOL
         stages.append(_stage_bounds(pools, asked))

@@ -202,7 +202,7 @@ def _members(
             gpu_registered_bytes=_gpu_registered(process),
             segment_nodes=_segment_nodes(replay),
             shm_bytes=_shm(process, rank, environment)
-            + sum(pool.bytes for pool in replay.process.own_pools if pool.shared_memory),
+            + sum(each.bytes for each in replay.process.own_pools if each.shared_memory),
         )
         mapped = (*replay.allocations, *replay.heap)
         handed = handed_over(replay)
@@ -264,8 +264,8 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     """Return the share of GPU memory that a rank takes; of all ranks if ``rank`` is None."""
     environment = process.command.environment
-    words = [environment.get(name) for name in _HIDES_GPUS]
-    if any(word is not None and word.unresolved for word in words):
+    selections = [environment.get(name) for name in _HIDES_GPUS]
+    if any(word is not None and word.unresolved for word in selections):
         return None
     if not environment.keys().isdisjoint(_SHOWS_OTHERS):
         return None
@@ -287,7 +287,7 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
 
 def _elsewhere_below(consumer: Consumer) -> int:
     """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never. Not with
-    processes of its own (mp, and --nnodes), nor in a release that is known to refuse."""
+    worker processes (mp, and --nnodes), nor in a release that is known to refuse."""
     if consumer.executor in ("mp", "uni") or consumer.hosts > 1:
         return 0
     named = consumer.named.get("vllm")

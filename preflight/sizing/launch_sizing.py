@@ -436,15 +436,15 @@ def admit(
         for allocation in process.allocations
         if allocation.what is MemoryKind.HOST_POOL
     ]
-    huge = any(pool.on_huge_pages for pool in pools)
+    huge = any(host_pool.on_huge_pages for host_pool in pools)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
-    optional = any(pool.on_shortage is OnShortage.FALLS_BACK for pool in pools)
+    optional = any(host_pool.on_shortage is OnShortage.FALLS_BACK for host_pool in pools)
     may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
     # On huge pages a pool takes nothing more from what is available: the fewest are refused.
     first = last = gate(memory.pools, host, ranks.sharing, release, on_hugepages=huge)
     if may_grow:
         others = sum(sum(memory.of_stage(ranks.stage(at), True)) for at in range(ranks.here))
-        others -= sum(pool.taken_bytes for pool in memory.pools)
+        others -= sum(host_pool.taken_bytes for host_pool in memory.pools)
         last = gate(memory.pools, host, ranks.sharing, release, others)
     pages = _feasible(memory, ranks, host, release, sizing) if huge else None
     return Admission(origin, _message(first), _message(last), pages)
@@ -467,8 +467,8 @@ def _feasible(
         for allocation in process.allocations
         if allocation.what is MemoryKind.HOST_POOL and allocation.on_huge_pages
     )
-    pool = sizing.host.hugetlb.pool(size)
-    if isinstance(pool, Unknown):
+    hugepage_pool = sizing.host.hugetlb.pool(size)
+    if isinstance(hugepage_pool, Unknown):
         return None
     return feasible_hugepages(
         [memory.pools] * ranks.here,
@@ -476,6 +476,6 @@ def _feasible(
         ranks.sharing,
         release,
         page_size_bytes=size,
-        current_pages=pool.total_pages,
+        current_pages=hugepage_pool.total_pages,
         least_pages=held_pages(sizing, size),
     )

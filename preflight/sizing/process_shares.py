@@ -132,13 +132,13 @@ def server_hardware(
     hardware = hardware._replace(least_weights_bytes=least)
     if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return hardware
-    kind = _gpu_kind(root)
-    return hardware._replace(gpu=kind) if isinstance(kind, GpuKind) else hardware
+    gpu_kind = _gpu_kind(root)
+    return hardware._replace(gpu=gpu_kind) if isinstance(gpu_kind, GpuKind) else hardware
 
 
 def follows_gpu(server: SglangServer) -> bool:
-    """Tell whether the server has an L2 pool: then NVML is worth asking. Its size may come of the
-    GPU's memory; and it is made after L1, for which there may be no room."""
+    """Tell whether the server has an L2 pool: then NVML is worth asking. The size of L2 may come of
+    the GPU's memory, and L1, made before, may find no room."""
     return server.hicache or server.mode == "decode"
 
 
@@ -328,7 +328,7 @@ def _server_share(
         own_allocator(server, host.sglang, host.mooncake),
         pd_metadata(server, ranks, hardware.drafts),
     )
-    split = tuple(pool.halves for pool in pools.pools for _ in pool.allocations_bytes)
+    split = tuple(each.halves for each in pools.pools for _ in each.allocations_bytes)
 
     def with_pools(most: bool) -> tuple[MappedProcess, ...]:
         """Return the ranks with their host pools at one bound."""

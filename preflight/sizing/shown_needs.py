@@ -25,7 +25,7 @@ from preflight.sizing.sizing_inputs import Input
 class Need(NamedTuple):
     """One need: an amount of something, with its formula.
 
-    unit: bytes, pages, port, file, device, address. given: the input that it is, by name; None if
+    unit: bytes, pages, port, file, device, address. of_input: the input that the need is, by name; None if
     it follows from the inputs of the whole launch.
     """
 
@@ -34,14 +34,14 @@ class Need(NamedTuple):
     value: int | str
     unit: str
     formula: str
-    given: tuple[str, Input] | None = None
+    of_input: tuple[str, Input] | None = None
 
 
 _FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of a launch by kind. Sums are over all processes of it; ``processes`` as its
+    """Return all needs of a launch by kind. Sums are over all processes; ``processes`` as the
     source has them."""
     return {
         "hugetlb": list(_hugetlb(sizing)),

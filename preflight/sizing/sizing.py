@@ -153,9 +153,9 @@ def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host
-    pool = Pool(page, "--available-hugetlb", 0, 0, 0, 0, 0, {})
     pools = {} if isinstance(host.hugetlb.pools, Unknown) else host.hugetlb.pools
-    return host._replace(hugetlb=host.hugetlb._replace(pools={**pools, page: pool}, barred={}))
+    pools = {**pools, page: Pool(page, "--available-hugetlb", 0, 0, 0, 0, 0, {})}
+    return host._replace(hugetlb=host.hugetlb._replace(pools=pools, barred={}))
 
 
 def without_arena(sizing: Sizing) -> FitVerdict:
@@ -206,9 +206,9 @@ def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:
     size = inputs.hugepage_bytes
     if size is None or inputs.available_bytes is not None:
         return
-    pool = hugetlb.pool(size)
-    if isinstance(pool, Unknown) and pool.absent and not isinstance(hugetlb.pools, Unknown):
-        has = ", ".join(format_page_size(known) for known in hugetlb.pools) or "no huge pages"
+    read, every = hugetlb.pool(size), hugetlb.pools
+    if isinstance(read, Unknown) and read.absent and not isinstance(every, Unknown):
+        has = ", ".join(map(format_page_size, every)) or "no huge pages"
         raise UsageError(
             f"--hugepage-size {format_page_size(size)}: this kernel has {has}; to size another "
             "host, say what it has with --available-hugetlb"
@@ -251,9 +251,9 @@ def _status(
     if inputs.start_unknown is not None and verdict.fit in (Fit.FITS, Fit.FALLS_BACK):
         return "unknown", inputs.start_unknown.reason
     if verdict.fit is Fit.UNKNOWN:
-        pool = stock.get(Spot(inputs.settings.hugepage_bytes, None))
-        if isinstance(pool, Unknown):
-            return ("planning_only" if pool.absent else "unknown"), pool.reason
+        stock_here = stock.get(Spot(inputs.settings.hugepage_bytes, None))
+        if isinstance(stock_here, Unknown):
+            return ("planning_only" if stock_here.absent else "unknown"), stock_here.reason
         unread = [s.available.reason for s in verdict.shortages if isinstance(s.available, Unknown)]
         apart = "on which nodes reserved pages, or those made on demand, are is not told"
         return "unknown", unread[0] if unread else apart
@@ -279,9 +279,9 @@ def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
     if available is None:
         # The helper reads nr_hugepages from sysfs: the pool's size, whoever holds the pages.
         size = 2 * 1024**2 if inputs.hugepage_bytes is None else inputs.hugepage_bytes
-        pool = hugetlb.pool(size)
-        if not isinstance(pool, Unknown) and hugetlb.page_sizes_complete:
-            available = pool.total_pages * size
+        hugepage_pool = hugetlb.pool(size)
+        if not isinstance(hugepage_pool, Unknown) and hugetlb.page_sizes_complete:
+            available = hugepage_pool.total_pages * size
     return documented_rule(inputs.terms, available)
 
 

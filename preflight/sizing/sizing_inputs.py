@@ -21,7 +21,7 @@ class Input(NamedTuple):
 
 
 class RuleTerms(NamedTuple):
-    """A launch as Mooncake's documented helper is told of it: sizes of one rank, in bytes."""
+    """A launch as Mooncake's documented helper takes one: sizes of one rank, in bytes."""
 
     tp_size: int
     hicache_bytes: int

@@ -96,8 +96,8 @@ def _needs(sizing: LaunchSizing) -> Json | None:
     from preflight.sizing.shown_needs import host_needs
 
     return {
-        kind: [fields(need, "what", "owner", "value", "unit", "formula") for need in needs]
-        for kind, needs in host_needs(sizing.shown, sizing.inputs.processes).items()
+        need_kind: [fields(need, "what", "owner", "value", "unit", "formula") for need in needs]
+        for need_kind, needs in host_needs(sizing.shown, sizing.inputs.processes).items()
     }
 
 

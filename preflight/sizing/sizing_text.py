@@ -53,7 +53,7 @@ SHORTAGES = {
 
 def _reading_text(sizing: LaunchSizing) -> str:
     """Return the parts that were not read, each by name, and the notes. A note that comes again
-    stands there once, with a count."""
+    is said once, with a count."""
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -114,7 +114,7 @@ def sizing_text(
     left_out: str = "",
 ) -> str:
     """Return the whole answer. verdict: if another rule decides. then: what to do next, of a launch
-    whose pages are there. left_out: what of it is in no number."""
+    whose pages suffice. left_out: the parts that are in no number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     notes = [*sizing.unused, *sizing.inputs.notes]
@@ -178,13 +178,13 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
     """Return every need with its formula, and once the shared inputs with their origins."""
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
-    for kind, needs_of_kind in needs.items():
+    for need_kind, needs_of_kind in needs.items():
         for need in needs_of_kind:
             amount = str(need.value)
             if need.unit == "bytes" and isinstance(need.value, int):
                 amount = f"{format_bytes(need.value)} ({need.value} bytes)"
-            lines.append(f"  {kind}: {need.what}, {need.owner}: {amount} = {need.formula}")
-            inputs.update(shown if need.given is None else [need.given])
+            lines.append(f"  {need_kind}: {need.what}, {need.owner}: {amount} = {need.formula}")
+            inputs.update(shown if need.of_input is None else [need.of_input])
     sources = (f"  {name} = {each.value} ({each.origin})" for name, each in inputs.items())
     return "\n".join(map(_filled, (*lines, "From", *sources)))
 

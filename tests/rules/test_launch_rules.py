@@ -144,8 +144,7 @@ WITHOUT = set(
     decode-offload-unread draft-on-top eagle-l3-unread gate-blind-to-hugepages
     host-pools-refused indexer-on-top lookup-socket-shared mooncake-too-old
     offload-folder-shared pd-registration-silent pin-result-ignored prefetch-budget-small
-    segment-times-dp service-misdirected store-file-read-differently store-reset-shared
-    write-back-stores-nothing
+    segment-times-dp service-misdirected store-file-read-differently write-back-stores-nothing
     """.split()
 )
 

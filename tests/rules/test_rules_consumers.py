@@ -187,11 +187,6 @@ TRAPS = (
         (f"{STORE} --port 1", f"{STORE} --port 2"),
         (f"{STORE} --port 1", FILE + vllm("MooncakeStoreConnector", "--port 2", lookup_rpc_port=1)),
     ),
-    Trap(
-        "a reset empties the store for all",
-        "store-reset-shared",
-        f"can empty the store of {MASTER}",
-    ).of((f"VLLM_SERVER_DEV_MODE=1 {STORE}", SGLANG), (STORE, SGLANG)),
     # 2. LMCache
     Trap(
         "the master's key is not Mooncake's",
@@ -223,13 +218,6 @@ TRAPS = (
         "LMCACHE_LMCACHE_WORKER_PORTS=1 LMCACHE_P2P_HOST=a LMCACHE_P2P_INIT_PORTS=1 "
         f"LMCACHE_P2P_LOOKUP_PORTS=1 LMCACHE_TRANSFER_CHANNEL=nixl {LM}",
         f"LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 {LM}",
-    ),
-    Trap(
-        "the lookup client's master is not read",
-        MISREAD,
-        "Mooncake takes 127.0.0.1:50051 as its master",
-    ).of(
-        vllm("LMCacheConnectorV1", **{"lmcache.external_lookup_client": "mooncakestore://h:1"}), LM
     ),
     Trap("one engine_id is one socket", "lookup-socket-shared", "engine_e_lmcache_rpc_port_0").of(
         tuple(ENGINE_ID.format(port) for port in (1, 2)),

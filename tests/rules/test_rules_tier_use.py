@@ -238,7 +238,7 @@ EXAMPLES = [
         ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
         ("mooncake_master --default_kv_soft_pin_ttl=1800000",),  # its clients are not known
     ),
-    Example("device-map-repeats", 'ranks 0, 4 all take "0"').of(
+    Example("device-map-repeats", 'the first rank of each attention group takes "0"').of(
         ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),), ((STORE, MAPPED),)
     ),
     Example("device-map-rank-missing", "for rank 1").of(

@@ -41,15 +41,6 @@ EXAMPLES = [
     Example("switch-misread", "WITH_NVIDIA_PEERMEM=auto: the default is used, on").of(
         (env(WITH_NVIDIA_PEERMEM="auto"),), (env(WITH_NVIDIA_PEERMEM="", MC_STORE_MEMCPY="ON"),)
     ),
-    Example("no-device-left", "MC_MS_FILTERS=','").of(
-        (
-            (
-                "mooncake_client --device_names=mlx5_0",
-                {"MC_MS_FILTERS": ",", "MC_MS_AUTO_DISC": "1"},
-            ),
-        ),
-        (env(MC_MS_FILTERS="", MC_MS_AUTO_DISC="0"),),
-    ),
 ]
 
 

@@ -262,9 +262,10 @@ def _security_context(plan: Plan) -> dict[str, Any]:
 def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     """Return notes on settings that a patch cannot make."""
     notes = []
-    kind = plan.workload.kind
-    if kind and kind not in _POD_PATHS:
-        notes.append(f"kubectl cannot patch a {kind}: write these fields into its pod's spec")
+    manifest_kind = plan.workload.kind
+    if manifest_kind and manifest_kind not in _POD_PATHS:
+        text = "write these fields into its pod's spec"
+        notes.append(f"kubectl cannot patch a {manifest_kind}: {text}")
     for name in ulimits(plan):
         instead = ", or runs as user 0 with IPC_LOCK" if name == "memlock" else ""
         notes.append(
@@ -279,6 +280,6 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     for planned in plan.planned(Kind.MEMORY):
         notes.append(f"memory: {planned.reasons[0].text}: raise it to what you have measured")
     if plan.pools:
-        text = "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
-        notes.append(text)
+        see = "see --format sysctl, sysfs or cmdline"
+        notes.append(f"the Kubernetes node must have the huge pages: {see}")
     return notes

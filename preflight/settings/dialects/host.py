@@ -1,4 +1,4 @@
-"""What a plan sets on a host: sysctl, units, boot line, limits; and a playbook of all of it."""
+"""What a plan sets on a host: sysctl, units, boot line, limits; and a playbook of all these."""
 
 from __future__ import annotations
 
@@ -162,24 +162,25 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return words of the kernel command line; the default page size stays."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
-    words = []
+    arguments = []
     if not isinstance(plan.default_page_bytes, Unknown):
         # What the plan was made with; a kernel with another default reads the sizes differently.
-        words.append(f"default_hugepagesz={kernel_size(plan.default_page_bytes)}")
+        arguments.append(f"default_hugepagesz={kernel_size(plan.default_page_bytes)}")
     notes = []
     at_boot = tuple(writer for writer in plan.writers if writer.source == COMMAND_LINE)
     wanted = {target.page_bytes for target in plan.pools}
     # The words replace those that are there, so what others have asked for is said again.
     kept = {writer.page_size_bytes or plan.default_page_bytes for writer in at_boot}
     for size in sorted({*wanted, *(size for size in kept if isinstance(size, int))}, reverse=True):
-        words += [f"hugepagesz={kernel_size(size)}", f"hugepages={_counts(plan, size, at_boot)}"]
+        pages = _counts(plan, size, at_boot)
+        arguments += [f"hugepagesz={kernel_size(size)}", f"hugepages={pages}"]
     old = isinstance(plan.kernel, Unknown) or plan.kernel < _NODES_AT_BOOT
     if old and any(target.node is not None for target in plan.pools):
         notes.append("kernels before 5.16 do not read hugepages=NODE:PAGES: use --format sysfs")
     if at_boot:
         notes.append("they replace the hugepages words that the command line has now")
     notes.append("add them to the boot loader's line (GRUB_CMDLINE_LINUX, grubby), then reboot")
-    return Rendering(" ".join(words), tuple(notes))
+    return Rendering(" ".join(arguments), tuple(notes))
 
 
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
