@@ -13,12 +13,7 @@ from checks.base.regex import regex
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt
 from preflight.launches.source import Word
-from preflight.programs.sglang_arguments import (
-    SettingValue,
-    port_value,
-    unresolved,
-    word_value,
-)
+from preflight.programs.sglang_arguments import SettingValue, port_value, unresolved, word_value
 from preflight.programs.store_service_config import STORE_SUFFIXES
 
 HTTP_PORT = 8000

@@ -36,10 +36,10 @@ def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("consumer-refused-by-assumed")
 def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Seen]:
-    consumer = process.consumer
-    for refusal in () if consumer is None else consumer.refused_by:
-        if consumer is not None and (doubt := consumer.doubt_of(refusal)):
-            yield Seen(f"{process.kind.value}: {refusal.says} ({doubt})")
+    if (consumer := process.consumer) is not None:
+        for refusal in consumer.refused_by:
+            if doubt := consumer.doubt_of(refusal):
+                yield Seen(f"{process.kind.value}: {refusal.says} ({doubt})")
 
 
 @RULES.process("consumer-release")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 from checks.base.units import GIB, format_bytes
@@ -33,9 +34,8 @@ def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     geometry = known(versions.geometry)
     on_top = geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP
     if on_top and server.hicache and _size_gb(server) > 0:
-        yield Seen(
-            f"{geometry.name}: index keys of {len(geometry.index_layers)} layers come on top"
-        )
+        layers = len(geometry.index_layers)
+        yield Seen(f"{geometry.name}: index keys of {layers} layers come on top")
 
 
 @RULES.memory("draft-on-top")
@@ -76,13 +76,12 @@ def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[
 @RULES.memory("gate-blind-to-hugepages")
 def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if the L2 pool is on huge pages: SGLang's memory check ignores those."""
-    if not server.hicache:
-        return
     allocator = own_allocator(server, versions.sglang, versions.mooncake)
-    if allocator is not None and allocator.hugepage_bytes is not None:
-        yield Seen("SGLANG_HUGEPAGE_SIZE puts the L2 pool on huge pages")
-    elif allocator is None and "MC_STORE_USE_HUGEPAGE" in server.environment:
-        yield Seen("MC_STORE_USE_HUGEPAGE puts the L2 pool on huge pages")
+    name, huge = "MC_STORE_USE_HUGEPAGE", "MC_STORE_USE_HUGEPAGE" in server.environment
+    if allocator is not None:
+        name, huge = "SGLANG_HUGEPAGE_SIZE", allocator.hugepage_bytes is not None
+    if server.hicache and huge:
+        yield Seen(f"{name} puts the L2 pool on huge pages")
 
 
 @RULES.memory("storage-needs-equal-heads")
@@ -134,7 +133,9 @@ def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions
     both, doubt = _has_both(versions), versions.sglang_unsure or assumed or versions.mooncake_newer
     if not doubt and isinstance(both, Unknown):
         doubt = f"the model is not known ({both.reason})"
-    if store is None or not _in_halves(server, versions) or certain is bool(doubt):
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    apart = versions.sglang.registers_halves and both is not False
+    if store is None or not (server.hicache or offloads) or not apart or certain is bool(doubt):
         return
     whole = versions.mooncake.registers_whole_pool or versions.mooncake_assumed != ""
     mooncakes = own_allocator(server, versions.sglang, versions.mooncake) is None
@@ -216,17 +217,12 @@ def with_refusals(
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
     """Return ``found``, and before it a finding for each host pool that SGLang refuses to build."""
-    refusal = RULES.page["host-pools-refused"]
-    refused = [
-        RuleFinding(
-            refusal,
-            f"{process.command.origin}: {pools.refused.reason}",
-            remedy=pools.refused.advice,
-        )
-        for process in processes
-        for pools in (memory.get(process.number),)
-        if pools is not None and pools.refused is not None
-    ]
+    rule, refused = RULES.page["host-pools-refused"], []
+    for process in processes:
+        pools = memory.get(process.number)
+        if pools is not None and (why := pools.refused) is not None:
+            text = f"{process.command.origin}: {why.reason}"
+            refused.append(RuleFinding(rule, text, remedy=why.advice))
     return (*refused, *findings)
 
 
@@ -238,18 +234,9 @@ def _size_gb(server: SglangServer) -> int:
 
 def _uses_rdma(server: SglangServer) -> bool:
     """Return whether the server's store, or its transfer of prefilled requests, goes over RDMA."""
-    transfers = server.mode in ("prefill", "decode")
-    if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
-        return True
-    return server.store is not None and server.store.value("protocol") == "rdma"
-
-
-def _in_halves(server: SglangServer, versions: Versions) -> bool:
-    """Return whether K and V of L2 are registered apart, or may be if the model is not known."""
-    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
-    if server.store is None or not (server.hicache or offloads):
-        return False
-    return versions.sglang.registers_halves and _has_both(versions) is not False
+    mooncakes = server.value("disaggregation_transfer_backend") == "mooncake"
+    stores = server.store is not None and server.store.value("protocol") == "rdma"
+    return stores or (mooncakes and server.mode in ("prefill", "decode"))
 
 
 def _has_both(versions: Versions) -> bool | Unknown:
@@ -273,9 +260,7 @@ def _chunk_bytes(server: SglangServer, versions: Versions) -> int | None:
     layout = server.value("hicache_mem_layout")
     if not versions.sglang.pins_in_chunks or layout == "layer_first":
         return None
-    text = plain_environment(server.environment).get(_CHUNK_VARIABLE, "")
-    try:
-        chunk_gib = int(text) if text else _CHUNK_GIB
-    except ValueError:  # SGLang warns and takes its default
-        chunk_gib = _CHUNK_GIB
+    chunk_gib = _CHUNK_GIB
+    with suppress(ValueError):  # SGLang warns and takes its default
+        chunk_gib = int(plain_environment(server.environment).get(_CHUNK_VARIABLE) or chunk_gib)
     return max(1, chunk_gib) * GIB

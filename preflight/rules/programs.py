@@ -345,8 +345,9 @@ def _page_bytes(process: LaunchProcess) -> int | None:
     if word is None:
         return 2 * MIB
     # Every other size is another release's business: 2 MiB where it is not known.
-    size = None if word.unresolved else byte_size(word.text)
-    return None if word.unresolved else size if size == GIB else 2 * MIB
+    if word.unresolved:
+        return None
+    return GIB if byte_size(word.text) == GIB else 2 * MIB
 
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:

@@ -265,7 +265,8 @@ RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding if no process of the launch contributes a segment to the store."""
-    stores, kinds = _storing(processes), {process.kind for process in processes}
+    stores = [server for server, _ in _storing(processes)]
+    kinds = {process.kind for process in processes}
     if not stores or kinds & {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE}:
         return
     if all(configured_segment(server) == 0 for server in stores):
@@ -277,14 +278,10 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for servers with equal keys and another parallelism or KV type."""
     seen: dict[tuple[object, ...], SglangServer] = {}
-    for process in processes:
-        server = process.server
-        if server is None or server.store is None:
-            continue
+    for server, store in _storing(processes):
         served = server.value("served_model_name")
         name = server.value("model_path") if served is None else served
-        master = server.store.value("master_server_address")
-        tag = server.store.extra.get("extra_backend_tag")
+        master, tag = store.value("master_server_address"), store.extra.get("extra_backend_tag")
         if isinstance(name, Unknown) or isinstance(master, Unknown):
             continue
         first = seen.setdefault((name, master, tag), server)
@@ -300,9 +297,9 @@ def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each server that shares the name and master of another model's server."""
     first: dict[tuple[object, object], object] = {}
-    for server in _storing(processes):
+    for server, store in _storing(processes):
         name, model = server.value("served_model_name"), server.value("model_path")
-        master = server.store and server.store.value("master_server_address")
+        master = store.value("master_server_address")
         if name is None or any(isinstance(value, Unknown) for value in (name, master, model)):
             continue
         other = first.setdefault((name, master), model)
@@ -311,9 +308,10 @@ def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             yield Seen(text, server.command.origin)
 
 
-def _storing(processes: tuple[LaunchProcess, ...]) -> list[SglangServer]:
-    """Return the SGLang servers that use the Mooncake store."""
-    return [each.server for each in processes if each.server and each.server.store]
+def _storing(processes: tuple[LaunchProcess, ...]) -> list[tuple[SglangServer, StoreConfig]]:
+    """Return the SGLang servers that use the Mooncake store, each with its configuration."""
+    servers = [each.server for each in processes if each.server is not None]
+    return [(server, server.store) for server in servers if server.store is not None]
 
 
 @DEVICES.process("device-name-syntax")
@@ -410,10 +408,9 @@ def tcp_takes_rdma(server: SglangServer) -> Iterator[Seen]:
 def custom_mem_pool_unknown(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding if SGLang does not know the value of SGLANG_MOONCAKE_CUSTOM_MEM_POOL."""
     word = server.environment.get("SGLANG_MOONCAKE_CUSTOM_MEM_POOL")
-    known = ("NVLINK", "BAREX", "INTRA_NODE_NVLINK")
     if word is None or word.unresolved or word.text.lower() in ("true", "false", "0", ""):
         return
-    if word.text not in known:
+    if word.text not in ("NVLINK", "BAREX", "INTRA_NODE_NVLINK"):
         yield Seen(f"SGLANG_MOONCAKE_CUSTOM_MEM_POOL={word.text}", word.origin)
 
 
@@ -459,13 +456,11 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield every device list of an engine that is not SGLang, with its setting."""
     consumer = process.consumer
-    if consumer is None:
-        return
-    for client in process.stores:
-        rdma = isinstance(client.client, StoreClient) and client.client.protocol is Protocol.RDMA
-        if rdma and isinstance(client.devices, str) and client.devices:
-            yield "device_name", client.devices
-    if consumer.transfer is not None and consumer.transfer.value:
+    for store in process.stores if consumer is not None else ():
+        rdma = isinstance(store.client, StoreClient) and store.client.protocol is Protocol.RDMA
+        if rdma and isinstance(store.devices, str) and store.devices:
+            yield "device_name", store.devices
+    if consumer is not None and consumer.transfer is not None and consumer.transfer.value:
         yield consumer.transfer.origin, consumer.transfer.value
 
 

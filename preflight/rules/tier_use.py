@@ -11,12 +11,7 @@ from preflight.launches.source import Word
 from preflight.processes.mooncake_users import place, settings_of, store_clients
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_flags import flags_of, is_on, read_flags, value_of
-from preflight.programs.mooncake_variables import (
-    RATIOS,
-    Reader,
-    read_number,
-    read_ratio,
-)
+from preflight.programs.mooncake_variables import RATIOS, Reader, read_number, read_ratio
 from preflight.programs.store_config import Source, StoreConfig
 from preflight.programs.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen, Versions, at
@@ -255,11 +250,8 @@ def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Ite
     """Yield a finding if store settings are given that standalone storage ignores."""
     if known(store.value("standalone_storage")) is not True:
         return
-    ignored = [
-        f"{key} ({setting.origin})"
-        for key, setting in store.settings.items()
-        if key in _OF_STANDALONE_CLIENT and setting.written_as and setting.value
-    ]
+    pairs = [(key, s) for key, s in store.settings.items() if key in _OF_STANDALONE_CLIENT]
+    ignored = [f"{key} ({s.origin})" for key, s in pairs if s.written_as and s.value]
     if ignored:
         yield Seen(f"standalone storage, and {', '.join(ignored)}")
 

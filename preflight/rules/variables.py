@@ -194,15 +194,13 @@ def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             if any(each is not None and each.unresolved for each in written):
                 continue
             read = [None if w is None else read_number(ports.reader, w.text).value for w in written]
-            ends = [
-                default if n is None else n for n, default in zip(read, ports.default, strict=True)
-            ]
+            pairs = zip(read, ports.default, strict=True)
+            ends = [default if number is None else number for number, default in pairs]
             if not usable_ports(*ends) and tuple(ends) not in reported:
                 reported.add(tuple(ends))
-                text = (
-                    f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is not a range that "
-                )
-                yield Seen(f"{text}Mooncake takes: {least} to {most} is used", word.origin)
+                span = f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]}"
+                says = f"is not a range that Mooncake takes: {least} to {most} is used"
+                yield Seen(f"{span} {says}", word.origin)
 
 
 @RULES.launch("region-size-hangs")

@@ -29,6 +29,8 @@ from preflight.base.shell import comment, line, write
 from preflight.mooncake.allocations import Backing
 from preflight.sizing.sizing import Sizing, needed_bytes, without_arena
 
+_OF_STATED = ", on the host whose huge pages --available-hugetlb gives"
+
 
 class Recommendation(NamedTuple):
     """One thing to do: a stable id, a sentence, and commands to copy (none if none helps)."""
@@ -68,8 +70,7 @@ def to_set(sizing: Sizing) -> str:
         return "nothing: the pools are large enough"
     settings = reserve_settings(targets, sizing.inputs.launch.default_page_bytes)
     if sizing.inputs.available_bytes is not None:
-        settings_text = ", ".join(f"{each.name}={each.wanted}" for each in settings)
-        return f"{settings_text}, on the host whose huge pages --available-hugetlb gives"
+        return ", ".join(f"{each.name}={each.wanted}" for each in settings) + _OF_STATED
     if sizing.withheld:
         return f"nothing yet: {sizing.withheld}"
     settings_text = ", ".join(f"{s.name}={s.wanted} (now {s.now or 'unknown'})" for s in settings)
@@ -87,11 +88,10 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
         return [Recommendation("reserve-hugepages", text)]
     reasons: list[str] = []
     for spot, target in targets.items():
-        others = f", {target.held_pages} that others hold" if target.held_pages else ""
-        was = "unknown" if target.now_pages is None else str(target.now_pages)
-        now = f"{others} (now {was})"
-        if sizing.inputs.available_bytes is not None:
-            now = ", on the host whose huge pages --available-hugetlb gives"
+        now = _OF_STATED
+        if sizing.inputs.available_bytes is None:
+            others = f", {target.held_pages} that others hold" if target.held_pages else ""
+            now = f"{others} (now {'unknown' if target.now_pages is None else target.now_pages})"
         pages = f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{spot.where}"
         reasons.append(f"{pages}: {target.own_pages} for this launch{now}")
     text = f"{condition}reserve {'; '.join(reasons)}"
@@ -139,16 +139,17 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
         why = error.fact.reason
         text = f"whether this host's memory can give {format_bytes(added)} is unknown ({why})"
         return [Recommendation("host-memory-unknown", text)]
-    more = f"{format_bytes(added)} more huge pages"
-    id_, text = "host-memory-suffices", f"this host can give {more}: "
-    text += f"{format_bytes(available)} of memory is available"
+    more, free = f"{format_bytes(added)} more huge pages", format_bytes(available)
     if added > total:
-        id_, text = "host-memory-too-small", f"this host cannot give {more}: it has "
-        text += f"{format_bytes(total)} of memory; lower the L2 pool, the segment, or its ranks"
-    elif added > available:
-        id_, text = "host-memory-busy", f"{more} are more than the {format_bytes(available)} "
-        text += "of memory that is available now: stop what runs, or reserve at boot"
-    return [Recommendation(id_, text)]
+        has = (
+            f"it has {format_bytes(total)} of memory; lower the L2 pool, the segment, or its ranks"
+        )
+        return [Recommendation("host-memory-too-small", f"this host cannot give {more}: {has}")]
+    if added > available:
+        text = f"{more} are more than the {free} of memory that is available now: stop what runs, "
+        return [Recommendation("host-memory-busy", f"{text}or reserve at boot")]
+    text = f"this host can give {more}: {free} of memory is available"
+    return [Recommendation("host-memory-suffices", text)]
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
@@ -186,10 +187,8 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
         return []
     page = arena.page_size_bytes
     used = max(process.arena_used_bytes for process in sizing.asked)
-    exact = round_up(used, page)
-    serves_segment = any(
-        a.what is MemoryKind.SEGMENT and a.backing is Backing.ARENA for a in mapped
-    )
+    in_arena = {a.what for a in mapped if a.backing is Backing.ARENA}
+    serves_segment = MemoryKind.SEGMENT in in_arena
     text = f"a rank uses {format_bytes(used)} of its arena's {format_bytes(arena.mapped_bytes)}"
     text += "; the L2 pool never comes from it"
     if not serves_segment and sizing.inputs.terms.segment_bytes:
@@ -197,7 +196,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
     text += f". Without it the launch needs {format_bytes(needed_bytes(least))}, "
     text += f"{format_bytes(saved)} less"
     if serves_segment and page == sizing.inputs.settings.hugepage_bytes:
-        text += f"; an arena of {exact // MIB}mb takes the same"
+        text += f"; an arena of {round_up(used, page) // MIB}mb takes the same"
     pools = reserve_targets(sizing.host.hugetlb, least)
     refused = _why_refused(sizing, pools)
     commands = [] if refused else _reserve_commands(sizing, pools)

@@ -44,9 +44,9 @@ def choose_mooncake(
         distribution, text = installed_here[0]
         origin = f"{distribution}, {installed_where(installed)}"
         if len({version for _, version in installed_here}) > 1:
-            several = ", ".join(" ".join(pair) for pair in installed_here)
-            text_ = f"several Mooncakes are installed: {several}"
-            notes.append(Note("mooncake-installed-twice", text_))
+            several = ", ".join(map(" ".join, installed_here))
+            message = f"several Mooncakes are installed: {several}"
+            notes.append(Note("mooncake-installed-twice", message))
         try:
             mooncake_release(text)
         except ValueError as error:
@@ -159,8 +159,7 @@ def choose_sglang(
         newer = sglang.newer_than_known(text)
         notes = _taken_for("SGLang", text, newest, newer, sglang.RESTS_ON)
         return release, version, tuple(notes)
-    here = _installed_sglang(installed)
-    newest = sglang.NEWEST_KNOWN
+    here, newest = _installed_sglang(installed), sglang.NEWEST_KNOWN
     why, notes = _not_told("SGLang", installed), []
     if here is not None:
         why = f"the installed {here} is not known here"

@@ -95,19 +95,11 @@ def gather_flags(
     )
     page = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     doubt = _halves_may_overlap(flags, release, settings, shown, notes)
-    terms = RuleTerms(flags.tp_size, flags.hicache_bytes, flags.segment_bytes, flags.arena_bytes)
-    terms = terms._replace(pp_size=flags.pp_size, dp_size=flags.dp_size)
+    terms = RuleTerms(*(getattr(flags, name) for name in RuleTerms._fields))
     stated = flags.available_bytes, flags.hugepage_bytes, flags.nic_nodes
-    return SizingInputs(
-        terms._replace(segment_scope=flags.segment_scope),
-        Launch(processes, release, nic_nodes, page),
-        nics.nodes if isinstance(nics.nodes, Unknown) else None,
-        shown,
-        tuple(notes),
-        None,
-        doubt,
-        *stated,
-    )
+    unread = nics.nodes if isinstance(nics.nodes, Unknown) else None
+    launch = Launch(processes, release, nic_nodes, page)
+    return SizingInputs(terms, launch, unread, shown, tuple(notes), None, doubt, *stated)
 
 
 def _halves_may_overlap(
@@ -120,13 +112,11 @@ def _halves_may_overlap(
     """
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None
-    known = known_sglang(flags.sglang_version)
+    known, mooncake = known_sglang(flags.sglang_version), shown["mooncake_version"]
     if known is not None:
-        sglang, shown["sglang_version"] = known
-        if not sglang.registers_halves:
-            return None
-    mooncake = shown["mooncake_version"]
-    if not (release.registers_whole_pool or mooncake.assumed):
+        shown["sglang_version"] = known[1]
+    registers_halves = known is None or known[0].registers_halves
+    if not registers_halves or not (release.registers_whole_pool or mooncake.assumed):
         return None
     refuses = NEWEST_KNOWN if mooncake.assumed else mooncake.value
     why = (

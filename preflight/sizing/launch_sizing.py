@@ -283,14 +283,14 @@ class LaunchSizing(NamedTuple):
     @property
     def not_whole(self) -> tuple[str, ...]:
         """Return a line on each part that an answer about this launch leaves out."""
-        lines = () if self.group is None else (self.group.text,)
+        lines = [] if self.group is None else [self.group.text]
         if self.reading.left_out:
-            lines = (*lines, f"in no number here: {'; '.join(self.reading.left_out)}")
-        if not self.unread:
-            return lines
-        shown = ", ".join(f"{each.what} ({each.origin})" for each in self.unread[:4])
-        more = f", and {len(self.unread) - 4} more" if len(self.unread) > 4 else ""
-        return (*lines, f"not read, and in no number here: {shown}{more}")
+            lines.append(f"in no number here: {'; '.join(self.reading.left_out)}")
+        if self.unread:
+            shown = ", ".join(f"{each.what} ({each.origin})" for each in self.unread[:4])
+            more = f", and {len(self.unread) - 4} more" if len(self.unread) > 4 else ""
+            lines.append(f"not read, and in no number here: {shown}{more}")
+        return tuple(lines)
 
     def exit_code_by(self, rule: str) -> int:
         """Return the exit code, by our rule or by the documented one."""
@@ -363,22 +363,19 @@ def _status(
     admissions: tuple[Admission | Unknown, ...],
 ) -> tuple[str, str]:
     """Return the status of both bounds together, and the reason."""
-    refused = worst(inputs.findings)
-    if refused is not None:
+    if (refused := worst(inputs.findings)) is not None:
         return "fails", refused.text
     for admission in admissions:
         if isinstance(admission, Admission) and admission.refused:
             return "fails", f"{admission.origin}: ValueError: {admission.refused}"
-    if least is None:
-        why = inputs.least.reason if isinstance(inputs.least, Unknown) else ""
-        return "unknown", why
+    if isinstance(inputs.least, Unknown) or least is None:
+        return "unknown", inputs.least.reason if isinstance(inputs.least, Unknown) else ""
     if least.status == "fails":
         return "fails", least.reason
     if most is None:
-        bound = inputs.most
-        why = bound.reason if isinstance(bound, Unknown) else ""
-        give = f"; {bound.advice}" if isinstance(bound, Unknown) and bound.advice else ""
-        return "unknown", f"the size of the L2 pool is not known: {why}{give}"
+        bound = inputs.most if isinstance(inputs.most, Unknown) else Unknown("")
+        give = f"; {bound.advice}" if bound.advice else ""
+        return "unknown", f"the size of the L2 pool is not known: {bound.reason}{give}"
     if most.status == least.status:
         return _unless_more(inputs, most.status, most.reason)
     return "unknown", (
@@ -414,11 +411,8 @@ class Admission(NamedTuple):
 def admit(
     number: int, server: SglangServer, memory: ServerMemory, inputs: LaunchInputs, sizing: Sizing
 ) -> Admission:
-    """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host.
-
-    Unknown if it cannot be told.
-    A server whose L2 is on huge pages is asked for regular memory all the same: the gate does not
-    know what backs its pools.
+    """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host; Unknown
+    if that cannot be told. The gate asks for regular memory, whatever backs the pools.
     """
     origin, ranks, release = str(server.command.origin), known(server_ranks(server)), inputs.sglang
     if not memory.pools:
@@ -429,13 +423,9 @@ def admit(
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
-    pools = [
-        allocation
-        for process in sizing.asked
-        if process.process.id.command == number
-        for allocation in process.allocations
-        if allocation.what is MemoryKind.HOST_POOL
-    ]
+    mine = (process for process in sizing.asked if process.process.id.command == number)
+    mapped = (allocation for process in mine for allocation in process.allocations)
+    pools = [allocation for allocation in mapped if allocation.what is MemoryKind.HOST_POOL]
     huge = any(host_pool.on_huge_pages for host_pool in pools)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
     optional = any(host_pool.on_shortage is OnShortage.FALLS_BACK for host_pool in pools)
@@ -446,7 +436,8 @@ def admit(
         others = sum(sum(memory.of_stage(ranks.stage(at), True)) for at in range(ranks.here))
         others -= sum(host_pool.taken_bytes for host_pool in memory.pools)
         last = gate(memory.pools, host, ranks.sharing, release, others)
-    pages = _feasible(memory, ranks, host, release, sizing) if huge else None
+    size = next((each.page_size_bytes for each in pools if each.on_huge_pages), None)
+    pages = None if size is None else _feasible(memory, ranks, host, size, release, sizing)
     return Admission(origin, _message(first), _message(last), pages)
 
 
@@ -455,18 +446,16 @@ def _message(answers: tuple[GateAnswer, ...]) -> str | None:
 
 
 def _feasible(
-    memory: ServerMemory, ranks: Ranks, host: FreeMemory, release: SglangRelease, sizing: Sizing
+    memory: ServerMemory,
+    ranks: Ranks,
+    host: FreeMemory,
+    size: int,
+    release: SglangRelease,
+    sizing: Sizing,
 ) -> FeasiblePages | None:
-    """Return the pool sizes with enough pages that the gate admits."""
+    """Return the numbers of huge pages of ``size`` bytes that suffice and that the gate admits."""
     from preflight.sizing.advice import held_pages
 
-    # The huge pages that L2 is on.
-    size = next(
-        allocation.page_size_bytes
-        for process in sizing.asked
-        for allocation in process.allocations
-        if allocation.what is MemoryKind.HOST_POOL and allocation.on_huge_pages
-    )
     hugepage_pool = sizing.host.hugetlb.pool(size)
     if isinstance(hugepage_pool, Unknown):
         return None

@@ -25,8 +25,8 @@ from preflight.sizing.sizing_inputs import Input
 class Need(NamedTuple):
     """One need: an amount of something, with its formula.
 
-    unit: bytes, pages, port, file, device, address. of_input: the input that the need is, by name; None if
-    it follows from the inputs of the whole launch.
+    unit: bytes, pages, port, file, device, address. of_input: the input that the need is, by name;
+    None if the need follows from the inputs of the whole launch.
     """
 
     what: str

@@ -394,7 +394,7 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
     words = LaunchWords((str(run),), mooncake_version="0.3.13.post1", sglang_version="0.5.23")
     here = Ground(host, capsys)
     seen = plan_of(words, str(host), 60.0)
-    assert any(step.pool for step in steps(host, seen))
+    assert any(step.is_pool for step in steps(host, seen))
     assert seen.undecided == ()
     place = host / hidden.lstrip("/")
     place.rename(tmp_path / "away")
@@ -645,7 +645,7 @@ def test_the_largest_pages_come_first(tmp_path: Path) -> None:
     host = build_host(tmp_path / "host", plain_host())
     pages = {**anywhere(4), **anywhere(1, GIB)}
     found = plan(launch(pages), plain_facts(tmp_path / "facts"), [])
-    assert [step.wanted for step in steps(host, found) if step.pool] == ["1", "4"]
+    assert [step.wanted for step in steps(host, found) if step.is_pool] == ["1", "4"]
     assert {pool.page_bytes for pool in found.pools} == {2 * MIB, GIB}
 
 
