@@ -55,10 +55,6 @@ class GateAnswer(NamedTuple):
     free_bytes: int
     message: str | None
 
-    @property
-    def admitted(self) -> bool:
-        return self.message is None
-
 
 def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
     """Return the ranks among which SGLang divides a host's memory. Data-parallel replicas do not

@@ -79,14 +79,13 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
     if request.size_gb <= 0:
         raise UnknownFactError(why)
     asked = request.size_gb * GIGABYTE
-    reason = f"{asked} bytes per rank; {why.reason}"
-    if request.release.extra_page:
-        page_bytes = request.physical_page_tokens * MOST_TOKEN_BYTES
-        top = f"with a page of {format_bytes(page_bytes)} on top"
-        more = f"{top}; an index or draft pool would come on top of that"
-        message = f"{reason}, so this is an upper bound, {more}"
-        return HostBytes(asked, asked + page_bytes, message, why)
-    return HostBytes(0, asked, f"{reason}, so this is an upper bound", why)
+    reason = f"{asked} bytes per rank; {why.reason}, so this is an upper bound"
+    if not request.release.extra_page:
+        return HostBytes(0, asked, reason, why)
+    page_bytes = request.physical_page_tokens * MOST_TOKEN_BYTES
+    more = "an index or draft pool would come on top of that"
+    reason += f", with a page of {format_bytes(page_bytes)} on top; {more}"
+    return HostBytes(asked, asked + page_bytes, reason, why)
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:

@@ -121,9 +121,8 @@ def own_allocator(
     if server.store is not None and mooncake.hugepages and asks:
         return None
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
-    if word is None or word.unresolved or not release.hugepage_environment:
-        return OwnAllocator()
-    if server.value("hicache_storage_backend") in _OTHER_ALLOCATORS:
+    other = server.value("hicache_storage_backend") in _OTHER_ALLOCATORS
+    if word is None or word.unresolved or other or not release.hugepage_environment:
         return OwnAllocator()
     return OwnAllocator(_HUGEPAGE_SIZES.get(word.text.strip().upper()))
 
@@ -254,30 +253,24 @@ def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
     """Return the largest buffers of one rank for prefill/decode; nothing without it."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
-    notes: list[Note] = []
+    notes, lead = [], f"the PD metadata of {server.command.origin} is"
     requests = server.value("max_running_requests")
-    if isinstance(requests, int) and requests > 0:
-        requests = max(1, requests // ranks.attention_dp)
-    elif isinstance(requests, Unknown):
-        text = f"the PD metadata of {server.command.origin} is left out: {requests.reason}"
-        return Metadata(notes=(Note("pd-metadata-unknown", text),))
+    if isinstance(requests, Unknown):
+        note = Note("pd-metadata-unknown", f"{lead} left out: {requests.reason}")
+        return Metadata(notes=(note,))
+    set_here = isinstance(requests, int) and requests > 0
+    requests = max(1, requests // ranks.attention_dp) if set_here else _MOST_REQUESTS
+    hidden, model = _NO_HIDDEN_BYTES, drafts.model
+    if not drafts.sends_hidden_states:
+        pass
+    elif model is None or model.hidden_size is None or isinstance(model.geometry, Unknown):
+        name = "the draft model" if model is None else model.name
+        without = "counted without the hidden states that its draft continues from"
+        text = f"{lead} {without}: the hidden_size of {name} is not known"
+        notes.append(Note("pd-metadata-unknown", text))
     else:
-        requests = _MOST_REQUESTS
-    hidden = _NO_HIDDEN_BYTES
-    if drafts.sends_hidden_states:
-        model = drafts.model
-        if model is None or model.hidden_size is None or isinstance(model.geometry, Unknown):
-            name = "the draft model" if model is None else model.name
-            text = (
-                f"the PD metadata of {server.command.origin} is counted without the hidden states "
-                f"that its draft continues from: the hidden_size of {name} is not known"
-            )
-            notes.append(Note("pd-metadata-unknown", text))
-        else:
-            hidden = model.hidden_size * model.geometry.dtype_bytes
-    slot = _SLOT_BYTES + hidden
-    if server.value("disaggregation_enable_kv_checksum") is True:
-        slot += _CHECKSUM_BYTES
-    backend = server.value("disaggregation_transfer_backend")
-    registered = backend not in ("mooncake_tcp", "fake")
+        hidden = model.hidden_size * model.geometry.dtype_bytes
+    checksum = server.value("disaggregation_enable_kv_checksum") is True
+    slot = _SLOT_BYTES + hidden + checksum * _CHECKSUM_BYTES
+    registered = server.value("disaggregation_transfer_backend") not in ("mooncake_tcp", "fake")
     return Metadata(_SLOTS_PER_REQUEST * requests * slot, registered, tuple(notes))

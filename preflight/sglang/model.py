@@ -211,11 +211,11 @@ def checkpoint_bytes(folder: str) -> int | Unknown:
 def _from_config(text: str, name: str, weights_bytes: int | Unknown | None) -> Model:
     """Return the model of a config.json, with its shape or why the shape is not known."""
     try:
-        config = json.loads(text)
+        config, why = json.loads(text), "not a JSON object"
     except (ValueError, RecursionError) as error:
-        return Model(name, Unknown(f"{name}: config.json: {error}"), weights_bytes)
+        config, why = None, str(error)
     if not isinstance(config, Mapping):
-        return Model(name, Unknown(f"{name}: config.json: not a JSON object"), weights_bytes)
+        return Model(name, Unknown(f"{name}: config.json: {why}"), weights_bytes)
     fields = text_config(config)
     width, context = (
         value if type(value) is int and 0 < value < 1 << 40 else None

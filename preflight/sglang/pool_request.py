@@ -349,10 +349,9 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
     if kv_type not in _SPARSE_DTYPES:
-        message = f"DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
-        message = f"AssertionError: {message}"
+        only = f"DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
         advice = f"give --kv-cache-dtype fp8_e4m3 or bfloat16 in place of {kv_type}"
-        raise UnknownFactError(Refusal(message, advice=advice))
+        raise UnknownFactError(Refusal(f"AssertionError: {only}", advice=advice))
 
 
 def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
@@ -366,9 +365,8 @@ def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
         return _ITEM_BYTES[kv_type], False
     if kv_type == "auto":
         kv_type = "fp8_e4m3" if known(gpu) is GpuKind.BLACKWELL else "bfloat16"
-    if _ITEM_BYTES[kv_type] == 1:
-        return 1, _raw_row(sized, gpu)
-    return _ITEM_BYTES[kv_type], False
+    item_bytes = _ITEM_BYTES[kv_type]
+    return item_bytes, item_bytes == 1 and _raw_row(sized, gpu)
 
 
 def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:

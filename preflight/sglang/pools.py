@@ -287,9 +287,7 @@ _NO_MEMORY_LEFT = Refusal(
     "or --hicache-size explicitly.",
     advice="free memory of the host, or give --hicache-size a size that fits (fit says which)",
 )
-_NO_OFFLOAD_POOL = Unknown(
-    "this release's offload pool of a sparse-attention model is not computed"
-)
+_NO_OFFLOAD_POOL = Unknown("this release's offload pool of sparse attention is not computed")
 _NO_GPU_MEMORY = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static"
 _NO_CGROUP = Refusal(
     "RuntimeError: Cannot automatically size HiCache host memory; set --hicache-size explicitly "
@@ -307,9 +305,8 @@ def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:
-        return Refusal(
-            _NO_GPU_MEMORY, advice="raise --mem-fraction-static, or take more GPUs (--tp)"
-        )
+        advice = "raise --mem-fraction-static, or take more GPUs (--tp)"
+        return Refusal(_NO_GPU_MEMORY, advice=advice)
     return Refusal(
         f"the weights take {format_bytes(share)} of each GPU, which has {format_bytes(gpu_bytes)}: "
         f"no --mem-fraction-static helps, though SGLang asks for it ({_NO_GPU_MEMORY})",
@@ -369,7 +366,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         why = "" if missing is None else missing.reason
         return ServerMemory((), (most,), f"{message}; {why}", (), None, most_budget, missing)
     ends: list[ServerMemory] = []
-    ratios: list[float] = []
+    ratio = 0.0
     for count, budget, end in ((tokens.least, least_budget, 0), (tokens.most, most_budget, 1)):
         asked = request._replace(device_tokens=count)
         mirrored = mirrored_bytes(asked, count)
@@ -378,11 +375,10 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         ratio = default_ratio(sized, asked, count)[end]
         if count and mirrored:
             ratio = min(ratio, budget * _AUTO_SHARE / mirrored)
-        ratios.append(ratio)
         nothing = ServerMemory((), (), "nothing left")
         ends.append(_bounds(sized, asked._replace(ratio=ratio), "") if ratio > 0 else nothing)
-    why = f"a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
-    return _between(ends[0], ends[1], f"{message}: {why}")._replace(budget_bytes=most_budget)
+    why = f"a ratio of {ratio:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    return _between(*ends, f"{message}: {why}")._replace(budget_bytes=most_budget)
 
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:

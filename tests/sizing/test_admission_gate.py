@@ -45,7 +45,7 @@ def only(answers: tuple[GateAnswer, ...]) -> GateAnswer:
 
 def test_the_worked_budget() -> None:
     enough = 2 * POOL_BYTES + RESERVE_BYTES
-    assert only(gate([pool(POOL_BYTES)], FreeMemory(enough), 2, NEWEST)).admitted
+    assert only(gate([pool(POOL_BYTES)], FreeMemory(enough), 2, NEWEST)).message is None
     answer = only(gate([pool(POOL_BYTES)], FreeMemory(enough - 1), 2, NEWEST))
     assert answer.free_bytes == POOL_BYTES - 1
     assert answer.message == (
@@ -56,8 +56,8 @@ def test_the_worked_budget() -> None:
 
 def test_before_0_5_19_every_rank_sees_all_of_it() -> None:
     memory = FreeMemory(POOL_BYTES + RESERVE_BYTES)
-    assert only(gate([pool(POOL_BYTES)], memory, 8, UNSHARED)).admitted
-    assert not only(gate([pool(POOL_BYTES)], memory, 8, NEWEST)).admitted
+    assert only(gate([pool(POOL_BYTES)], memory, 8, UNSHARED)).message is None
+    assert only(gate([pool(POOL_BYTES)], memory, 8, NEWEST)).message
 
 
 @pytest.mark.parametrize(("version", "name"), [("0.5.23", "DSA"), ("0.5.12", "NSA")])
@@ -89,10 +89,13 @@ def test_less_than_the_reserve() -> None:
 def test_earlier_pools_are_in_place_already() -> None:
     pools = [pool(6 * GIB), pool(6 * GIB, PoolKind.INDEXER), pool(1, PoolKind.DRAFT)]
     answers = gate(pools, FreeMemory(20 * GIB), 1, NEWEST)
-    assert [answer.admitted for answer in answers] == [True, False]  # and the server has stopped
+    assert [answer.message is None for answer in answers] == [
+        True,
+        False,
+    ]  # and the server has stopped
     assert answers[1].free_bytes == 4 * GIB
     on_hugepages = gate(pools, FreeMemory(20 * GIB), 1, NEWEST, on_hugepages=True)
-    assert [answer.admitted for answer in on_hugepages] == [True, True, True]
+    assert [answer.message is None for answer in on_hugepages] == [True, True, True]
 
 
 def test_a_pool_that_no_gate_looks_at() -> None:
@@ -173,7 +176,7 @@ def test_the_interval_is_just_what_the_gate_admits(
     def admitted(pages: int) -> bool:
         memory = FreeMemory(available - (pages - current) * page, headroom)
         answers = gate(pools, memory, ranks, release, on_hugepages=True)
-        return all(answer.admitted for answer in answers)
+        return all(answer.message is None for answer in answers)
 
     assert found.most is not None
     assert not admitted(max(found.most, -1) + 1)
