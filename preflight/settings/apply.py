@@ -158,9 +158,7 @@ def _carry_out(
                 say(f"{NAME}: {broken_off}", err=True)
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:
-        account.reasons.append(str(error))
-        say(f"{NAME}: {error}: nothing was changed", err=True)
-        return exit_codes.NOT_PERMITTED
+        return _refused([str(error)], exit_codes.NOT_PERMITTED, account)
     account.done.extend(outcome.lines)
     for done in outcome.lines:
         say(done, err=consent.as_json)
@@ -253,8 +251,7 @@ def _not_permitted(
 ) -> int:
     """Print the same changes as commands for a user who may make them."""
     places = ", ".join(step.path for step in forbidden)
-    account.reasons.append(f"not permitted to write {places}")
-    say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
+    _refused([f"not permitted to write {places}"], exit_codes.NOT_PERMITTED, account)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
     for command_line in commands(values, context):
         say(command_line, err=consent.as_json)
@@ -272,8 +269,8 @@ def apply_object(account: Account) -> dict[str, Any]:
             for change in account.changes
         ],
         "left": [
-            {"name": of.label, "now": now, "wanted": wanted_text(of), "how": how}
-            for of, now, how in ((x.setting, x.setting.now, how) for x, how in account.left)
+            {"name": of.label, "now": of.now, "wanted": wanted_text(of), "how": how}
+            for of, how in ((planned.setting, how) for planned, how in account.left)
         ],
         "done": account.done,
         "taken_back": account.taken_back,
@@ -342,7 +339,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
         before = None if isinstance(now, Unknown) else " ".join(now.split())
         if before is not None:  # nothing is ever lowered that is a size
             value, decided = safer(setting.kind, setting.name, before, setting.wanted)
-            if before == setting.wanted or (decided and value == before):
+            if decided and value == before:
                 continue
         yield ApplyStep("value", path, before, setting.wanted, setting.name)
 
@@ -381,8 +378,8 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
 
 def _with_rows(text: str, writer: Writer) -> str:
     """Return limits.d text with the rows of an earlier plan added."""
-    content = writer.content(LIMITS_FILE)
-    earlier = content[0].splitlines() if content is not None and is_ours(content[0]) else []
+    content = writer.content(LIMITS_FILE) or ("", 0)
+    earlier = content[0].splitlines() if is_ours(content[0]) else []
     kept = {tuple(line.split()[:3]) for line in text.splitlines()}
     rows = (row for row in earlier if row and not row.startswith("#"))
     return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in kept)])
@@ -476,20 +473,18 @@ def _make(
     """Make one change, with its entry in the journal. Raises StepError."""
     if step.kind == "value":
         return _value(step, journal, writer, root, boot)
-    mode = None
-    if step.kind == "file":
-        content = writer.content(step.path)
-        if (None if content is None else content[0]) != step.before:
-            raise StepError(f"{step.path}: somebody changed it meanwhile: run apply again")
-        mode = None if content is None else content[1]
+    is_file = step.kind == "file"
+    content, mode = (writer.content(step.path) if is_file else None) or (None, None)
+    if is_file and content != step.before:
+        raise StepError(f"{step.path}: somebody changed it meanwhile: run apply again")
     entry = Entry(step.kind, step.path, step.before, step.wanted, None, boot, mode)
     journal.add(entry)
-    if step.kind == "file":
+    if is_file:
         writer.file(step.path, step.wanted, 0o644 if mode is None else mode)
     else:
         writer.link(step.path, step.wanted)
     journal.replace(entry, entry._replace(got=step.wanted))
-    return (f"{step.path}: {'written' if step.kind == 'file' else 'enabled'}",)
+    return (f"{step.path}: {'written' if is_file else 'enabled'}",)
 
 
 def _value(

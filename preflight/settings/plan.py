@@ -14,6 +14,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import pages_after_boot, parse_settings, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.pools import HugeTlb
 from checks.memory.facts import SHM
 from checks.run.facts import Facts
 from checks.run.runner import every_check
@@ -106,7 +107,7 @@ def plan(
         wanted = [wish for wish in wanted if wish.setting.kind is not Kind.SHM_SIZE]
         correction = f"correct memory.host first: have {short.have}, need {short.need}"
         conflicts.append(f"{SHM} is left out: {correction}")
-    if any(wish.setting.kind is Kind.IPC for wish in wanted):  # then a size of its own is in vain
+    if any(wish.setting.kind is Kind.IPC for wish in wanted):  # then a size is in vain
         wanted = [wish for wish in wanted if wish.setting.kind is not Kind.SHM_SIZE]
     merged, more = _merge(wanted)
     contained = bool(context.container) or any(
@@ -115,13 +116,15 @@ def plan(
     lasting = _Lasting(hugetlb, targets, kept or {}, contained)
     system = facts.topic("system")
     kernel = system if isinstance(system, Unknown) else system.kernel
+    pages = hugetlb if isinstance(hugetlb, Unknown) else hugetlb.hugetlb
+    default_page = pages if isinstance(pages, Unknown) else pages.default_page_size_bytes
     refusal = refusal_of(findings)
     return Plan(
         "" if needs is None else visible(needs.source),
         tuple(sorted((lasting.planned(wish, why) for wish, why in merged), key=_place)),
         targets,
-        hugetlb if isinstance(hugetlb, Unknown) else hugetlb.hugetlb.default_page_size_bytes,
-        _pool_nodes(hugetlb),
+        default_page,
+        () if isinstance(hugetlb, Unknown) else _pool_nodes(hugetlb.hugetlb, default_page),
         () if isinstance(hugetlb, Unknown) else hugetlb.writers,
         kernel,
         tuple(dict.fromkeys((*gaps, *unread))),
@@ -202,10 +205,9 @@ def _amount(text: str) -> float | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def _pool_nodes(hugetlb: HugetlbFacts | Unknown) -> tuple[int, ...]:
-    if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.default_page_size_bytes, Unknown):
-        return ()
-    hugepage_pool = hugetlb.hugetlb.pool(hugetlb.hugetlb.default_page_size_bytes)
+def _pool_nodes(hugetlb: HugeTlb, size: int | Unknown) -> tuple[int, ...]:
+    """Return the NUMA nodes with a pool of pages of ``size`` bytes; () if that is not known."""
+    hugepage_pool = size if isinstance(size, Unknown) else hugetlb.pool(size)
     return () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
 
 
@@ -285,8 +287,7 @@ class _Lasting:
         wanted = sum(target.pages for target in mine)
         default = self._hugetlb.hugetlb.default_page_size_bytes
         later = pages_after_boot(self._hugetlb.writers, size, default)
-        hugepage_pool = self._hugetlb.hugetlb.pool(size)
-        nodes = () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
+        nodes = _pool_nodes(self._hugetlb.hugetlb, size)
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
         bound = [(target.pages, target.node) for target in mine if target.node is not None]
         elsewhere = any(pages > shares.get(on_node, pages) for pages, on_node in bound)

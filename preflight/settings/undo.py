@@ -128,7 +128,7 @@ class JournalError(Exception):
 
 
 class Entry(NamedTuple):
-    """One change."""
+    """One change that apply made, or is making."""
 
     kind: str  # value (a kernel file), file, link
     path: str
@@ -272,7 +272,7 @@ _NR = "/nr_hugepages"
 
 
 class Undone(NamedTuple):
-    """What became of an entry."""
+    """The result of taking one entry back; ``text`` says it in a sentence."""
 
     text: str
     settled: bool  # forget the entry
@@ -368,14 +368,12 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 def _file(entry: Entry, writer: Writer) -> Undone:
     """Put a file's content back, or remove a file that is new."""
     writer.discard_part(entry.path)
-    path, content_and_mode = entry.path, writer.content(entry.path)
-    content = None if content_and_mode is None else content_and_mode[0]
+    path, (content, _) = entry.path, writer.content(entry.path) or (None, 0)
     if content == entry.before:
-        return Undone(f"{path}: is as before", True, True)
-    if content is None:
-        if entry.before is None:
-            return Undone(f"{path}: is gone already", True, True)
-    elif content != entry.wanted:
+        return Undone(
+            f"{path}: is {'gone already' if content is None else 'as before'}", True, True
+        )
+    if content is not None and content != entry.wanted:
         kept = entry.before is not None
         text = f"{path}: left, somebody else has changed it since"
         more = "; what stood there before us is in the journal" if kept else ""

@@ -35,19 +35,21 @@ def env(plan: Plan, names: ArtefactNames) -> Rendering:
     lines = []
     for name, value in kept.items():
         if any(map(is_hidden, value)):
-            notes.append(
-                f"{name} is left out: an env file cannot hold its line breaks or control characters"
-            )
+            cannot = "an env file cannot hold its line breaks or control characters"
+            notes.append(f"{name} is left out: {cannot}")
             continue
         if value != value.strip() or value[:1] in "\"'" or "\\" in value:
             notes.append(f"{name}: docker reads {value!r} literally, systemd does not")
         lines.append(f"{name}={value}")
     notes += [f"{name} must not be set: remove it where it is set" for name in removed]
+    return _of_lines(plan, "docker run --env-file", lines, notes)
+
+
+def _of_lines(plan: Plan, use: str, lines: list[str], notes: list[str]) -> Rendering:
+    """Return a file of ``lines`` below a header that names its use; "" without lines."""
     if not lines:
         return Rendering("", tuple(notes) or ("the launch sets no variable",))
-    return Rendering(
-        "\n".join([header(plan.source, "docker run --env-file"), *lines]), tuple(notes)
-    )
+    return Rendering("\n".join([header(plan.source, use), *lines]), tuple(notes))
 
 
 def shell(plan: Plan, names: ArtefactNames) -> Rendering:
@@ -55,9 +57,7 @@ def shell(plan: Plan, names: ArtefactNames) -> Rendering:
     kept, removed, notes = variables(plan)
     lines = [posix_assignment(name, value) for name, value in kept.items()]
     lines += [f"unset {name}" for name in removed]
-    if not lines:
-        return Rendering("", tuple(notes) or ("the launch sets no variable",))
-    return Rendering("\n".join([header(plan.source, ". FILE"), *lines]), tuple(notes))
+    return _of_lines(plan, ". FILE", lines, notes)
 
 
 def docker(plan: Plan, names: ArtefactNames) -> Rendering:
@@ -266,17 +266,15 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     if manifest_kind and manifest_kind not in _POD_PATHS:
         text = "write these fields into its pod's spec"
         notes.append(f"kubectl cannot patch a {manifest_kind}: {text}")
+    inherits = (
+        "a pod inherits it from the container runtime (plan --format containerd, on each node)"
+    )
     for name in ulimits(plan):
         instead = ", or runs as user 0 with IPC_LOCK" if name == "memlock" else ""
-        notes.append(
-            f"{name} has no field in Kubernetes: a pod inherits it from the container "
-            f"runtime (plan --format containerd, on each node){instead}"
-        )
+        notes.append(f"{name} has no field in Kubernetes: {inherits}{instead}")
     if _asks_for_rdma(plan):
-        notes.append(
-            f"{names.rdma_resource} is what the RDMA device plugin calls its resource: "
-            "--rdma-resource names another"
-        )
+        calls = "is what the RDMA device plugin calls its resource: --rdma-resource names another"
+        notes.append(f"{names.rdma_resource} {calls}")
     for planned in plan.planned(Kind.MEMORY):
         notes.append(f"memory: {planned.reasons[0].text}: raise it to what you have measured")
     if plan.pools:
