@@ -310,16 +310,6 @@ def test_a_plan_takes_json_as_the_other_commands_do(
 
 
 @pytest.mark.slow
-def test_weights_that_leave_no_room_end_the_server_whatever_l2_is_given(ask: Ask) -> None:
-    """L1 is sized first: a fixed --hicache-size does not help a model that is too large."""
-    launch = HUGE.replace("--tp 8", "--tp 4")
-    for words, fails in (("check --json", True), ("check --json --gpu-memory 141gb", False)):
-        found = ask(gpu_host(), f"{words} --only host-pools-refused", launch)["findings"]
-        said = [one["text"] for one in found if one["status"] == "fail"]
-        assert any("Not enough memory" in text for text in said) is fails
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "fails"),
     [

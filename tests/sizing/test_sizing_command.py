@@ -138,10 +138,8 @@ def test_quick_start_on_nics_of_two_nodes(host: Path) -> None:
     [
         (HostPool(total=50), "", "fits"),
         (HostPool(total=49), "", "fails"),
-        (HostPool(total=100, free=50), "", "fits"),
-        (HostPool(total=100, free=49), "", "fails"),  # held by others
         (HostPool(total=100, free=60, reserved=10), "", "fits"),
-        (HostPool(total=100, free=60, reserved=11), "", "fails"),  # promised to others
+        (HostPool(total=100, free=60, reserved=11), "", "fails"),  # held by, or promised to others
         (HostPool(total=40, surplus=20, overcommit=30), "", "fits"),
         (HostPool(total=39, surplus=20, overcommit=30), "", "fails"),
         (HostPool(total=200), "--arena-pool-size 100mb", "fits"),
@@ -263,11 +261,6 @@ def test_the_segment_is_the_instances_or_the_processes(scope: str, pages: int, h
         root=host,
     )
     assert got["exact"]["hugetlb"][0]["need_pages"] == pages
-
-
-def test_replicas_repeat_the_segment(host: Path) -> None:
-    got = answer(f"{SMALL} --dp-size 3 --protocol tcp", root=host)
-    assert got["exact"]["hugetlb"][0]["need_pages"] == 3 * (10 + 8 + 32)
 
 
 @pytest.mark.parametrize(
@@ -530,17 +523,12 @@ ROWS = [
     (4, "64gb", "8gb", "56gb", "536870912000b", FALLS_BACK),
     (4, "64gb", "8gb", "56gb", "288gb", FALLS_BACK),
     (4, "64gb", "8gb", "56gb", "287gb", SHORT),
-    (4, "64gb", "8gb", "56gb", "264gb", SHORT),  # enough for the real library without an arena
     (4, "64gb", "8gb", "0", "288gb", CLEAN),
     (4, "64gb", "8gb", "0", "309237645311b", SHORT),  # a byte less
     (1, "64gb", "8gb", "56gb", "0", SHORT),
-    (1, "1b", "0", "0", "1b", CLEAN),
     (1, "1b", "1b", "0", "1b", SHORT),
     (1, "1b", "1b", "1b", "2b", FALLS_BACK),
     (2, "1.5gb", "512mb", "256mb", "4.5gb", CLEAN),
-    (2, "1.5gb", "512mb", "256mb", "4gb", FALLS_BACK),
-    (2, "1.5gb", "512mb", "256mb", "3.99gb", SHORT),
-    (1, "1tb", "1tb", "1tb", None, PLANNING),
     (8, "30gb", "816043786240b", "0", None, PLANNING),
 ]
 
