@@ -134,9 +134,7 @@ def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
 
 
 @keep_last
-def _numbers_read(
-    processes: tuple[LaunchProcess, ...],
-) -> list[tuple[Number, Word, NumberRead]]:
+def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Word, NumberRead]]:
     """Return the number variables that a launch sets, each as Mooncake reads the text."""
     numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))

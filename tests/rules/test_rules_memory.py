@@ -139,7 +139,8 @@ EXAMPLES += [
         f"{BIG} 600 --hicache-mem-layout layer_first", f"{BIG} 600 --hicache-mem-layout page_first"
     ),
     MemoryExample("pinned-in-one-call", "512.00 GiB in one call").of(
-        (f"{BIG} 600", {CHUNK: "512"}), (f"{BIG} 600", {CHUNK: "many"})  # the default is taken
+        (f"{BIG} 600", {CHUNK: "512"}),
+        (f"{BIG} 600", {CHUNK: "many"}),  # the default is taken
     ),
     MemoryExample("populate-takes-long", "about 65 s", _stored(200), _stored(100)),
     MemoryExample("populate-takes-long", "about 65 s", _stored(200), f"{BIG} 200"),
