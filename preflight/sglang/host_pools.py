@@ -42,15 +42,7 @@ def host_pools(request: PoolRequest) -> HostPools | HostBytes:
     """Return the pools of one rank: exact, or bounds, or Unknown with the reason.
 
     Exact for ``--hicache-size``, and for a ratio once ``device_tokens`` is known.
-    Raises ValueError for a number that no launch can have (tp of 0).
     """
-    numbers = (request.page_tokens, request.tp, request.pp, request.dp, request.dcp)
-    if min(numbers) < 1 or not 0 <= request.stage < request.pp:
-        raise ValueError(
-            f"page, tp, pp, dp and dcp are 1 or more, and stage is below pp: {numbers}"
-        )
-    if request.page_tokens % request.dcp:
-        raise ValueError(f"page {request.page_tokens} is not a multiple of dcp {request.dcp}")
     geometry = request.geometry
     if isinstance(geometry, Unknown):
         return _without_geometry(request, geometry)

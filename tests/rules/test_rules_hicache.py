@@ -112,9 +112,8 @@ EXAMPLES = [
     ),
     Example(ID, "12 threads at most, as", (prefill(queues="13"),), (prefill(queues="12"),)),
     Example(ID, "1 thread, for 4 queues").of(
-        (prefill(pool="1"),), (prefill(f"{SERVER} --disaggregation-mode decode", pool="1"),)
+        (prefill(pool="1"),), (prefill(DECODE, pool="1"), prefill(pool="$N"))
     ),
-    Example(ID, "1 thread", (prefill(pool="1"),), (prefill(pool="$N"),)),
     # One of two decode servers fits, one is not known, and one half of a pair is not here.
     *(
         Example("pd-backends-differ", "over nixl").of(

@@ -99,13 +99,7 @@ EXAMPLES = [
         "ascend-host-memory",
         "32.00 GiB a client",
         (divided("256gb", **NPU),),
-        (divided("160gb", **NPU),),
-    ),
-    Example(
-        "ascend-host-memory",
-        "32.00 GiB a client",
-        (divided("256gb", **NPU),),
-        (divided("256gb", MOONCAKE_PROTOCOL="rdma"),),
+        (divided("160gb", **NPU), divided("256gb", MOONCAKE_PROTOCOL="rdma")),
     ),
     Example(SIZE, "a client mounts 2149580800 bytes (2.00 GiB)").of(
         (CACHELIB, divided("17179869192", MC_STORE_USE_HUGEPAGE="1")),

@@ -71,10 +71,6 @@ EXAMPLES = [
         ((f"{SERVER} --disaggregation-mode decode", {"MOONCAKE_PROTOCOL": "tcp"}),),
         (env(MOONCAKE_PROTOCOL="tcp", SGLANG_HICACHE_MOONCAKE_REUSE_TE="0"),),
     ),
-    Example("local-buffer-ignored", "MOONCAKE_LOCAL_BUFFER_SIZE=1gb has no effect on SGLang").of(
-        (env(MOONCAKE_LOCAL_BUFFER_SIZE="1gb"),),
-        (("python -m mooncake.mooncake_store_service", {"MOONCAKE_LOCAL_BUFFER_SIZE": "1gb"}),),
-    ),
     Example("proxy-in-the-way", "m.cold, 127.0.0.1 is not in it").of(
         (
             (

@@ -176,12 +176,6 @@ def test_what_is_not_known_or_stops_the_server(change: dict[str, Any], word: str
     assert word in found.reason
 
 
-@pytest.mark.parametrize("change", [{"tp": 0}, {"page_tokens": 0}, {"stage": 1}, {"dcp": 3}])
-def test_numbers_that_no_launch_has(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="dcp"):
-        host_pools(ask("DeepSeek-R1", size_gb=30, **change))
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> PoolRequest:
     latent = draw(st.booleans())

@@ -553,7 +553,8 @@ def test_pools_are_booked_against_the_budget_they_were_sized_by() -> None:
     pool = Pool(PoolKind.KV, 64, 1, 60, (60,), 60)
     first, second = gate_booked((pool, pool), 100, newest)
     assert first.message is None
-    assert second.free_bytes == 40 and second.message is not None
+    assert second.free_bytes == 40
+    assert second.message is not None
 
 
 # NICs ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from preflight.sizing.shown_needs import host_needs
 from tests.builders.hosts import Host, HostPool
 from tests.paths import ROOT
+from tests.tables import each_row
 
 LAUNCHES = ROOT / "tests/data/launches"
 PAGE = 2 * MIB
@@ -465,54 +466,37 @@ def test_a_vllm_on_other_devices_shares_no_gpu(name: str, needs_of: NeedsOf) -> 
     assert set(other) == {None}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "mooncake_client --global_segment_size=1gb --protocol={}\n",
-        "MOONCAKE_MASTER=10.0.0.1:50051 MOONCAKE_PROTOCOL={} "
-        "python -m mooncake.mooncake_store_service\n",
-    ],
-)
-@pytest.mark.parametrize(
-    ("protocol", "transport"),
-    [("ascend", "ascend"), ("ub", "ub"), ("efa", "efa"), ("tcp", ""), ("rdma", "")],
-)
-def test_a_store_client_names_a_transport_without_verbs(
-    line: str, protocol: str, transport: str, needs_of: NeedsOf
-) -> None:
-    (client,) = needs_of(line.format(protocol)).processes
-    assert client.transport == transport
-    assert (client.rdma is not None) == (protocol == "rdma")
-
-
-def test_a_rank_in_standalone_storage_moves_nothing_by_its_stores_transport(
-    needs_of: NeedsOf,
-) -> None:
-    """The mooncake_client that has the segment does."""
-    line = f"MOONCAKE_PROTOCOL=ascend {{}} {STORE} --model-path Qwen/Qwen3-8B --hicache-size 1\n"
-    for given, transport in (("", "ascend"), ("MOONCAKE_STANDALONE_STORAGE=1", "")):
-        rank = needs_of(line.format(given)).processes[0]
-        assert rank.transport == transport
-
-
-@pytest.mark.parametrize(("release", "transport"), [("0.5.12", ""), ("0.5.13", "efa")])
-def test_an_engine_over_efa_takes_no_rdma_devices(
-    release: str, transport: str, needs_of: NeedsOf
-) -> None:
-    """SGLang's engine goes by MOONCAKE_PROTOCOL from 0.5.13 on; before, by RDMA all the same."""
-    line = (
-        "MOONCAKE_PROTOCOL=efa python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B "
-        "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake\n"
-    )
-    rank = needs_of(line, sglang_version=release).processes[0]
-    assert rank.transport == transport
-    assert (rank.rdma is None) == (transport == "efa")
-
-
 PREFILL = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode prefill "
     "--disaggregation-transfer-backend mooncake --disaggregation-ib-device mlx5_0\n"
 )
+TRANSPORTS = {"ascend": "ascend", "ub": "ub", "efa": "efa", "tcp": "", "rdma": ""}
+CLIENT = "mooncake_client --global_segment_size=1gb --protocol="
+SERVICE = "MOONCAKE_MASTER=10.0.0.1:50051 python -m mooncake.mooncake_store_service"
+ASCEND = f"{STORE} --model-path Qwen/Qwen3-8B --hicache-size 1"
+
+
+@each_row(
+    ("line", "release", "transport", "rdma"),
+    [
+        *((f"{CLIENT}{name}", "0.5.23", of, name == "rdma") for name, of in TRANSPORTS.items()),
+        *(
+            (f"MOONCAKE_PROTOCOL={name} {SERVICE}", "0.5.23", of, name == "rdma")
+            for name, of in TRANSPORTS.items()
+        ),
+        # The mooncake_client that has the segment moves it, and not the rank.
+        (f"MOONCAKE_PROTOCOL=ascend {ASCEND}", "0.5.23", "ascend", False),
+        (f"MOONCAKE_PROTOCOL=ascend MOONCAKE_STANDALONE_STORAGE=1 {ASCEND}", "0.5.23", "", False),
+        # SGLang's engine goes by MOONCAKE_PROTOCOL from 0.5.13 on; before, by RDMA all the same.
+        (f"MOONCAKE_PROTOCOL=efa {PREFILL}", "0.5.12", "", True),
+        (f"MOONCAKE_PROTOCOL=efa {PREFILL}", "0.5.13", "efa", False),
+    ],
+)
+def test_a_transport_without_verbs_is_named_and_takes_no_rdma_devices(
+    line: str, release: str, transport: str, rdma: bool, needs_of: NeedsOf
+) -> None:
+    process = needs_of(f"{line}\n", sglang_version=release).processes[0]
+    assert (process.transport, process.rdma is not None) == (transport, rdma)
 
 
 @pytest.mark.parametrize("protocol", ["", "MOONCAKE_PROTOCOL=efa ", "MOONCAKE_PROTOCOL=$P "])
