@@ -71,10 +71,7 @@ class VllmArguments(NamedTuple):
 
 
 def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
-    """Read the arguments of vLLM: ``--a b``, ``--a=b``, switches.
-
-    No launch that is known has ``--config FILE`` or ``--a.b c`` for JSON: they are not read.
-    """
+    """Read ``--a b``, ``--a=b`` and switches; ``--config FILE`` and ``--a.b c`` are not read."""
     flags: dict[str, Word] = {}
     model = unread = None
     left = list(argv)

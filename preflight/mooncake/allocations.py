@@ -150,8 +150,7 @@ def whole(shares: Sequence[Allocation]) -> Allocation:
 
 
 def regions_of(allocation: Allocation) -> Iterator[Region]:
-    """Yield the regions of one allocation, in the order in which they are registered. None of
-    some."""
+    """Yield the regions that one allocation registers, in order; none if it registers nothing."""
     if not allocation.registered:
         return
     regular = allocation.backing in (Backing.REGULAR, Backing.NONE)

@@ -81,8 +81,7 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Return the nodes that --rank-numa-nodes names. Raises UsageError if it is not one for each
-    rank."""
+    """Return the nodes of --rank-numa-nodes. Raises UsageError if not one a rank, or none."""
     if len(nodes) not in (0, ranks):
         raise UsageError(
             f"--rank-numa-nodes: the number of nodes ({len(nodes)}) is not that of the ranks "
@@ -92,8 +91,7 @@ def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
 
 
 def binds_ranks(environment: Mapping[str, str]) -> bool:
-    """Return whether SGLANG_AUTO_NUMA_BIND binds ranks: on unless it says no. Releases before
-    0.5.18 do not read it."""
+    """Return whether SGLANG_AUTO_NUMA_BIND, read since 0.5.18, leaves binding on (the default)."""
     switch = environment.get("SGLANG_AUTO_NUMA_BIND", "1").strip().lower()
     return switch not in ("0", "false", "no", "n")
 

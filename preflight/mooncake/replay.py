@@ -255,8 +255,7 @@ class ProcessRun:
     def _numa_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
-        """Yield one mapping, an equal share bound to each node; never from the arena. Or a mapping
-        for each node, of whole slabs, if Mooncake is told to."""
+        """Yield a segment's share on each node: of one mapping, or of whole slabs; no arena."""
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -346,8 +345,7 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return the plain memory of a process beside its mappings. It is that of PD's metadata, and of
-    the records of very many hot blocks."""
+    """Return a process's plain memory beside mappings: PD metadata, records of many hot blocks."""
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -369,8 +367,7 @@ def _regular(
 
 
 def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:
-    """Return memory of malloc or aligned_alloc. It begins inside a page, at a multiple of
-    ``alignment_bytes``."""
+    """Return memory of malloc, which begins inside a page, at a multiple of ``alignment_bytes``."""
     offset = REGULAR_PAGE_BYTES - alignment_bytes
     return _regular(what, size, registered)._replace(offset_bytes=offset)
 
@@ -505,8 +502,7 @@ def _touched(
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return the allocations that need huge pages (or are the arena), and those that do not. The
-    second are host pools."""
+    """Return what needs huge pages (or is the arena), and the host pools that do without."""
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)
@@ -514,8 +510,7 @@ def _split(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Return the allocations without a last hot cache, which may do without huge pages. Where
-    nothing follows, the client goes on without one."""
+    """Return the allocations without a hot cache that nothing follows: the client does without."""
     others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
     last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
     return tuple(a for number, a in enumerate(allocations) if number < last or number in others)

@@ -37,8 +37,7 @@ class FreeMemory(NamedTuple):
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory that a process reads in a container with this memory limit. Anything
-    but a number limits nothing. Nothing else is taken as used in it."""
+    """Return the free memory as read in a container of this limit; no number: no limit."""
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
@@ -57,8 +56,7 @@ class GateAnswer(NamedTuple):
 
 
 def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
-    """Return the ranks among which SGLang divides a host's memory. Data-parallel replicas do not
-    count."""
+    """Return the ranks that share a host's memory to SGLang: without data-parallel replicas."""
     return max(tp * pp // max(nnodes, 1), 1)
 
 

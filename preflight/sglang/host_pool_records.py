@@ -204,8 +204,7 @@ class RowBytes(NamedTuple):
 
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return the row of one rank in each pipeline stage. Raises UnknownFactError if the model is
-    not known, or not what this release stores."""
+    """Return one rank's row in each pipeline stage. Raises UnknownFactError without a known row."""
     geometry = known(request.geometry)
     return tuple(_row(request, geometry, stage) for stage in range(request.pp))
 
@@ -274,8 +273,7 @@ def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> i
 
 
 def index_key_bytes(geometry: ModelGeometry) -> int:
-    """Return the bytes of one token's index key of one layer. It has eight-bit elements, and a
-    float32 scale per block."""
+    """Return the bytes of a token's index key of one layer: 8-bit elements, a float32 a block."""
     width = geometry.index_head_dim
     return width + width // INDEX_BLOCK * SCALE_BYTES
 
@@ -283,8 +281,7 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """Return the bytes of one request's linear states on one rank. They are the convolution's
-    window and the temporal state."""
+    """Return the bytes of a request's linear states on one rank: window and temporal state."""
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

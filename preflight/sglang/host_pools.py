@@ -81,8 +81,7 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
-    """Stop if SGLang does not start with these pools, or they are not computed here. draft: what to
-    say in front, of a draft's own pools."""
+    """Stop if SGLang, or this program, has no such pools; ``draft``: whose they are, in front."""
     release, layout = request.release, request.layout
     heads = geometry.heads
     why = error = ""
@@ -166,8 +165,7 @@ def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) 
 
 
 def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
-    """Return the pages of the draft's pool. A release that sizes the draft by a ratio has whatever
-    that float leaves of the tokens."""
+    """Return the pages of the draft's pool: the target's, or as a release's ratio rounds them."""
     if request.release.draft is DraftPool.EXACT:
         return target_pages
     if request.device_tokens is None:
@@ -233,8 +231,7 @@ def _shared_exactly(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return full and window pools by each stage's share of bytes. Where stages share their tokens,
-    each pool has those of the stage with the fewest."""
+    """Return full and window pools by each stage's bytes; stages may share the fewest tokens."""
     counts = [
         (int(full // row.sized), int(sliding // row.sliding))
         for row, (full, sliding) in zip(rows, shares, strict=True)
@@ -246,8 +243,7 @@ def _sized_sliding_pools(
 
 
 def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
-    """Return the bounds of the pools that share a size, whatever the split. Each pool exceeds its
-    share by one page at the most."""
+    """Return the bounds of pools that share a size: each exceeds its share by a page at most."""
     asked = request.size_gb * GIGABYTE
     page = request.physical_page_tokens
     extra = page * (row.sized + row.sliding)

@@ -190,8 +190,7 @@ class Models:
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
-    """Return the bytes of a local checkpoint's weights. They are its safetensors index's total, or
-    its files' sizes."""
+    """Return the bytes of a local checkpoint's weights: its index's total, or its files'."""
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -287,8 +286,7 @@ def server_drafts(
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return the drafts with a one-layer head for each runner. They are packed, or, before 0.5.18,
-    the first has a separate pool."""
+    """Return one-layer drafts: packed, one per runner; before 0.5.18 a separate pool."""
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

@@ -338,8 +338,7 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer, as ``layer_types`` names it. other: the kind of a layer that
-    is not of full attention."""
+    """Return each layer's kind by ``layer_types``; ``other``: the kind beside full attention."""
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}

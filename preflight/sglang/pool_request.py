@@ -177,8 +177,7 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return the bytes of one token on the device. They are the host's row, with index keys and the
-    share of the sliding layers."""
+    """Return a token's bytes on the device: the host's row, index keys, part of sliding layers."""
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))

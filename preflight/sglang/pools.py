@@ -117,8 +117,7 @@ def _purposes(sized: SizedServer) -> list[Purpose]:
 
 
 def _backs_retraction_up(sized: SizedServer) -> bool:
-    """Return whether a decode server keeps retracted requests in a host pool. Source:
-    kv_cache_builder.py."""
+    """Tell whether a decode server keeps retracted requests on the host (kv_cache_builder.py)."""
     backup = sized.value("disaggregation_decode_retraction_backup")
     if sized.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
         return False

@@ -153,8 +153,7 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return the advice on SGLang's own check of memory. SGLang admits an L2 pool on MemAvailable,
-    which huge pages are not part of."""
+    """Return advice if SGLang's own check of MemAvailable, which lacks huge pages, refuses L2."""
     inputs, terms = sizing.inputs, sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     # A launch's own is replayed exactly, see preflight.sizing.launch_sizing.

@@ -90,8 +90,7 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return the end of an origin: the place where a version was looked for. searched: it was
-    looked for in vain."""
+    """Return where a version was looked for, as the end of an origin; searched: in vain."""
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -106,8 +105,7 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options without this machine's releases, if all runs in images. In a container it
-    may be the image's own, and counts."""
+    """Return the options, without this machine's releases if all programs run in images."""
     uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
     users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
@@ -148,8 +146,7 @@ def known_sglang(
 def choose_sglang(
     asked: str | None, installed: Installed | None = None, named: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
-    """Return the release to size for, known or newest, with its name and notes. Raises as
-    ``known_sglang`` does."""
+    """Return the release to size for, its name and notes. Raises as ``known_sglang`` does."""
     from checks.releases import sglang
 
     known = known_sglang(asked, installed, named)

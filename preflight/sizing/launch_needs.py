@@ -51,8 +51,7 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return the needs of a sized launch, as checks see them. Where L2 is known between two bounds,
-    the upper one."""
+    """Return the needs of a sized launch, as checks see them: L2 at the upper of two bounds."""
     source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
     replays: dict[int, list[ProcessReplay]] = {}
     for replay in () if shown is None else shown.asked:
@@ -153,8 +152,7 @@ def _members(
     memory: ServerMemory | None,
     looks_up: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield one record for each process. memory: the host pools of a rank of a server. looks_up:
-    this SGLang looks up its devices."""
+    """Yield each process's record. memory: a rank's pools. looks_up: SGLang looks devices up."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")

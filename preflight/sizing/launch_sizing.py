@@ -385,8 +385,7 @@ def _status(
 
 
 def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason; unknown if an unknown model may take more. A size that is given
-    bounds the pools of a known model alone."""
+    """Return status and reason, or unknown if an unknown model may take more than its size."""
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = None if server is None or not server.hicache else server.value("hicache_size")

@@ -137,8 +137,7 @@ def server_hardware(
 
 
 def follows_gpu(server: SglangServer) -> bool:
-    """Tell whether the server has an L2 pool: then NVML is worth asking. The size of L2 may come of
-    the GPU's memory, and L1, made before, may find no room."""
+    """Tell whether NVML is worth asking: an L2 pool follows the GPU's memory, or L1's."""
     return server.hicache or server.mode == "decode"
 
 
@@ -261,8 +260,7 @@ def _unbound_share(
 
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
-    """Return the share of an engine that uses Mooncake. Every worker sets up all clients; a pool of
-    an engine is mapped once, in its first."""
+    """Return an engine's share: all clients in each worker, an engine's pool in its first alone."""
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")

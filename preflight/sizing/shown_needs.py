@@ -41,8 +41,7 @@ _FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of a launch by kind. Sums are over all processes; ``processes`` as the
-    source has them."""
+    """Return all needs of a launch by kind, summed over all processes, as the source has them."""
     return {
         "hugetlb": list(_hugetlb(sizing)),
         "regular": _sums(sizing, "regular memory", Backing.REGULAR),
@@ -128,8 +127,7 @@ def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Ne
 
 
 def locked_bytes(allocation: Allocation) -> int:
-    """Return the bytes that one NIC locks of an allocation. It counts regular pages, whatever backs
-    it, of a device without a limit."""
+    """Return the bytes that a NIC without a limit locks of an allocation, in regular pages."""
     return sum(
         pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)

@@ -23,10 +23,7 @@ Json = dict[str, Any]
 
 
 def sizing_object(sizing: Sizing, rule: str) -> Json:
-    """Return a sizing as a JSON object.
-
-    rule: whether the documented sizing or the exact one gives ``status`` and ``exit_code``.
-    """
+    """Return a sizing for JSON; ``rule`` (documented or exact) gives status and exit code."""
     shown = sizing.inputs.shown
     return {
         "schema": SCHEMA,

@@ -52,8 +52,7 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """Return the parts that were not read, each by name, and the notes. A note that comes again
-    is said once, with a count."""
+    """Return the parts that were not read, by name, and each note once, with a count."""
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -259,8 +258,7 @@ def _processes(sizing: Sizing) -> str:
 def _table(
     rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
-    """Return a table as wide as the terminal. Where that is too narrow, words go on in the next
-    line."""
+    """Return a table as wide as the terminal; words that find no room go on in the next line."""
     return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 

@@ -142,10 +142,7 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
-    """Return the pools to write, so that a new unit file never lowers what the installed one sets.
-
-    The larger size of each pool counts, and pools that only the installed unit has stay.
-    """
+    """Return the pools to write: each the larger of the plan's and of the installed unit's."""
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
