@@ -502,7 +502,7 @@ def _touched(
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return what needs huge pages (or is the arena), and the host pools that do without."""
+    """Return those that need huge pages (or are the arena), and host pools that do without."""
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)

@@ -274,9 +274,14 @@ def test_words_that_are_not_set_leave_a_server_that_is_read() -> None:
 REFUSED, UNKNOWN = "arguments-refused", "argument-unknown"
 WRITE = "in launch.sh:2 write {} instead of {}"
 # The beginning of two since the alias went, as the parsers of 0.5.19 and 0.5.20 say.
-TWO_MEANT = WRITE.format(
-    "--cuda-graph-max-bs-decode or --cuda-graph-max-bs-prefill", "--cuda-graph-max-bs"
+GRAPH, TP, LAYOUT = (
+    "--cuda-graph-max-bs",
+    "--disaggregation-decode-tp",
+    "--hicache-mem-layout page_",
 )
+TWO_MEANT = WRITE.format(f"{GRAPH}-decode or {GRAPH}-prefill", GRAPH)
+REMOVE, GIVE = f"in launch.sh:2 remove {TP}", "give --sglang-version if it is one of"
+WHOLE = "in launch.sh:2 write a whole number behind --tp, not 4x"
 TWO_LINES = "python3 -m sglang.launch_server --model-path m \\\n  {}"
 
 
@@ -292,44 +297,13 @@ TWO_LINES = "python3 -m sglang.launch_server --model-path m \\\n  {}"
         ("--fp6-gemm-backend x", None, UNKNOWN, ""),
         ("--enable-inc-tokenizer", None, UNKNOWN, ""),
         # Another release has it.
-        (
-            "--disaggregation-decode-tp 2",
-            None,
-            UNKNOWN,
-            "in launch.sh:2 remove --disaggregation-decode-tp, or give --sglang-version if it is "
-            "one of 0.5.2 to 0.5.9",
-        ),
-        (
-            "--disaggregation-decode-tp 2",
-            "0.5.23",
-            REFUSED,
-            "in launch.sh:2 remove --disaggregation-decode-tp, or run one of SGLang 0.5.2 to 0.5.9",
-        ),
+        (f"{TP} 2", None, UNKNOWN, f"{REMOVE}, or {GIVE} 0.5.2 to 0.5.9"),
+        (f"{TP} 2", "0.5.23", REFUSED, f"{REMOVE}, or run one of SGLang 0.5.2 to 0.5.9"),
         # A value that the parser refuses.
-        (
-            "--hicache-mem-layout page_frist",
-            "0.5.23",
-            REFUSED,
-            WRITE.format("--hicache-mem-layout page_first", "--hicache-mem-layout page_frist"),
-        ),
-        (
-            "--enable-metrics --tp 4x",
-            "0.5.23",
-            REFUSED,
-            "in launch.sh:2 write a whole number behind --tp, not 4x",
-        ),
-        (
-            "--cuda-graph-max-bs 8",
-            "0.5.23",
-            REFUSED,
-            f"{TWO_MEANT}, or run one of SGLang 0.5.2 to 0.5.19",
-        ),
-        (
-            "--cuda-graph-max-bs=8",
-            None,
-            UNKNOWN,
-            f"{TWO_MEANT}, or give --sglang-version if it is one of 0.5.2 to 0.5.19",
-        ),
+        (f"{LAYOUT}frist", "0.5.23", REFUSED, WRITE.format(f"{LAYOUT}first", f"{LAYOUT}frist")),
+        ("--enable-metrics --tp 4x", "0.5.23", REFUSED, WHOLE),
+        (f"{GRAPH} 8", "0.5.23", REFUSED, f"{TWO_MEANT}, or run one of SGLang 0.5.2 to 0.5.19"),
+        (f"{GRAPH}=8", None, UNKNOWN, f"{TWO_MEANT}, or {GIVE} 0.5.2 to 0.5.19"),
         ("--hicache-s 9", "0.5.23", REFUSED, ""),
     ],
 )

@@ -97,60 +97,41 @@ EXAMPLES = [
 ]
 
 
+AT, SEGMENT = "in launch.sh:1", "MOONCAKE_GLOBAL_SEGMENT_SIZE"
+NAMES_NONE = 'add "master_server_address": "HOST:50051" (HOST runs mooncake_master)'
+
+
 @each_row(
-    ("launch", "files", "release", "remedy"),
+    ("launch", "release", "remedy"),
     [
-        (
-            STORE,
-            {},
-            None,
-            "in launch.sh:1 add MOONCAKE_MASTER=HOST:50051 (HOST runs mooncake_master)",
-        ),
-        (
-            (STORE, {CONFIG: "store.json"}),
-            {"store.json": "{}"},
-            None,
-            'in store.json add "master_server_address": "HOST:50051" (HOST runs mooncake_master)',
-        ),
+        (STORE, None, f"{AT} add MOONCAKE_MASTER=HOST:50051 (HOST runs mooncake_master)"),
+        ((STORE, {CONFIG: "store.json"}), None, f"in store.json {NAMES_NONE}"),
         (
             extra('{"prefetch_threshold": "256", ' + ADDRESS + "}"),
-            {},
-            None,
-            'in launch.sh:1 write "prefetch_threshold": 256 instead of "prefetch_threshold": "256"',
+            *(None, f'{AT} write "prefetch_threshold": 256 instead of "prefetch_threshold": "256"'),
         ),
         (
             env(MOONCAKE_PROTOCOL="rmda"),
-            {},
-            None,
-            "in launch.sh:1 write MOONCAKE_PROTOCOL=rdma instead of MOONCAKE_PROTOCOL=rmda",
+            *(None, f"{AT} write MOONCAKE_PROTOCOL=rdma instead of MOONCAKE_PROTOCOL=rmda"),
         ),
         (
             env(MOONCAKE_GLOBAL_SEGMENT_SIZE="512mb"),
-            {},
-            None,
-            "in launch.sh:1 write MOONCAKE_GLOBAL_SEGMENT_SIZE=536870912 instead of "
-            "MOONCAKE_GLOBAL_SEGMENT_SIZE=512mb",
+            *(None, f"{AT} write {SEGMENT}=536870912 instead of {SEGMENT}=512mb"),
         ),
         (
             env(MOONCAKE_GLOBAL_SEGMENT_SIZE="4gb"),
-            {},
-            "0.5.2",
-            "in launch.sh:1 write MOONCAKE_GLOBAL_SEGMENT_SIZE=4294967296 instead of "
-            "MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb",
+            *("0.5.2", f"{AT} write {SEGMENT}=4294967296 instead of {SEGMENT}=4gb"),
         ),
-        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="much"), {}, None, ""),
-        (extra("{not json"), {}, None, ""),
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="much"), None, ""),
+        (extra("{not json"), None, ""),
     ],
 )
 def test_a_refused_configuration_says_the_edit_where_one_mends_it(
-    launch: Line, files: dict[str, str], release: str | None, remedy: str
+    launch: Line, release: str | None, remedy: str
 ) -> None:
-    (found,) = [
-        found
-        for found in findings(understood(launch, files=files, sglang_version=release))
-        if found.rule.id in ("store-config-refused", "segment-size-refused")
-    ]
-    assert found.remedy == remedy
+    every = findings(understood(launch, files={"store.json": "{}"}, sglang_version=release))
+    ids = ("store-config-refused", "segment-size-refused")
+    assert [found.remedy for found in every if found.rule.id in ids] == [remedy]
 
 
 def _rules_of(script: str) -> set[str]:
