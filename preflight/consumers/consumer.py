@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from checks.base.pages import Default
 from checks.base.record import NamedTuple
-from checks.base.units import GIB, TIB
+from checks.base.units import GIB
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import version_numbers
 from preflight.launches.source import Word
@@ -235,22 +235,20 @@ def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingVa
     return SettingValue(port, f"{name} at {word.origin}", written_as=name)
 
 
-def flags_of(arguments: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
-    """Return the values of each flag by its name, ``--a b`` and ``--a=b``, and the other words."""
+def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
+    """Return the values of each flag by its name, of ``--a b`` and ``--a=b``; "" of a switch."""
     flags: dict[str, list[Word]] = {}
-    others = []
     left = list(arguments)
     while left:
         word = left.pop(0)
         name, equals, text = word.text.partition("=")
         if not name.startswith("-"):
-            others.append(word)
             continue
         value = word._replace(text=text)
         if not equals and left and not left[0].text.startswith("-"):
             value = left.pop(0)
         flags.setdefault(name.lstrip("-").replace("_", "-"), []).append(value)
-    return flags, others
+    return flags
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
@@ -260,8 +258,6 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):
         if 0 < size < LEAST_SIZE_BYTES:
             return f"{name} is {int(size)} bytes, less than {LEAST_SIZE_BYTES}: setup returns -600"
-    if local > TIB:
-        return f"local_buffer_size is {local} bytes, more than 1 TiB: setup returns -600"
     if protocol not in PROTOCOLS:
         return f"protocol {protocol!r} is not one that Mooncake has: setup fails"
     return ""
@@ -276,5 +272,12 @@ def attempt(read: Callable[[], _Read]) -> _Read | str:
     """Call ``read``, and return its value, or the words of its error: ``ValueError: …``."""
     try:
         return read()
-    except (ValueError, TypeError, AttributeError, OverflowError, KeyError) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        KeyError,
+        RecursionError,
+    ) as error:
         return f"{type(error).__name__}: {error}"

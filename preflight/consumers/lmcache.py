@@ -144,7 +144,7 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Complete the values as LMCache's ``_validate_config`` does, without its refusals for P2P."""
+    """Raise ValueError as LMCache's ``_validate_config`` does, without the refusals for P2P."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -154,10 +154,6 @@ def _validate(values: dict[str, Any]) -> None:
         if not values["lmcache_worker_ports"]:
             why = "is required and cannot be empty when enable_controller=True"
             raise ValueError(f"lmcache_worker_ports {why}")
-    extra = values["extra_config"]
-    nixl = extra is not None and extra.get("enable_nixl_storage")
-    if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
-        values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
@@ -426,7 +422,7 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:
         return Consumer(RELEASE, uncounted=("what its clients store in it, without a bound",))
-    flags, _ = flags_of(arguments)
+    flags = flags_of(arguments)
     parts = ConsumerParts()
     parts.uncounted += [f"what {name} takes" for name in _OTHER_POOLS if name[2:] in flags]
     for word in flags.get("l2-adapter", ()):

@@ -268,17 +268,12 @@ class _Connectors(ConsumerParts):
             return {}
         if setting.value in (None, "", "None"):
             return {}
-        text = expand_numbers(setting.value)
-        try:
-            config = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            self._refuse(f"argument --kv-transfer-config: no JSON: {error}", READ_FROM, _WHAT)
-            return {}
-        if not isinstance(config, dict):
-            says = "argument --kv-transfer-config: Input should be a dictionary"
-            self._refuse(says, READ_FROM, _WHAT)
-            return {}
-        return config
+        config = attempt(lambda: json.loads(expand_numbers(setting.value)))
+        if isinstance(config, dict):
+            return config
+        why = f"no JSON: {config}" if isinstance(config, str) else "Input should be a dictionary"
+        self._refuse(f"argument --kv-transfer-config: {why}", READ_FROM, _WHAT)
+        return {}
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return ``config`` with what --kv-offloading-size replaces in it (vllm config/vllm.py)."""
@@ -560,16 +555,13 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 def store_config(text: str) -> dict[str, Any]:
     """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises the same errors."""
     config = json.loads(text)
-    if not isinstance(config, dict):
-        raise AttributeError(f"{type(config).__name__!r} object has no attribute 'get'")
     config = {key: config.get(key, default) for key, default in _STORE_DEFAULTS.items()}
     for key in ("global_segment_size", "local_buffer_size"):
         config[key] = vllm_size_bytes(config[key])
     config["enable_offload"] = bool(config["enable_offload"])
     tenant = config["tenant_id"]
-    if tenant is not None and not isinstance(tenant, str):
-        wrong = f"got {type(tenant).__name__}: {tenant!r}"
-        raise TypeError(f"tenant_id must be a string or null, {wrong}")
+    if not isinstance(tenant, str | None):
+        raise TypeError(f"tenant_id must be a string or null, got {tenant!r}")
     config["tenant_id"] = (tenant or "").strip() or "default"
     mode = config["mode"]
     if mode not in ("embedded", "standalone-store"):

@@ -172,17 +172,10 @@ def vllm_size_bytes(value: Any) -> int:
             return int(value)
         except (TypeError, ValueError):
             raise TypeError(f"Unsupported type for size: {type(value)}") from None
-    text = value.strip().lower()
-    if not text:
-        raise ValueError("Size cannot be empty.")
-    match = _VLLM_SIZE.match(text)
+    match = _VLLM_SIZE.match(value.strip().lower())
     if not match:
         raise ValueError(f"Invalid format: '{value}'")
-    try:
-        number = float(match[1])
-    except ValueError:
-        raise ValueError(f"Invalid numeric value '{match[1]}' in: '{value}'") from None
-    return int(number * dict(STORE_SUFFIXES)[match[2] or "b"])
+    return int(float(match[1]) * dict(STORE_SUFFIXES)[match[2] or "b"])
 
 
 def human_readable_int(text: str) -> int:
@@ -194,6 +187,4 @@ def human_readable_int(text: str) -> int:
     power = "kmgt".index(match[2].lower()) + 1
     if match[2].islower():
         return int(float(match[1]) * 10 ** (3 * power))
-    if "." in match[1]:
-        raise ValueError(f"Decimals are not allowed with binary suffixes like {match[2]}.")
     return int(match[1]) << 10 * power

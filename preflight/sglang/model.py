@@ -288,14 +288,10 @@ def _head(
 ) -> Drafts:
     """Return one-layer drafts: packed, one per runner; before 0.5.18 a separate pool."""
     if release.packed_drafts:
-        runners = 1
         if server.value("enable_multi_layer_eagle") is True:
-            steps = server.value("speculative_num_steps")
-            if not isinstance(steps, int):
-                reason = f"draft model {model.name}: --speculative-num-steps decides its layers"
-                return Drafts(name, own=Unknown(reason), model=model)
-            runners = max(1, steps)
-        return Drafts(name, packed=runners, model=model)
+            reason = f"draft model {model.name}: --enable-multi-layer-eagle decides its layers"
+            return Drafts(name, own=Unknown(reason), model=model)
+        return Drafts(name, packed=1, model=model)
     layers = (LayerKind.FULL,) * geometry.nextn_layers
     index = tuple(range(len(layers))) if geometry.index_layers else ()
     head = geometry._replace(

@@ -371,12 +371,8 @@ def _verdicts(sizing: Sizing) -> str:
     """Return a sentence if the documented rule and the exact need disagree."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
-    short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)
     if sizing.status == "fails" and passes and sees_pool:
-        if short is None or isinstance(short.available, Unknown):
-            return "It would have passed this launch, which will not start."
-        missing = (short.start_pages - short.available.least_pages) * short.spot.page_size_bytes
-        return f"It would have passed this launch, {format_bytes(missing)} short of its need."
+        return "It would have passed this launch, which will not start."
     if sizing.status in ("fits", "falls_back") and not passes:
         return "It would have stopped this launch, whose huge pages are there."
     return ""
