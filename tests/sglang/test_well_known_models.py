@@ -8,7 +8,7 @@ from typing import Any
 
 from checks.base.unknown import Unknown
 from preflight.sglang.model import WellKnownModel, _table, well_known_model
-from preflight.sglang.model_geometry import AttentionKind, LayerKind
+from preflight.sglang.model_geometry import LayerKind
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -17,43 +17,6 @@ def known(path: str) -> WellKnownModel:
     model = well_known_model(path)
     assert isinstance(model, WellKnownModel), model
     return model
-
-
-def kv_bytes_per_token(name: str) -> int:
-    """Of the whole model, all layers, in its published dtype."""
-    geometry = known(name).geometry
-    full = geometry.count(LayerKind.FULL)
-    if geometry.kind is AttentionKind.MLA:
-        return full * (geometry.kv_lora_rank + geometry.qk_rope_head_dim) * geometry.dtype_bytes
-    heads = geometry.heads
-    return full * heads.kv_heads * (heads.head_dim + heads.v_head_dim) * geometry.dtype_bytes
-
-
-@each_row(
-    ("name", "expected"),
-    [
-        ("Qwen3-Coder-480B-A35B", 62 * 8 * 256 * 2),
-        ("Qwen3-Next-80B-A3B", 12 * 2 * 512 * 2),  # one layer in four keeps tokens
-        ("Llama-3.1-405B", 126 * 8 * 256 * 2),
-        ("Mistral-Large-Instruct-2407", 88 * 8 * 256 * 2),
-        ("Mistral-Nemo-Instruct-2407", 40 * 8 * 256 * 2),
-        ("DeepSeek-R1-0528", 61 * 576 * 2),
-        ("Kimi-K2-Thinking", 61 * 576 * 2),
-        ("GLM-4.5-Air", 46 * 8 * 256 * 2),
-        ("GLM-4.6", 92 * 8 * 256 * 2),
-        ("stepfun-ai/step3", 61 * 1 * 512 * 2),  # one head for all 64
-        ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 40 * 8 * 256 * 2),
-        ("baidu/ERNIE-4.5-300B-A47B-PT", 54 * 8 * 256 * 2),
-        ("tencent/Hunyuan-A13B-Instruct", 32 * 8 * 256 * 2),
-        # 68.6 KiB, as the gallery that lists its params.json says.
-        ("mistralai/Mistral-Large-3", 61 * 576 * 2),
-        ("mistralai/Mistral-Large-3-675B-Instruct-2512-NVFP4", 61 * 576 * 2),
-        ("gpt-oss-20b", 12 * 8 * 128 * 2),  # the other 12 layers keep a window
-    ],
-)
-def test_bytes_of_a_token(name: str, expected: int) -> None:
-    """Layers x KV heads x (key + value width) x 2 bytes, by hand from the published fields."""
-    assert kv_bytes_per_token(name) == expected
 
 
 def test_some_models_share_index_keys() -> None:
@@ -118,74 +81,6 @@ def test_parameters_agree_with_the_shape(name: str) -> None:
     assert known(name).weights_bytes == 2 * total
 
 
-@each_row(
-    ("path", "name"),
-    [
-        ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "Qwen3-30B-A3B"),
-        ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8", "Qwen3-Coder-480B-A35B"),
-        ("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4", "Qwen2.5-72B"),
-        ("/root/.cache/modelscope/hub/models/Qwen/Qwen2___5-7B-Instruct", "Qwen2.5-7B"),
-        ("models--meta-llama--Llama-3.3-70B-Instruct", "Llama-3.3-70B"),
-        ("meta-llama/Llama-3.3-70B-Instruct", "Llama-3.3-70B"),
-        ("meta-llama/Llama-3.1-405B-Instruct-FP8", "Llama-3.1-405B"),
-        ("C:\\models\\gpt-oss-20b\\", "gpt-oss-20b"),
-        ("deepseek-ai/DeepSeek-V3.1-Terminus", "DeepSeek-V3.1"),
-        ("deepseek-ai/DeepSeek-V3-Base", "DeepSeek-V3"),
-        ("deepseek-ai/DeepSeek-R1-0528", "DeepSeek-R1-0528"),
-        ("zai-org/GLM-4.6-FP8", "GLM-4.6"),
-        ("moonshotai/Kimi-K2-Instruct-0905", "Kimi-K2"),
-        ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking"),
-        ("mistralai/Mistral-Large-Instruct-2411", "Mistral-Large-Instruct-2407"),
-        ("nvidia/Qwen3-8B", "Qwen3-8B"),
-        ("deepseek-ai/DeepSeek-V3-0324", "DeepSeek-V3-0324"),
-        ("RedHatAI/Qwen3-32B-NVFP4", "Qwen3-32B"),
-        ("/models/qwen3-235b-a22b-instruct-2507-AWQ-4bit", "Qwen3-235B-A22B"),
-        ("JunHowie/Qwen3-30B-A3B-Thinking-2507-GPTQ-Int4", "Qwen3-30B-A3B"),
-        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8", "Llama-3.3-70B"),
-        ("Qwen/Qwen3-VL-235B-A22B-Thinking-FP8", "Qwen3-VL-235B-A22B"),
-        ("baidu/ERNIE-4.5-21B-A3B-PT", "ERNIE-4.5-21B-A3B"),
-        ("google/gemma-3-27b-it", "gemma-3-27b"),
-        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B-v0.1"),
-        # Its hf_quant_config.json asks for an fp8 cache: an entry of its own.
-        ("nvidia/DeepSeek-V3.2-NVFP4", "nvidia/DeepSeek-V3.2-NVFP4"),
-        ("/models/DeepSeek-V3.2-NVFP4", "nvidia/DeepSeek-V3.2-NVFP4"),
-        ("somebody/DeepSeek-V3.2-NVFP4", "DeepSeek-V3.2"),
-        ("/data/nvidia-models/Qwen3-8B-FP8", "Qwen3-8B"),
-    ],
-)
-def test_spellings(path: str, name: str) -> None:
-    """Hub names, folders and the caches' spellings find the model that they name."""
-    assert known(path).name == name
-
-
-@each_row(
-    "path",
-    [
-        "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-        "Qwen/Qwen3-VL-72B-Instruct",
-        "Qwen/Qwen2.5-VL-7B-Instruct",
-        "Qwen/Qwen2.5-7B-Instruct-1M",
-        "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B",
-        "nvidia/Llama-3.1-405B-Instruct-FP8",  # an fp8 KV cache
-        "/hub/models--nvidia--Llama-3.1-405B-Instruct-FP8/snapshots/1",
-        "zai-org/GLM-4.5V",
-        "zai-org/GLM-4.6-Flash",
-        "mistralai/Mistral-Large-4",
-        "inclusionAI/Ling-2.5-1T",
-        "CohereLabs/c4ai-command-r-08-2024",  # 8 heads, where v01 has 64
-        "MiniMaxAI/MiniMax-M1",
-        "Llama-3.2-11B-Vision",
-        "-FP8",
-        "models--",
-        "----",
-        "///",
-    ],
-)
-def test_neighbours_are_not_mixed_up(path: str) -> None:
-    """Another architecture under a similar name is unknown, never the neighbour."""
-    assert isinstance(well_known_model(path), Unknown)
-
-
 def test_a_quantized_checkpoint_has_no_two_byte_weights() -> None:
     """The table's count times two bytes is the bf16 checkpoint's; an fp8 one holds half of that."""
     assert known("Qwen/Qwen3-32B").weights_bytes == 2 * 32762123264
@@ -238,10 +133,21 @@ def test_no_two_models_share_a_name() -> None:
     assert all(_table()[title][0].lower() == title for title in titles)
 
 
-CATALOGUE = (ROOT / "tests/data/model_catalogue.txt").read_text().splitlines()
+def lines(name: str) -> list[str]:
+    """The lines of a table of ``tests/data``, without its comments."""
+    every = (ROOT / "tests/data" / name).read_text().splitlines()
+    return [line for line in every if not line.startswith("#")]
 
 
-@each_row("line", [line for line in CATALOGUE if not line.startswith("#")])
+@each_row("line", lines("model_spellings.txt"))
+def test_spellings(line: str) -> None:
+    """Hub names, folders and the caches' spellings find the model that they name, no neighbour."""
+    path, name = line.split()
+    found = well_known_model(path)
+    assert (found.name if isinstance(found, WellKnownModel) else "-") == name
+
+
+@each_row("line", lines("model_catalogue.txt"))
 def test_the_table_agrees_with_another_catalogue(line: str) -> None:
     name, *numbers = line.split()
     if numbers == ["-"]:
