@@ -377,7 +377,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         nothing = ServerMemory((), (), "nothing left")
         ends.append(_bounds(sized, asked._replace(ratio=ratio), "") if ratio > 0 else nothing)
     why = f"a ratio of {ratio:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
-    return _between(*ends, f"{message}: {why}")._replace(budget_bytes=most_budget)
+    return _between(ends[0], ends[1], f"{message}: {why}")._replace(budget_bytes=most_budget)
 
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
