@@ -83,10 +83,8 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
     """Return the nodes of --rank-numa-nodes. Raises UsageError if not one a rank, or none."""
     if len(nodes) not in (0, ranks):
-        raise UsageError(
-            f"--rank-numa-nodes: the number of nodes ({len(nodes)}) is not that of the ranks "
-            f"({ranks}): name one for each, or none"
-        )
+        count = f"the number of nodes ({len(nodes)}) is not that of the ranks ({ranks})"
+        raise UsageError(f"--rank-numa-nodes: {count}: name one for each, or none")
     return RankPlacement(nodes or (None,) * ranks, "--rank-numa-nodes")
 
 

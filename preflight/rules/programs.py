@@ -10,7 +10,6 @@ from checks.base.units import GIB, MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
-from preflight.processes.mooncake_users import place
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_flags import (
     TRUE,
@@ -19,13 +18,10 @@ from preflight.programs.mooncake_flags import (
     as_double,
     flag_table,
     flags_of,
-    is_on,
     read_flags,
-    value_of,
 )
-from preflight.programs.sglang_arguments import port_value
 from preflight.programs.store_environment import byte_size
-from preflight.programs.store_service_config import KEYS, SERVICE_PORT
+from preflight.programs.store_service_config import KEYS
 from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling, is_misspelt, replaced
 from preflight.sglang.launch import configured_segment
 
@@ -74,21 +70,6 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
         near = spelling.nearest(key, KEYS)
         hint = f": did you mean {near}?" if near else ""
         yield Seen(f"{key!r}{where} is not a setting of the store service{hint}")
-
-
-@RULES.launch("service-port-taken")
-def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each store service whose HTTP port another process listens on."""
-    first: dict[tuple[object, int], LaunchProcess] = {}
-    listening = [(process, _http_port(process), place(process)) for process in processes]
-    # A master or a metadata server comes up in no time; a service only after its setup.
-    listening.sort(key=lambda entry: entry[0].kind is ProcessKind.STORE_SERVICE)
-    for process, port, where in listening:
-        if port is None or where is None:
-            continue
-        other = first.setdefault((where, port), process)
-        if other is not process and process.kind is ProcessKind.STORE_SERVICE:
-            yield Seen(f"{other.name} listens on port {port} too", process.command.origin)
 
 
 @RULES.process("mooncake-flags-refused")
@@ -229,22 +210,6 @@ def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
     if ascend and size is not None and size > CERTAIN_BYTES:
         text = f"{process.kind.value}: {format_bytes(size)} a client, above 20 GiB an NPU"
         yield Seen(text, origin)
-
-
-def _http_port(process: LaunchProcess) -> int | None:
-    """Return the port that a store service or a metadata server (a master's too) listens on."""
-    if process.kind is ProcessKind.STORE_SERVICE:
-        port = process.store.port if process.store else None
-        return port if isinstance(port, int) else None
-    name = "port" if process.kind is ProcessKind.METADATA else "http_metadata_server_port"
-    if process.kind is ProcessKind.MASTER:
-        if not is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
-            return None
-    elif process.kind is not ProcessKind.METADATA:
-        return None
-    word = value_of(process.arguments, name)
-    port = SERVICE_PORT if word is None else port_value(word.text, name)
-    return port if isinstance(port, int) else None
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:

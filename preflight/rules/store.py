@@ -274,25 +274,6 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         yield Seen(f"{text}is in this source: one must run elsewhere", stores[0].command.origin)
 
 
-@RULES.launch("keys-collide")
-def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for servers with equal keys and another parallelism or KV type."""
-    seen: dict[tuple[object, ...], SglangServer] = {}
-    for server, store in _storing(processes):
-        served = server.value("served_model_name")
-        name = server.value("model_path") if served is None else served
-        master, tag = store.value("master_server_address"), store.extra.get("extra_backend_tag")
-        if isinstance(name, Unknown) or isinstance(master, Unknown):
-            continue
-        first = seen.setdefault((name, master, tag), server)
-        layout = [(s.value("tp_size"), s.value("kv_cache_dtype")) for s in (first, server)]
-        known = not any(isinstance(value, Unknown) for pair in layout for value in pair)
-        if known and layout[0] != layout[1]:
-            both = f"{first.command.origin} and {server.command.origin} share the master {master}"
-            text = f"{both} and the name {name!r}, with (tp, KV type) {layout[0]} and {layout[1]}"
-            yield Seen(text, server.command.origin)
-
-
 @RULES.launch("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each server that shares the name and master of another model's server."""

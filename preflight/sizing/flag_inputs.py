@@ -140,10 +140,8 @@ def _ranks(flags: Flags, shown: Shown) -> int:
         shown[name] = Input(size, flag if written else Default("default"))
     ranks = flags.tp_size * flags.pp_size * flags.dp_size
     if ranks > MOST_RANKS:
-        raise UsageError(
-            f"tp {flags.tp_size} x pp {flags.pp_size} x dp {flags.dp_size} is {ranks} ranks: give "
-            f"the ranks of one host, {MOST_RANKS} at most"
-        )
+        text = f"tp x pp x dp is {ranks} ranks: give the ranks of one host, {MOST_RANKS} at most"
+        raise UsageError(text)
     unset = flags.hicache_bytes == 0 and flags.segment_scope == "instance"
     if unset and not flags.documented:
         raise UsageError(

@@ -53,9 +53,7 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     """Return the needs of a sized launch, as checks see them: L2 at the upper of two bounds."""
     source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
-    replays: dict[int, list[ProcessReplay]] = {}
-    for replay in () if shown is None else shown.asked:
-        replays.setdefault(replay.process.id.command, []).append(replay)
+    replays = {} if shown is None else shown.asked_by_process
     members: list[ProcessNeeds] = []
     files: list[Storage] = []
     for process in source.processes:

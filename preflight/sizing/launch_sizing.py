@@ -378,10 +378,8 @@ def _status(
         return "unknown", f"the size of the L2 pool is not known: {bound.reason}{give}"
     if most.status == least.status:
         return _unless_more(inputs, most.status, most.reason)
-    return "unknown", (
-        f"the L2 pool is known between two bounds: {least.status} at the lower, {most.status} at "
-        "the upper"
-    )
+    bounds = f"{least.status} at the lower, {most.status} at the upper"
+    return "unknown", f"the L2 pool is known between two bounds: {bounds}"
 
 
 def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
@@ -422,7 +420,7 @@ def admit(
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
-    mine = (process for process in sizing.asked if process.process.id.command == number)
+    mine = sizing.asked_by_process.get(number, ())
     mapped = (allocation for process in mine for allocation in process.allocations)
     pools = [allocation for allocation in mapped if allocation.what is MemoryKind.HOST_POOL]
     huge = any(host_pool.on_huge_pages for host_pool in pools)

@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import HEADROOM
 from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Allocation, Backing, regions_of
-from preflight.mooncake.replay import ProcessReplay, spot_of
+from preflight.mooncake.replay import spot_of
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.ports import all_ports
 from preflight.processes.processes import LaunchProcess
@@ -102,9 +102,7 @@ def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
     """Return each process's registered memory, that handed over by ranks included."""
-    replays: dict[int, list[ProcessReplay]] = {}
-    for asked in sizing.asked:
-        replays.setdefault(asked.process.id.command, []).append(asked)
+    replays = sizing.asked_by_process
     taken: dict[int, list[Allocation]] = {}
     for number, client in registers_for(processes, replays).items():
         theirs = (item for each in replays.get(number, ()) for item in handed_over(each))

@@ -107,6 +107,14 @@ class Sizing(NamedTuple):
         return self.status == "fails" and not fails
 
     @property
+    def asked_by_process(self) -> dict[int, list[ProcessReplay]]:
+        """The replays of what is asked for, by the number of the source's process."""
+        replays: dict[int, list[ProcessReplay]] = {}
+        for replay in self.asked:
+            replays.setdefault(replay.process.id.command, []).append(replay)
+        return replays
+
+    @property
     def need_bytes(self) -> int:
         """Huge pages for everything that is asked for, over all page sizes."""
         return needed_bytes(self.verdict.needs)
@@ -209,10 +217,8 @@ def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:
     read, every = hugetlb.pool(size), hugetlb.pools
     if isinstance(read, Unknown) and read.absent and not isinstance(every, Unknown):
         has = ", ".join(map(format_page_size, every)) or "no huge pages"
-        raise UsageError(
-            f"--hugepage-size {format_page_size(size)}: this kernel has {has}; to size another "
-            "host, say what it has with --available-hugetlb"
-        )
+        text = f"--hugepage-size {format_page_size(size)}: this kernel has {has}"
+        raise UsageError(f"{text}; to size another host, say what it has with --available-hugetlb")
 
 
 def _stock(
@@ -267,10 +273,7 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
     for process in taken or ():
         if process.failure:
             return f"{process.process.name}, {process.failure.what}: {process.failure.error}"
-    return (
-        "the processes race for too few pages: an arena that is mapped early, or pages that are "
-        "bound to no node, leave a later one without those that it must have"
-    )
+    return "the processes race for too few pages: what one maps early leaves a later one without"
 
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:

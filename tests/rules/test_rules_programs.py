@@ -9,7 +9,7 @@ from preflight.launches.source import Origin, Word
 from preflight.programs.mooncake_flags import Flag, as_double, flags_of, is_on, value_of
 from preflight.rules.launch_rules import findings
 from preflight.rules.programs import refused_by_release
-from tests.builders.launch_text import MASTER, SERVICE, STORE, service, understood
+from tests.builders.launch_text import MASTER, SERVICE, STORE, understood
 from tests.builders.rule_examples import Example, Line
 from tests.tables import each_row
 
@@ -83,17 +83,6 @@ EXAMPLES = [
     *FLAG_EXAMPLES,
     Example("store-service-refused", "error: unrecognized arguments: --porf").of(
         (f"{SERVICE} --porf 1",), ((f"{SERVICE} --por 8081 --max-wait-time 5", MASTER),)
-    ),
-    Example(
-        "service-port-taken", "Mooncake store service (launch.sh:1) listens on port 8080 too"
-    ).of(
-        (f"{SERVICE} --config=a.json", f"{SERVICE} --config=a.json"),
-        (
-            "python -m mooncake.http_metadata_server --port 8082",
-            "mooncake_master",
-            f"{SERVICE} --config=a.json",
-        ),
-        {"a.json": service()},
     ),
     Example(
         "ascend-host-memory",

@@ -218,12 +218,9 @@ def host_limits(plan: Plan) -> dict[str, str]:
 def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
     """Return the limits that an engine takes with --ulimit, and a note on each other limit."""
     limits = ulimits(plan)
-    notes = [
-        f"no container engine knows --ulimit {name}: a container inherits it from its "
-        "daemon (plan --format systemd writes it for the daemon's unit)"
-        for name in NOT_OF_A_CONTAINER
-        if name in limits
-    ]
+    why = "a container inherits it from its daemon (plan --format systemd writes that one's unit)"
+    left = [name for name in NOT_OF_A_CONTAINER if name in limits]
+    notes = [f"no container engine knows --ulimit {name}: {why}" for name in left]
     return {n: value for n, value in limits.items() if n not in NOT_OF_A_CONTAINER}, notes
 
 
