@@ -175,7 +175,6 @@ LAUNCHES = (
     Launch("", FOLDER, ((OFFLOADS, FOLDER),)),
     Launch("", {}, ((SERVICE, MASTER),)),
     Launch(f"{STORE} --model-path other", MASTER, ((f"{STORE} --served-model-name x", MASTER),)),
-    Launch(STORE, MASTER, ((f"{STORE} --served-model-name m", MASTER),)),
     Launch(f"{SERVER} --disaggregation-mode decode", {}, (PREFILL,)),
     Launch(ROUTER, {}, (PREFILL, f"{SERVER} --disaggregation-mode decode --port 30001")),
 )

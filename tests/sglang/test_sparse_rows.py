@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from preflight.processes.processes import LaunchOptions
-from preflight.sglang.host_pool_records import PoolKind, Refusal
+from preflight.sglang.host_pool_records import PoolKind
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.sglang.test_source_pools import bounds
 from tests.sizing.test_source_sizing import size
@@ -86,38 +86,29 @@ def test_a_gpu_that_is_not_known_is_two_bounds(tmp_path: Path, gpu: str | None) 
     assert sparse == (l2_bytes(656), l2_bytes(576))
 
 
+DENSE = SERVER.replace("zai-org/GLM-5.2", "deepseek-ai/DeepSeek-V3")
+
+
 @pytest.mark.parametrize(
-    ("version", "name", "dtype"),
+    ("version", "name", "words"),
     [
-        ("0.5.4.post2", "NSA", "fp8_e5m2"),
-        ("0.5.7", "NSA", "fp8_e5m2"),
-        ("0.5.8", "DSA", "fp8_e5m2"),
-        ("0.5.23", "DSA", "fp8_e5m2"),
-        ("0.5.23", "DSA", "nvfp4"),
-        ("0.5.23", "DSA", "mxfp8"),
+        ("0.5.4.post1", "", f"{SERVER} --kv-cache-dtype fp8_e5m2"),
+        ("0.5.4.post2", "NSA", f"{SERVER} --kv-cache-dtype fp8_e5m2"),
+        ("0.5.7", "NSA", f"{SERVER} --kv-cache-dtype fp8_e5m2"),
+        ("0.5.8", "DSA", f"{SERVER} --kv-cache-dtype fp8_e5m2"),
+        ("0.5.23", "DSA", f"{SERVER} --kv-cache-dtype nvfp4"),
+        ("0.5.23", "DSA", f"{SERVER} --kv-cache-dtype mxfp8"),
+        ("0.5.23", "", f"{DENSE} --kv-cache-dtype fp8_e5m2"),  # its attention is not sparse
     ],
 )
-def test_no_other_dtype_starts(tmp_path: Path, version: str, name: str, dtype: str) -> None:
+def test_no_other_dtype_starts(tmp_path: Path, version: str, name: str, words: str) -> None:
     """The assertion of each release that has one, and no size of rows that nobody allocates."""
-    refused = refusal(tmp_path, f"{SERVER} --kv-cache-dtype {dtype}", version)
-    assert refused is not None
-    assert refused.reason == (
-        f"AssertionError: DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
-    )
-
-
-def test_what_is_not_refused(tmp_path: Path) -> None:
-    """The release before the assertion, and a model whose attention is not sparse."""
-    old = f"{SERVER} --kv-cache-dtype fp8_e5m2"
-    assert refusal(tmp_path / "old", old, "0.5.4.post1") is None
-    dense = old.replace("zai-org/GLM-5.2", "deepseek-ai/DeepSeek-V3")
-    assert refusal(tmp_path / "dense", dense, "0.5.23") is None
-
-
-def refusal(tmp_path: Path, text: str, version: str) -> Refusal | None:
     root = Host({2 * MIB: HostPool(total=0)}, memory_bytes=2048 * GIB).write(tmp_path)
     options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version=version)
-    return size(root, text, options=options).inputs.memory[0].refused
+    refused = size(root, words, options=options).inputs.memory[0].refused
+    only = f"DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
+    said = None if refused is None else refused.reason
+    assert said == (f"AssertionError: {only}" if name else None)
 
 
 def test_a_run_that_was_measured_on_0_5_16(tmp_path: Path) -> None:

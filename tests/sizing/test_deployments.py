@@ -109,12 +109,6 @@ def test_a10_server(deploy: Deploy) -> None:
     assert "segment-nowhere" in got.ids  # its clients run on three machines, this is one
 
 
-def test_a10_model_unset_is_named(deploy: Deploy) -> None:
-    got = deploy("a10-l1-l2-mooncake.sh")
-    assert got.sizing.status == "unknown"
-    assert "MODEL_PATH is not set" in got.sizing.reason
-
-
 def test_h800_mooncake(deploy: Deploy) -> None:
     """816 043 786 240 bytes (760 GiB) of segment over 8 ranks: 102 005 473 280 each, 95 GiB."""
     environment = {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507", "DEVICE_LIST": ""}

@@ -106,13 +106,6 @@ def test_a_command_line_with_this_environment(host: Path) -> None:
     assert exact["hugetlb"][0]["need_pages"] == PAGES
 
 
-def test_one_page_less_does_not_fit(script: Path, tmp_path: Path) -> None:
-    pool = HostPool(total=PAGES - 1)
-    root = Host({2 * MIB: pool}, memory_bytes=512 * GIB).write(tmp_path / "other")
-    got = checked(run([str(script), "--json", "--mooncake-version", "0.3.13.post1"], root=root))
-    assert (got["status"], got["exit_code"]) == ("fails", 2)
-
-
 def test_an_env_file_goes_over_the_environment(script: Path, host: Path, tmp_path: Path) -> None:
     env = tmp_path / "more.env"
     env.write_text("MC_STORE_LOCAL_HOT_CACHE_SIZE=33554432\nMC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n")

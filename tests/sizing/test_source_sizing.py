@@ -127,44 +127,29 @@ def test_a_host_may_admit_no_number_of_huge_pages(tmp_path: Path) -> None:
     assert found.pages.least == 2 * (14308 + 1024 + 8)
 
 
-def test_the_slowest_rank_may_be_refused(tmp_path: Path) -> None:
-    """On regular pages the first rank sees all memory; the second what the first has left."""
-    root = Host(memory_bytes=80 * GIB).write(tmp_path)
-    found = admission(size(root, f"{QWEN} --hicache-size 30"))
-    assert found.refused is None
-    assert found.late is not None
-    assert "Requesting 30.01 GB" in found.late
-
-
 # Nothing raises ------------------------------------------------------------------------------
 
 WORDS = st.sampled_from(
     [
         *QWEN.split(),
         *STORE.split(),
-        *("--hicache-size", "30", "-1", "0", "x", "--hicache-ratio", "2", "--dp", "8", "--tp"),
-        *("--enable-dp-attention", "--nnodes", "$N", "--hicache-storage-backend-extra-config"),
-        *('{"master_server_address": "a:1"}', "{}", "[]", "{", "@x.yaml", "--page-size", "64"),
-        *("--disaggregation-mode", "decode", "prefill", "--kv-cache-dtype", "fp8_e4m3", "mxfp8"),
-        *("mooncake_client", "--global_segment_size=80GB", "mooncake_master", "--pp", "1000000"),
-        *("--served-model-name", "--mooncake-ib-device", "--disaggregation-ib-device", "$D"),
-        *("--kv-cache-dtype", "--max-total-tokens", "--port", "$P", "--hicache-size", "$S"),
-        *("--speculative-algorithm", "NEXTN", "EAGLE3", "STANDALONE", "DFLASH", "$A"),
-        *("--speculative-draft-model-path", "Qwen/Qwen3-8B", "--context-length", "8k"),
-        *("--disaggregation-decode-enable-offload-kvcache", "--hicache-host-memory-fraction"),
-        *("--max-running-requests", "--dcp-size", "2", "--hicache-io-backend", "direct"),
+        *"""--hicache-size 30 -1 0 x --hicache-ratio 2 --dp 8 --tp --enable-dp-attention --nnodes $N
+        --hicache-storage-backend-extra-config {"master_server_address":"a:1"} {} [] { @x.yaml 64
+        --page-size --disaggregation-mode decode prefill --kv-cache-dtype fp8_e4m3 mxfp8 1000000
+        mooncake_client --global_segment_size=80GB mooncake_master --pp --served-model-name $D $P
+        --mooncake-ib-device --disaggregation-ib-device --max-total-tokens --port $S NEXTN EAGLE3
+        --speculative-algorithm STANDALONE DFLASH $A --speculative-draft-model-path Qwen/Qwen3-8B 8k
+        --context-length --disaggregation-decode-enable-offload-kvcache --dcp-size direct
+        --hicache-host-memory-fraction --max-running-requests --hicache-io-backend""".split(),
     ]
 )
 VARIABLES = st.dictionaries(
     st.sampled_from(
-        [
-            *("MOONCAKE_MASTER", "MOONCAKE_GLOBAL_SEGMENT_SIZE", "MOONCAKE_DEVICE", "MC_GID_INDX"),
-            *("MC_STORE_USE_HUGEPAGE", "MC_MMAP_ARENA_POOL_SIZE", "MOONCAKE_PROTOCOL"),
-            *("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CHECK_SERVER", "MC_MAX_MR_SIZE"),
-            *("MOONCAKE_CLIENT", "MOONCAKE_STANDALONE_STORAGE", "MOONCAKE_ENABLE_SSD_OFFLOAD"),
-            *("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES"),
-            "SGLANG_HUGEPAGE_SIZE",
-        ]
+        """MOONCAKE_MASTER MOONCAKE_GLOBAL_SEGMENT_SIZE MOONCAKE_DEVICE MC_GID_INDX MC_MAX_MR_SIZE
+        MC_STORE_USE_HUGEPAGE MC_MMAP_ARENA_POOL_SIZE MOONCAKE_PROTOCOL MOONCAKE_CHECK_SERVER
+        SGLANG_HICACHE_MOONCAKE_CONFIG_PATH MOONCAKE_CLIENT MOONCAKE_STANDALONE_STORAGE
+        MOONCAKE_ENABLE_SSD_OFFLOAD MOONCAKE_OFFLOAD_FILE_STORAGE_PATH SGLANG_HUGEPAGE_SIZE
+        MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES""".split()
     ),
     st.text(max_size=12).filter(lambda text: "\x00" not in text)
     | st.sampled_from(["4gb", "0", "1", "a:1", '{"0": "mlx5_0"}', "store.json", "$X", "tcp"]),
