@@ -24,7 +24,7 @@ class Pod(NamedTuple):
 
 
 # Where the pods of the kinds of Kubernetes itself stand.
-_PODS: dict[str, tuple[str, ...]] = {
+POD_PATHS: dict[str, tuple[str, ...]] = {
     "Pod": ("spec",),
     "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
     **dict.fromkeys(
@@ -73,9 +73,9 @@ _APART = ("engineRuntimes", "roleTemplates")
 def pods(item: Node) -> Iterator[Pod]:
     """Yield the pods of one object; none of a kind that starts no process."""
     resource = item.at("kind").text or ""
-    spec = item.at(*_PODS.get(resource, ("",)))
+    spec = item.at(*POD_PATHS.get(resource, ("",)))
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
-        path = _PODS[resource][:-2]  # less template, spec
+        path = POD_PATHS[resource][:-2]  # less template, spec
         several = item.at(*path, "parallelism" if resource in ("Job", "CronJob") else "replicas")
         yield Pod(spec, copies=several.number())
     elif resource == "LeaderWorkerSet":

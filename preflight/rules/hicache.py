@@ -8,7 +8,6 @@ from checks.base.needs import running_with_last
 from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown, known
 from checks.capture.secrets import clean_words
-from checks.releases.sglang import parse_version
 from preflight.launches.source import Word, open_names, open_variables
 from preflight.processes.containers import network_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, keep_last
@@ -28,6 +27,7 @@ from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_ar
 from preflight.programs.sglang_refusals import every_release_refuses, refusals
 from preflight.programs.store_config import StoreConfig
 from preflight.rules.rules import RuleSet, Seen, Spelling, at, is_misspelt, replaced
+from preflight.sglang.launch import l2_gigabytes
 
 RULES = RuleSet("hicache")
 # What stands in an example for words that its writer left out.
@@ -64,7 +64,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _refused_by_all(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None
-        message = f"{_said_by(arguments)}{arguments.error}{_elsewhere(arguments)}"
+        message = f"error: {arguments.error}{_elsewhere(arguments)}"
         yield Seen(message, where, _correction(server))
     left_words = tuple(word for word in arguments.unrecognized if _is_known(word))
     for word in left_words:
@@ -129,7 +129,7 @@ def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("hicache-size-per-rank")
 def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
-    size, ranks = _gigabytes(server), _ranks(server)
+    size, ranks = l2_gigabytes(server), _ranks(server)
     if server.hicache and size and ranks > 1:
         yield Seen(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
 
@@ -141,7 +141,7 @@ def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
         yield Seen(text, None, "write a positive --hicache-size, or leave it out")
-    if isinstance(ratio, float) and ratio <= 0 and not _gigabytes(server):
+    if isinstance(ratio, float) and ratio <= 0 and not l2_gigabytes(server):
         what = "a pool of one page" if ratio == 0 else "OverflowError at start"
         yield Seen(f"--hicache-ratio {ratio:g}: {what}", None, "write a positive --hicache-ratio")
 
@@ -186,7 +186,7 @@ def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[S
 @RULES.server("max-total-tokens-bounds")
 def max_total_tokens_bounds(server: SglangServer) -> Iterator[Seen]:
     tokens = server.value("max_total_tokens")
-    if server.hicache and isinstance(tokens, int) and not _gigabytes(server):
+    if server.hicache and isinstance(tokens, int) and not l2_gigabytes(server):
         yield Seen(f"--max-total-tokens {tokens} is an upper bound of the host pool")
 
 
@@ -443,15 +443,6 @@ def _left_over(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
     return tuple(left_over)
 
 
-def _said_by(arguments: ParsedArguments) -> str:
-    """Return the beginning of SGLang's error message; before 0.5.10 the program's name varies.
-
-    Source: ``prepare_server_args`` of 0.5.9 and 0.5.10 (``ArgumentParser(prog="sglang serve")``).
-    """
-    says = arguments.exact and parse_version(arguments.version) >= parse_version("0.5.10")
-    return "sglang serve: error: " if says else "error: "
-
-
 def _unrecognized(left_over: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
     """Return SGLang's message about left-over words, and the releases that have such flags."""
     version, exact = arguments.version, arguments.exact
@@ -461,8 +452,7 @@ def _unrecognized(left_over: tuple[_Unrecognized, ...], arguments: ParsedArgumen
     first, *_, last = known_releases()
     every = not exact and all(each.misspelt for each in left_over)
     who = f"no SGLang from {first} to {last} has it" if every else f"SGLang {version}"
-    message = f"{_said_by(arguments)}unrecognized arguments: {together}"
-    text = f"{message} ({who}){other}"
+    text = f"error: unrecognized arguments: {together} ({who}){other}"
     edits = [_edit(each, exact) for each in left_over if each.flag]
     more = len(edits) - MOST_EDITS
     shown = [*edits[:MOST_EDITS], *([f"and {more} more, as the message names them"] * (more > 0))]
@@ -559,12 +549,6 @@ def _correction(server: SglangServer) -> str:
 def _refused_by_all(argv: tuple[Word, ...]) -> bool:
     """Return whether every known release refuses the arguments; all are tried."""
     return all(parse_sglang_arguments(argv, version).error for version in known_releases())
-
-
-def _gigabytes(server: SglangServer) -> int:
-    """Return a positive --hicache-size, else 0."""
-    size = server.value("hicache_size")
-    return max(0, size) if isinstance(size, int) else 0
 
 
 def _ranks(server: SglangServer) -> int:

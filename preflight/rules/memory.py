@@ -12,7 +12,7 @@ from checks.base.written_numbers import leading_integer
 from checks.releases.sglang import DraftPool, Indexer
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.rules.rules import RuleFinding, RuleSet, Seen, Versions
-from preflight.sglang.launch import own_allocator, plain_environment
+from preflight.sglang.launch import l2_gigabytes, own_allocator, plain_environment
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pools import ServerMemory
 
@@ -33,14 +33,14 @@ def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if the indexer's pool needs memory beyond --hicache-size."""
     geometry = known(versions.geometry)
     on_top = geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP
-    if on_top and server.hicache and _size_gb(server) > 0:
+    if on_top and server.hicache and l2_gigabytes(server) > 0:
         layers = len(geometry.index_layers)
         yield Seen(f"{geometry.name}: index keys of {layers} layers come on top")
 
 
 @RULES.memory("draft-on-top")
 def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    algorithm, size = server.value("speculative_algorithm"), _size_gb(server)
+    algorithm, size = server.value("speculative_algorithm"), l2_gigabytes(server)
     sidecar = versions.sglang.draft is not DraftPool.NONE
     named = isinstance(algorithm, str) and algorithm.upper() in ("EAGLE", "EAGLE3", "STANDALONE")
     if server.hicache and sidecar and named and size > 0:
@@ -50,7 +50,7 @@ def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 @RULES.memory("mla-copies")
 def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if several ranks of an MLA model keep copies of the same L2 pool."""
-    geometry, size = known(versions.geometry), _size_gb(server) * 10**9
+    geometry, size = known(versions.geometry), l2_gigabytes(server) * 10**9
     copies = known(server.number("tp_size")) // max(1, known(server.attention_dp))
     if geometry.kind is AttentionKind.MLA and server.hicache and copies > 1:
         paid = f": {format_bytes(copies * size)} for {format_bytes(size)} of KV cache"
@@ -190,7 +190,7 @@ def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[See
 @RULES.memory("pinned-in-one-call")
 def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if one call pins 512 GiB or more of the L2 pool."""
-    size, chunk_bytes = _size_gb(server), _chunk_bytes(server, versions)
+    size, chunk_bytes = l2_gigabytes(server), _chunk_bytes(server, versions)
     call_bytes = size * 10**9 if chunk_bytes is None else min(size * 10**9, chunk_bytes)
     if _pins(server) and versions.sglang.pins_itself and call_bytes >= _DRIVER_CALL_BYTES:
         edit = "write a --hicache-size below 549"
@@ -202,7 +202,7 @@ def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[See
 @RULES.memory("populate-takes-long")
 def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if the L2 pool takes an estimated minute or more to fill with 4 KiB pages."""
-    size = _size_gb(server)
+    size = l2_gigabytes(server)
     if server.store is None or not server.hicache or "MC_STORE_USE_HUGEPAGE" in server.environment:
         return
     seconds = size * 10**9 / _POPULATE_BYTES_PER_SECOND
@@ -224,12 +224,6 @@ def with_refusals(
             text = f"{process.command.origin}: {why.reason}"
             refused.append(RuleFinding(rule, text, remedy=why.advice))
     return (*refused, *findings)
-
-
-def _size_gb(server: SglangServer) -> int:
-    """Return ``--hicache-size`` (units of 10^9 bytes a rank); 0 if it is not known or no number."""
-    size = server.value("hicache_size")
-    return size if isinstance(size, int) else 0
 
 
 def _uses_rdma(server: SglangServer) -> bool:

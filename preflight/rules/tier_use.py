@@ -17,7 +17,7 @@ from preflight.programs.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen, Versions, at
 from preflight.sglang.host_pool_records import HostPools
 from preflight.sglang.host_pools import host_pools
-from preflight.sglang.launch import configured_segment, hashes_pairs, server_ranks
+from preflight.sglang.launch import configured_segment, hashes_pairs, l2_gigabytes, server_ranks
 from preflight.sglang.pool_request import Hardware, SizedServer, pool_request
 
 RULES = RuleSet("tier_use")
@@ -130,15 +130,13 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     """Yield a finding if the segment is smaller than L2, with write_through, a local master."""
-    size, segment = server.value("hicache_size"), configured_segment(server)
+    size, segment = l2_gigabytes(server), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
     through = server.value("hicache_write_policy") == "write_through"
     standalone = store.value("standalone_storage") is not False
-    if not local or not through or standalone or not isinstance(size, int) or size <= 0:
-        return
     # The rank of latent attention keeps what the others keep: one of them counts.
-    if segment and segment < size * 10**9:
+    if local and through and not standalone and segment and segment < size * 10**9:
         origin = store.settings["global_segment_size"].origin
         segment_text = f"L3 has a segment of {segment / 1e9:.1f} GB ({origin})"
         yield Seen(f"{segment_text} behind {size} GB of L2 a rank")
@@ -258,10 +256,9 @@ def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Ite
 
 @RULES.server("l2-ratio-ignored")
 def l2_ratio_ignored(server: SglangServer) -> Iterator[Seen]:
-    size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
-    written = server.arguments.given("hicache_ratio")
-    known_size = isinstance(size, int) and size > 0 and isinstance(ratio, float)
-    if server.hicache and written and known_size:
+    size, ratio = l2_gigabytes(server), server.value("hicache_ratio")
+    written = server.arguments.given("hicache_ratio") and isinstance(ratio, float)
+    if server.hicache and written and size:
         yield Seen(f"--hicache-ratio {ratio:g} beside --hicache-size {size}")
 
 
@@ -301,8 +298,8 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
 @RULES.memory("prefetch-budget-small")
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if --hicache-ratio leaves prefetches less than a quarter of L1's tokens."""
-    ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
-    of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)
+    ratio = server.value("hicache_ratio")
+    of_ratio = isinstance(ratio, float) and not l2_gigabytes(server)
     certain = versions.sglang.budget_of_difference and not versions.sglang_unsure
     if _stores(server) and of_ratio and certain:
         share = versions.sglang.prefetch_budget(device=1000, host=int(1000 * ratio)) / 1000

@@ -134,9 +134,7 @@ def apply_plan(
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
         return _not_permitted(forbidden, argv, plan.context, consent, account)
-    if not _wanted(consent, f"Make {_count(steps.steps)}?"):
-        say("nothing was changed", err=True)
-        account.reasons.append("the question was answered with no")
+    if not _wanted(consent, f"Make {_count(steps.steps)}?", account):
         return exit_codes.WARN
     return _carry_out(steps.steps, machine, consent, account)
 
@@ -192,9 +190,7 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
             if consent.dry_run:
                 say("nothing was changed (--dry-run)", err=consent.as_json)
                 return 0
-            if not _wanted(consent, f"Undo {_count(entries)}?"):
-                say("nothing was changed", err=True)
-                account.reasons.append("the question was answered with no")
+            if not _wanted(consent, f"Undo {_count(entries)}?", account):
                 return exit_codes.WARN
             results = undo(journal, machine.root, machine.writer)
     except JournalError as error:
@@ -207,8 +203,8 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
     return 0 if all(result.whole for result in results) else exit_codes.WARN
 
 
-def _wanted(consent: Consent, question: str) -> bool:
-    """Ask whether to go on. Raises UsageError if there is nobody to ask."""
+def _wanted(consent: Consent, question: str, account: Account) -> bool:
+    """Ask whether to go on, and account for a no. Raises UsageError if there is nobody to ask."""
     if consent.yes:
         return True
     if not sys.stdin.isatty():
@@ -216,7 +212,11 @@ def _wanted(consent: Consent, question: str) -> bool:
         raise UsageError(text)
     import click
 
-    return click.confirm(question, err=True)
+    if click.confirm(question, err=True):
+        return True
+    say("nothing was changed", err=True)
+    account.reasons.append("the question was answered with no")
+    return False
 
 
 def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:

@@ -63,6 +63,12 @@ def configured_segment(server: SglangServer) -> int | None:
         return None
 
 
+def l2_gigabytes(server: SglangServer) -> int:
+    """Return a positive ``--hicache-size`` (10^9 bytes a rank); 0 if it is unset or not known."""
+    size = server.value("hicache_size")
+    return max(0, size) if isinstance(size, int) else 0
+
+
 def hashes_pairs(
     server: SglangServer, release: SglangRelease, geometry: ModelGeometry | Unknown
 ) -> bool | Unknown:

@@ -51,7 +51,7 @@ from preflight.sglang.admission_gate import (
     gate_booked,
     within,
 )
-from preflight.sglang.launch import Ranks, configured_segment, server_ranks
+from preflight.sglang.launch import Ranks, configured_segment, l2_gigabytes, server_ranks
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.pools import ServerMemory
@@ -386,8 +386,8 @@ def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, s
     """Return status and reason, or unknown if an unknown model may take more than its size."""
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
-        size = None if server is None or not server.hicache else server.value("hicache_size")
-        if memory is not None and memory.missing is not None and isinstance(size, int) and size > 0:
+        size = l2_gigabytes(server) if server is not None and server.hicache else 0
+        if memory is not None and memory.missing is not None and size:
             give = "give the model's config.json with --model-config"
             what = "whether an index or draft pool comes on top of --hicache-size is not known"
             return "unknown", f"{what}: {memory.missing.reason}: {give}"

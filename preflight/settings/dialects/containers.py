@@ -7,6 +7,7 @@ from typing import Any
 from checks.base.finding import Kind
 from checks.base.units import GIB, MIB, round_up
 from preflight.base.shell import is_hidden, posix_assignment, quote, visible
+from preflight.launches.kubernetes_pods import POD_PATHS
 from preflight.settings.commands import header, is_variable
 from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.host import container_limits, ulimits
@@ -156,15 +157,6 @@ def _literal(value: str) -> str:
 
 
 _SHM_VOLUME = "mooncake-shm"
-# Where the kinds of Kubernetes itself have their pod; kubectl knows how to merge into no others.
-_POD_PATHS: dict[str, tuple[str, ...]] = {
-    "Pod": ("spec",),
-    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
-    **dict.fromkeys(
-        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
-        ("spec", "template", "spec"),
-    ),
-}
 
 
 def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
@@ -201,7 +193,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
         empty = {"medium": "Memory", "sizeLimit": _quantity(shm)}
         pod["volumes"] = [{"name": _SHM_VOLUME, "emptyDir": empty}]
     pod["containers"] = [container]
-    path = _POD_PATHS.get(plan.workload.kind, ("spec",))
+    path = POD_PATHS.get(plan.workload.kind, ("spec",))
     whole: dict[str, Any] = pod
     for key in reversed(path):
         whole = {key: whole}
@@ -212,7 +204,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _of(plan: Plan) -> str:
     """Return kubectl's options that name the manifest: a running pod takes no other resources."""
-    manifest = plan.source if plan.workload.kind in _POD_PATHS else "POD.yaml"
+    manifest = plan.source if plan.workload.kind in POD_PATHS else "POD.yaml"
     return f"--local -o yaml -f {quote(manifest)}"
 
 
@@ -263,7 +255,7 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     """Return notes on settings that a patch cannot make."""
     notes = []
     manifest_kind = plan.workload.kind
-    if manifest_kind and manifest_kind not in _POD_PATHS:
+    if manifest_kind and manifest_kind not in POD_PATHS:  # kubectl merges into no others
         text = "write these fields into its pod's spec"
         notes.append(f"kubectl cannot patch a {manifest_kind}: {text}")
     inherits = (
