@@ -226,7 +226,7 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
     model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
-    known(deployment.given.hardware.drafts.own)
+    known(deployment.given.hardware.drafts.separate)
     if request.size_gb > 0:
         return _sized_tokens(deployment, request)
     known(memory.most_pools_bytes)

@@ -124,7 +124,7 @@ class Gap(NamedTuple):
 class Workload(NamedTuple):
     """The manifest or Compose service that describes the launch's container; "" without one."""
 
-    kind: str = ""  # Deployment and others of Kubernetes, or ""
+    manifest: str = ""  # its kind: Deployment and others of Kubernetes, or ""
     container: str = ""  # the name of the container, or of the service
     capabilities: tuple[str, ...] = ()  # those that the description has already
     has_gpus: bool = False  # the description has GPUs enough for the ranks

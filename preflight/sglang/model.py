@@ -235,13 +235,13 @@ class Drafts(NamedTuple):
     """A server's draft models, as the host pools see them.
 
     algorithm: "" without speculative decoding. packed: the number of one-layer pools within the
-    target's. own: the model with a separate pool; Unknown, with the draft's name, if the draft may
+    target's. separate: the model with its pool; Unknown, with the draft's name, if the draft may
     have one; None without. model: as read, for weights and hidden states.
     """
 
     algorithm: str = ""
     packed: int = 0
-    own: ModelGeometry | Unknown | None = None
+    separate: ModelGeometry | Unknown | None = None
     model: Model | None = None
 
     @property
@@ -256,7 +256,7 @@ def server_drafts(
     """Return the draft models of ``server``, whose model is ``target``."""
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
-        return Drafts("unknown", own=algorithm)
+        return Drafts("unknown", separate=algorithm)
     if not algorithm:
         return Drafts()
     named = str(algorithm).upper()
@@ -267,7 +267,7 @@ def server_drafts(
     # Multi-token prediction: the head is in the target's own checkpoint.
     own_head = name == "EAGLE" and path in (None, server.value("model_path"))
     if name not in ("EAGLE", *_SIDECARS):
-        drafts = Drafts(name, own=Unknown(f"the pool of a {name} draft is not computed here"))
+        drafts = Drafts(name, separate=Unknown(f"the pool of a {name} draft is not computed here"))
         return drafts if release.draft is not DraftPool.NONE else Drafts(name)
     missing = f"{name} without --speculative-draft-model-path"
     model = target if own_head else models.named(path, missing)
@@ -276,11 +276,11 @@ def server_drafts(
         return Drafts(name, model=model)
     of_draft = f"draft model, the head of {model.name}" if own_head else f"draft model {model.name}"
     if isinstance(geometry, Unknown):
-        return Drafts(name, own=geometry.of(f"{of_draft}: "), model=model)
+        return Drafts(name, separate=geometry.of(f"{of_draft}: "), model=model)
     if name == "EAGLE" and geometry.nextn_layers:
         return _head(server, name, model, geometry, release)
     own_model = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
-    return Drafts(name, own=own_model, model=model)
+    return Drafts(name, separate=own_model, model=model)
 
 
 def _head(
@@ -290,11 +290,11 @@ def _head(
     if release.packed_drafts:
         if server.value("enable_multi_layer_eagle") is True:
             reason = f"draft model {model.name}: --enable-multi-layer-eagle decides its layers"
-            return Drafts(name, own=Unknown(reason), model=model)
+            return Drafts(name, separate=Unknown(reason), model=model)
         return Drafts(name, packed=1, model=model)
     layers = (LayerKind.FULL,) * geometry.nextn_layers
     index = tuple(range(len(layers))) if geometry.index_layers else ()
     head = geometry._replace(
         name=f"the head of {geometry.name}", layers=layers, index_layers=index, nextn_layers=0
     )
-    return Drafts(name, own=head, model=model)
+    return Drafts(name, separate=head, model=model)

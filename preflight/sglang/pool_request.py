@@ -318,7 +318,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     if word is not None and ranks.pp > 1:
         raise UnknownFactError(Unknown(f"{word.text}: SGLANG_PP_LAYER_PARTITION is not read"))
     drafts = Drafts() if sized.purpose is Purpose.OFFLOAD else hardware.drafts
-    draft = None if isinstance(drafts.own, Unknown) else drafts.own
+    draft = None if isinstance(drafts.separate, Unknown) else drafts.separate
     draft_bytes = None
     if draft is not None and draft_type is not None:
         draft_bytes = _ITEM_BYTES.get(draft_type) or draft.dtype_bytes
@@ -420,7 +420,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
     other = ("quantization", "torchao_config", "cpu_offload_gb", "moe_dense_tp_size")
     changed = any(sized.value(name) not in (None, 0, "") for name in other)
     weights = None if changed else hardware.weights_bytes
-    if drafts.own is not None:
+    if drafts.separate is not None:
         # The draft's weights take their share of the same GPU.
         drafted = None if drafts.model is None else drafts.model.weights_bytes
         if isinstance(weights, int) and isinstance(drafted, int):

@@ -205,7 +205,7 @@ def _sized(sized: SizedServer) -> ServerMemory:
 def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
     """Return the bounds of the pools of ``request``, a draft's pool included."""
     memory = _widest_stage(sized, request, asked)
-    draft = sized.hardware.drafts.own
+    draft = sized.hardware.drafts.separate
     if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
         if isinstance(memory.most_pools_bytes, Unknown):
             return memory
@@ -353,7 +353,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         f"{_UNSET}: at most {_AUTO_SHARE:.0%} of {format_bytes(most_budget)} of host memory for "
         f"each rank (fraction {fraction:g}, as free now)"
     )
-    draft = sized.hardware.drafts.own
+    draft = sized.hardware.drafts.separate
     if isinstance(request.geometry, Unknown):
         # All that the host can give would be a bound, and a need that follows from no model.
         return _unsized(request.geometry, f"{_UNSET}: ")

@@ -167,9 +167,9 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
     wanted = terms.hicache_bytes * sizing.inputs.ranks + RESERVE_BYTES
     if left >= wanted:
         return []
-    asks = f"SGLang asks for {format_bytes(wanted)} of MemAvailable besides the huge pages (L2 x "
-    asks += f"{sizing.inputs.ranks} ranks + 10 GiB), and {format_bytes(max(0, left))} would be left"
-    text = f"{asks}: expect 'Not enough host memory available'"
+    ask = f"SGLang asks for {format_bytes(wanted)} of MemAvailable besides the huge pages (L2 x "
+    ask += f"{sizing.inputs.ranks} ranks + 10 GiB), and {format_bytes(max(0, left))} would be left"
+    text = f"{ask}: expect 'Not enough host memory available'"
     return [Recommendation("sglang-admission", text)]
 
 

@@ -230,7 +230,7 @@ def test_a_command_in_a_comment_or_a_sentence_is_quoted_too(name: str, tmp_path:
         ("compose", "", ["docker", "compose", "-f", name, "-f", "FILE", "up"]),
         ("k8s", "Pod", ["kubectl", "patch", "--local", "-o", "yaml", "-f", name]),
     ):
-        workload = found.workload._replace(container="server", kind=kind)
+        workload = found.workload._replace(container="server", manifest=kind)
         of_file = found._replace(source=name, workload=workload)
         first = render(of_file, form, ArtefactNames()).text.partition("\n")[0]
         (words,) = called(first.rpartition(": ")[2], tmp_path / form)

@@ -146,7 +146,7 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
         notes.append("names of other services are not found there: write addresses in their place")
     services = {service_name(plan, names): service}
     text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
-    file = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
+    file = plan.source if plan.workload.container and not plan.workload.manifest else "compose.yaml"
     first = header(plan.source, f"docker compose -f {quote(file)} -f FILE up")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
 
@@ -193,7 +193,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
         empty = {"medium": "Memory", "sizeLimit": _quantity(shm)}
         pod["volumes"] = [{"name": _SHM_VOLUME, "emptyDir": empty}]
     pod["containers"] = [container]
-    path = POD_PATHS.get(plan.workload.kind, ("spec",))
+    path = POD_PATHS.get(plan.workload.manifest, ("spec",))
     whole: dict[str, Any] = pod
     for key in reversed(path):
         whole = {key: whole}
@@ -204,7 +204,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _of(plan: Plan) -> str:
     """Return kubectl's options that name the manifest: a running pod takes no other resources."""
-    manifest = plan.source if plan.workload.kind in POD_PATHS else "POD.yaml"
+    manifest = plan.source if plan.workload.manifest in POD_PATHS else "POD.yaml"
     return f"--local -o yaml -f {quote(manifest)}"
 
 
@@ -254,7 +254,7 @@ def _security_context(plan: Plan) -> dict[str, Any]:
 def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     """Return notes on settings that a patch cannot make."""
     notes = []
-    manifest_kind = plan.workload.kind
+    manifest_kind = plan.workload.manifest
     if manifest_kind and manifest_kind not in POD_PATHS:  # kubectl merges into no others
         text = "write these fields into its pod's spec"
         notes.append(f"kubectl cannot patch a {manifest_kind}: {text}")
