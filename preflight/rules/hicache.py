@@ -170,6 +170,22 @@ def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
         yield Seen("layer_first with the Mooncake store: page_first or page_first_direct is used")
 
 
+@RULES.server("attach-at-runtime")
+def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding for each setting that is wrong if a storage backend is attached later."""
+    attached = server.hicache and server.value("hicache_storage_backend") is None
+    if not attached or server.value("admin_api_key") is None:
+        return
+    if server.value("hicache_mem_layout") == "layer_first":
+        text = "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays"
+        yield Seen(text, None, "write --hicache-mem-layout page_first")
+    word = server.environment.get("MOONCAKE_STANDALONE_STORAGE")
+    if word is not None and word.text.strip().lower() in ("1", "true", "yes", "y"):
+        text = "the host pool is not Mooncake's, which standalone storage needs"
+        edit = "name --hicache-storage-backend mooncake at the start"
+        yield Seen(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin, edit)
+
+
 @RULES.server("storage-needs-other-kv-type")
 def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Seen]:
     stores = server.hicache and server.value("hicache_storage_backend") is not None
@@ -278,6 +294,20 @@ def pd_registration_silent(server: SglangServer) -> Iterator[Seen]:
     backend = server.value("disaggregation_transfer_backend")
     if server.mode in ("prefill", "decode") and backend == "mooncake":
         yield Seen(f"--disaggregation-mode {server.mode} with the transfer backend mooncake")
+
+
+@RULES.server("embedding-store-per-process")
+def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
+    """Yield a finding if each encoder process adds the whole global segment to the store."""
+    cached = server.value("enable_mm_global_cache") is True
+    backend = server.value("mm_global_cache_backend")
+    if not cached or server.value("encoder_only") is not True or backend != "mooncake":
+        return
+    word, ranks = server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE"), server.number("tp_size")
+    size = "4gb, SGLang's default," if word is None else word.text
+    if size != "0":
+        count = ranks if isinstance(ranks, int) else "several"
+        yield Seen(f"global_segment_size {size} for each of {count} encoder processes")
 
 
 @RULES.server("transfer-threads-too-few")

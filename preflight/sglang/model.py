@@ -286,12 +286,17 @@ def server_drafts(
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return one-layer drafts: packed, one per runner; before 0.5.18 a separate pool."""
+    """Return the drafts with a one-layer head for each runner: packed, or, before 0.5.18, the first
+    in a separate pool."""
     if release.packed_drafts:
+        runners = 1
         if server.value("enable_multi_layer_eagle") is True:
-            reason = f"draft model {model.name}: --enable-multi-layer-eagle decides its layers"
-            return Drafts(name, separate=Unknown(reason), model=model)
-        return Drafts(name, packed=1, model=model)
+            steps = server.value("speculative_num_steps")
+            if not isinstance(steps, int):
+                reason = f"draft model {model.name}: --speculative-num-steps decides its layers"
+                return Drafts(name, separate=Unknown(reason), model=model)
+            runners = max(1, steps)
+        return Drafts(name, packed=runners, model=model)
     layers = (LayerKind.FULL,) * geometry.nextn_layers
     index = tuple(range(len(layers))) if geometry.index_layers else ()
     head = geometry._replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from checks.base.pages import Default, Spot
+from checks.base.pages import Default, MemoryKind, Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock, pool_needs, spot_order
@@ -355,24 +355,56 @@ def _wrapped(text: str, further: int = 4) -> list[str]:
 
 
 def compare_rules(sizing: Sizing) -> str:
-    """Return sentences about the documented rule: its status and its distance to the exact need."""
+    """Return sentences about the documented rule: its status, and how far it is off and why."""
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
     message = f"The documented rule says {documented.status} (exit {documented.exit_code})."
-    text = "Its target is what the library takes."
+    reasons = "; ".join(_reasons(sizing))
+    because = f": {reasons}" if reasons else ""
+    text = f"Its target is what the library takes{because}."
     if target > need:
-        text = f"It asks for {format_bytes(target - need)} more than the library takes."
+        text = f"It asks for {format_bytes(target - need)} more than the library takes{because}."
     elif target < need:
-        text = f"It misses {format_bytes(need - target)} of what the library takes."
+        text = f"It misses {format_bytes(need - target)} of what the library takes{because}."
     return " ".join(part for part in (message, text, _verdicts(sizing)) if part)
+
+
+def _reasons(sizing: Sizing) -> list[str]:
+    """Return the reasons why the documented rule differs from the exact need."""
+    terms, settings = sizing.inputs.terms, sizing.inputs.settings
+    if not settings.hugepages:
+        return ["without MC_STORE_USE_HUGEPAGE the library takes no huge pages"]
+    reasons: list[str] = []
+    sharers = terms.tp_size * terms.pp_size
+    if terms.segment_scope == "instance" and terms.segment_bytes and sharers > 1:
+        divided = f"SGLang divides it among {sharers}"
+        reasons.append(f"it counts the segment once per rank, and {divided}")
+    first = sizing.asked[0].allocations
+    in_arena = [a.what for a in first if a.backing is Backing.ARENA]
+    if terms.arena_bytes and in_arena:
+        reasons.append(f"it adds the arena to what the arena holds ({' and '.join(in_arena)})")
+    if sizing.inputs.ranks > terms.tp_size:
+        sizes = f"tp {terms.tp_size} x pp {terms.pp_size} x dp {terms.dp_size}"
+        reasons.append(f"it counts {terms.tp_size} ranks, and {sizing.inputs.ranks} run ({sizes})")
+    if any(a.what is MemoryKind.LOCAL_BUFFER and a.pages for a in first):
+        reasons.append("it leaves out the local buffer")
+    if settings.arena_bytes and not terms.arena_bytes:
+        reasons.append("it does not see the arena that the environment asks for")
+    if any(a.mapped_bytes > a.bytes for a in first if a.pages):
+        reasons.append("it rounds no mapping up to its pages")
+    return reasons
 
 
 def _verdicts(sizing: Sizing) -> str:
     """Return a sentence if the documented rule and the exact need disagree."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
+    short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)
     if sizing.status == "fails" and passes and sees_pool:
-        return "It would have passed this launch, which will not start."
+        if short is None or isinstance(short.available, Unknown):
+            return "It would have passed this launch, which will not start."
+        missing = (short.start_pages - short.available.least_pages) * short.spot.page_size_bytes
+        return f"It would have passed this launch, {format_bytes(missing)} short of its need."
     if sizing.status in ("fits", "falls_back") and not passes:
         return "It would have stopped this launch, whose huge pages are there."
     return ""

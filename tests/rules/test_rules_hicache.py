@@ -72,6 +72,11 @@ DECODE_OFFLOAD = "--disaggregation-decode-enable-offload-kvcache"
             f"{HICACHE} --hicache-mem-layout page_first --hicache-io-backend direct",
             "write --hicache-mem-layout page_first_direct",
         ),
+        (
+            "attach-at-runtime",
+            f"{HICACHE} --admin-api-key k --hicache-mem-layout layer_first",
+            "write --hicache-mem-layout page_first",
+        ),
     ],
 )
 def test_advice_is_of_the_one_case(id_: str, line: str, remedy: str) -> None:
@@ -109,6 +114,10 @@ EXAMPLES = [
     ).of(
         (f"{SERVER} --disaggregation-mode prefill",),
         (f"{SERVER} --disaggregation-mode prefill --disaggregation-transfer-backend nixl",),
+    ),
+    Example("attach-at-runtime", "the host pool is not Mooncake's").of(
+        ((f"{HICACHE} --admin-api-key k", {"MOONCAKE_STANDALONE_STORAGE": "1"}),),
+        ((HICACHE, {"MOONCAKE_STANDALONE_STORAGE": "1"}),),
     ),
     Example(ID, "12 threads at most, as", (prefill(queues="13"),), (prefill(queues="12"),)),
     Example(ID, "1 thread, for 4 queues").of(
