@@ -1,9 +1,9 @@
 """Holds every record against a launch on a host, and says what affects it.
 
 A record's conditions ask for named facts of one process. ``env.NAME`` is a variable of the process,
-``flag.NAME`` a flag of its program (SGLang's argument by its own name, a gflag of Mooncake's
-programs): None if it is not given and has no default, Unknown if something that is not known may
-give it. All others stand in ``FACTS``.
+``flag.NAME`` a flag of its program (SGLang's argument by its name, a gflag of Mooncake's programs):
+None if it is not given and has no default, Unknown if something that is not known may give it. All
+others stand in ``FACTS``.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
 def advisory_findings(seen: JudgedHost) -> list[Finding]:
     """Judge the records for a launch on a host; [] without a launch.
 
-    A record that affects the launch, or may, is a finding each; the others are one pass. Those
-    that depend on a release that nobody named are one skip, which is no pass: every launch would
-    be full of them. So are those of something that only happens later, and those that depend on
-    words which are not known: ``launch.not-read`` names these.
+    A record that affects the launch, or may, is a finding each; the others are one pass. Those that
+    depend on a release that nobody named are one skip, which is no pass: every launch would have
+    many. So are those of something that only happens later, and those that depend on words which
+    are not known: ``launch.not-read`` names these.
     """
     if not isinstance(seen.launch, Sized):
         return []

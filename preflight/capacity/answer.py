@@ -72,9 +72,9 @@ def ssd_stream(
     That decides how much this release of Mooncake loses; 0 if it loses nothing. The first
     client that can lose objects gives the bucket size and the heartbeat for all.
     """
-    found = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
-    clients = sum(counts.get(name, 1) for name, bucket in found if bucket)
-    for keys, seconds in [bucket for _, bucket in found if bucket][:1]:
+    buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
+    clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
+    for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
         bucket = min(keys, BUCKET_BYTES * len(objects.whole) // sum(objects.whole)) * clients
         filling = int(bucket / seconds / len(objects.whole) * objects.page_tokens)
         return SsdStream(filling, objects.token_bytes)
@@ -106,7 +106,7 @@ def with_rates(
     evicted_alone: bool,
 ) -> Iterator[Tier]:
     """Yield the tiers with the bytes per second written to each, and read in the last round."""
-    release, policy = deployment.given.release, deployment.write_policy
+    release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
     below, above = 0.0, 0.0
@@ -156,7 +156,7 @@ def rate_sentence(tier: Tier, speed: float) -> str:
 
 
 class CapacityRequest(NamedTuple):
-    """What the command line adds to the launch. watermark: the master's, where it is elsewhere.
+    """What the command line adds to the launch. watermark: of a master that is elsewhere.
 
     new_tokens_per_second: that the servers compute, of prompts and answers.
     """
@@ -168,7 +168,7 @@ class CapacityRequest(NamedTuple):
 
 
 class ServerCapacity(NamedTuple):
-    """One server. page_tokens: None where a variable decides it. notes: what to know about it.
+    """One server. page_tokens: None if a variable decides it. notes: what to know about it.
 
     deployment, tiers, eviction, ssd: what ``capacity`` follows from.
     """
@@ -185,10 +185,10 @@ class ServerCapacity(NamedTuple):
 
 
 class CapacityAnswer(NamedTuple):
-    """workload: None where none was asked about.
+    """workload: None if none was asked about.
 
-    router: in front of the servers; None for none. unread: what of the launch is not in it.
-    source, processes: the launch. new_tokens_per_second: as asked.
+    router: in front of the servers, if any. unread: what of the launch is not in it. source,
+    processes: the launch. new_tokens_per_second: as asked.
     """
 
     servers: tuple[ServerCapacity, ...]
@@ -202,7 +202,7 @@ class CapacityAnswer(NamedTuple):
 
 
 class _StoreSetup(NamedTuple):
-    pool: tuple[Segments, ...] | Unknown
+    segments: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
     folders: Mapping[str, Folder | Unknown]
     counts: Mapping[str, int]
@@ -211,18 +211,18 @@ class _StoreSetup(NamedTuple):
 
 
 def capacity_of(
-    words: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
+    launch: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
 ) -> CapacityAnswer | Unknown:
     """Compute a launch's capacity on a host; Unknown if that is not read. Raises UsageError."""
     host = open_host(root, timeout_seconds)
-    sized = size_within(words, host, timeout_seconds)
+    sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         return sized
     if sized is None:
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
-    found = compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
-    return found._replace(
+    answer = compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
+    return answer._replace(
         unread=sized.sizing.not_whole,
         source=sized.needs.source,
         processes=sized.sizing.inputs.processes,
@@ -237,10 +237,10 @@ def compute_capacity(
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
     """Compute the capacity of each server, with the workload. Raises UsageError without servers."""
-    found = deployments(inputs, options, root, asked.cluster)
+    launched = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
-    servers = tuple(_server(each, inputs, store, workload, asked) for each in found)
+    servers = tuple(_server(each, inputs, store, workload, asked) for each in launched)
     refused = worst(inputs.findings)
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
     router = router_of(inputs.processes)
@@ -284,28 +284,28 @@ def _server(
     request = deployment.request
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
-    pool = pool_tier(deployment, objects, store.pool, store.eviction)
+    l3 = pool_tier(deployment, objects, store.segments, store.eviction)
     disk, ssd = None, None
-    if pool is not None:
+    if l3 is not None:
         counts = {**store.counts, deployment.process.name: deployment.ranks}
         disk = offload_tier(inputs.processes, counts, objects, store.folders, store.mooncake)
         if disk is not None and not isinstance(objects, Unknown):
             ssd = ssd_stream(inputs.processes, counts, objects, store.mooncake)
-    tiers = Tiers(gpu_tier(deployment), host_tier(deployment), pool, disk, store.evicted_alone)
+    tiers = Tiers(gpu_tier(deployment), host_tier(deployment), l3, disk, store.evicted_alone)
     page = None if isinstance(request, Unknown) else request.page_tokens
     length = _conversation(workload, asked, page or 1)
     shown = tuple(_counted(tier, length) for tier in tiers.shown)
-    found: tuple[Round, ...] = ()
+    every_round: tuple[Round, ...] = ()
     if isinstance(workload, MultiTurnWorkload) and page is not None and deployment.reuses:
-        found = rounds(workload, page, tier_models(deployment, tiers))
+        every_round = rounds(workload, page, tier_models(deployment, tiers))
     if asked.new_tokens_per_second is not None:
         speed = asked.new_tokens_per_second
-        shown = tuple(with_rates(deployment, shown, found, speed, ssd, store.evicted_alone))
+        shown = tuple(with_rates(deployment, shown, every_round, speed, ssd, store.evicted_alone))
     capacity = Capacity(
         shown,
         objects if isinstance(objects, Unknown) else objects.token_bytes,
-        found,
-        None if pool is None else pool.keys,
+        every_round,
+        None if l3 is None else l3.keys,
         prefetch_budget(deployment, tiers),
     )
     notes = (
@@ -319,15 +319,15 @@ def _server(
 
 def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
     """Return the tokens of L3 that one cache may have under prefetch; None without L2 or L3."""
-    if tiers.host is None or tiers.pool is None:
+    if tiers.host is None or tiers.store is None:
         return None
-    gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.given.release
+    gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.sized.release
     if not isinstance(host, Bounds):
         return host
     if isinstance(gpu, Unknown) and release.budget_of_difference:
         return Unknown(f"0.8 x (L2 - L1), and L1 is not known: {gpu.reason}")
-    held = gpu if isinstance(gpu, Bounds) else Bounds(0, 0)
-    ends = (held.most, host.least), (held.least, host.most)
+    in_gpu = gpu if isinstance(gpu, Bounds) else Bounds(0, 0)
+    ends = (in_gpu.most, host.least), (in_gpu.least, host.most)
     # One below zero lets as much be read as zero does.
     return Bounds(*(max(0, release.prefetch_budget(*end, deployment.buffers)) for end in ends))
 
@@ -362,8 +362,8 @@ def _conversation(
 def _counted(tier: Tier, length: int | None) -> Tier:
     if length is None or isinstance(tier.tokens, Unknown):
         return tier
-    held = Bounds(tier.tokens.least // length, tier.tokens.most // length)
-    return tier._replace(conversations=held)
+    conversations = Bounds(tier.tokens.least // length, tier.tokens.most // length)
+    return tier._replace(conversations=conversations)
 
 
 def _server_notes(
@@ -384,7 +384,7 @@ def _server_notes(
         yield f"{why}: no request finds what an earlier one left here, so no rounds are shown"
         return
     policy = server.value("hicache_storage_prefetch_policy")
-    if tiers.pool is not None and isinstance(policy, str) and policy != "wait_complete":
+    if tiers.store is not None and isinstance(policy, str) and policy != "wait_complete":
         yield (
             f"prefetch policy {policy}: a request does not wait for all that L3 still has, so it "
             "may use less of it than is shown"
@@ -417,8 +417,8 @@ def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
     if deployment.write_policy != "write_through":
         yield f"write policy {deployment.write_policy}: L2 and L3 get less than L1, and later"
     host, gpu = tiers.host, tiers.gpu.group_tokens
-    own = None if host is None else host.group_tokens
-    if isinstance(own, Bounds) and isinstance(gpu, Unknown):
+    l2_tokens = None if host is None else host.group_tokens
+    if isinstance(l2_tokens, Bounds) and isinstance(gpu, Unknown):
         yield "L2 is taken to be larger than L1, and so to hold all of it"
-    if isinstance(own, Bounds) and isinstance(gpu, Bounds) and own.most <= gpu.least:
+    if isinstance(l2_tokens, Bounds) and isinstance(gpu, Bounds) and l2_tokens.most <= gpu.least:
         yield "L2 holds less than L1: it adds little, for both keep the same tokens"

@@ -33,12 +33,12 @@ DEFAULT_WRITE_POLICY = "write_through"
 class Deployment(NamedTuple):
     """One server, and how often it stands in the cluster.
 
-    request: what its pools ask for, Unknown where a variable decides it. memory: its L2 pools.
-    model: what it is called. instances: servers like it.
+    request: what its pools ask for, Unknown if a variable decides it. memory: its L2 pools. model:
+    what it is called. instances: servers like it.
     """
 
     process: LaunchProcess
-    given: SizedServer
+    sized: SizedServer
     request: PoolRequest | Unknown
     memory: ServerMemory
     model: str
@@ -46,18 +46,18 @@ class Deployment(NamedTuple):
 
     @property
     def server(self) -> SglangServer:
-        return self.given.server
+        return self.sized.server
 
     @property
     def groups(self) -> int:
-        """Caches side by side: each has its own tokens, and answers its own requests."""
-        ranks = self.given.ranks
+        """Caches side by side: each holds other tokens, and answers other requests."""
+        ranks = self.sized.ranks
         return ranks.replicas * ranks.attention_dp * self.instances
 
     @property
     def ranks(self) -> int:
         """All processes, over all hosts."""
-        ranks = self.given.ranks
+        ranks = self.sized.ranks
         return ranks.tp * ranks.pp * ranks.replicas * self.instances
 
     @property
@@ -69,7 +69,7 @@ class Deployment(NamedTuple):
     def buffers(self) -> bool:
         """Whether L2 is staging for L3 alone, and keeps nothing (buffer_only)."""
         mode = self.server.value("hicache_host_memory_mode")
-        return self.given.release.buffer_only and mode == "buffer_only"
+        return self.sized.release.buffer_only and mode == "buffer_only"
 
     @property
     def reuses(self) -> bool:
@@ -103,13 +103,13 @@ _DEFAULT_POLICY = "cache_aware"
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
     """Read how the launch's router spreads requests; None without a router. Raises UsageError."""
     for process in processes:
-        words, prefix = process.arguments, ""
+        argv, prefix = process.arguments, ""
         if process.kind is not ProcessKind.ROUTER:
             if process.server is None or not with_router(process.command):
                 continue
-            words, prefix = process.command.words, "router_"
-        policy = value_of(words, f"{prefix}prefill_policy") or value_of(words, f"{prefix}policy")
-        threshold = value_of(words, f"{prefix}cache_threshold")
+            argv, prefix = process.command.words, "router_"
+        policy = value_of(argv, f"{prefix}prefill_policy") or value_of(argv, f"{prefix}policy")
+        threshold = value_of(argv, f"{prefix}cache_threshold")
         return _router(process, policy, threshold)
     return None
 
@@ -117,17 +117,17 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
     """Build the Router from these flags. Raises UsageError for a threshold beyond 0 to 1."""
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
-    given = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
-    how, notes = _POLICIES.get(given), []
+    name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
+    how, notes = _POLICIES.get(name), []
     if policy is not None and policy.unresolved:
-        notes.append(f"the router's {unresolved(policy).reason}: {given} is taken")
+        notes.append(f"the router's {unresolved(policy).reason}: {name} is taken")
     if how is None:
         how = "cache-aware"
-        notes.append(f"the router's policy {given}: it is taken for cache_aware")
+        notes.append(f"the router's policy {name}: it is taken for cache_aware")
     notes.append(
         "the router's own view of load is not modelled: requests come one after the other, so its "
         "balancing (--balance-abs-threshold) never acts"
-        + (", and power_of_two is random" if given == "power_of_two" else "")
+        + (", and power_of_two is random" if name == "power_of_two" else "")
     )
     routing = Routing(how)
     if threshold is not None and not threshold.unresolved:
@@ -158,36 +158,36 @@ def deployments(
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
     here = None if elsewhere else root
-    found = []
+    servers = []
     for process in inputs.processes:
         if process.server is None:
             continue
         ranks = server_ranks(process.server)
         if isinstance(ranks, Unknown):
             raise UsageError(f"{process.name}: {ranks.reason}")
-        given = SizedServer(
+        sized = SizedServer(
             process.server,
             ranks,
             server_hardware(process.server, models, inputs.sglang, gpu, root=here),
             inputs.sglang,
         )
         pools = inputs.memory.get(process.number) or ServerMemory((), (), "not sized")
-        found.append(
+        servers.append(
             Deployment(
                 process,
-                given,
-                pool_request(given),
+                sized,
+                pool_request(sized),
                 pools,
                 models.target(process.server.value("model_path")).name,
                 instances(cluster, ranks.nnodes, process),
             )
         )
-    if not found:
+    if not servers:
         raise UsageError(
             "the launch starts no SGLang server: capacity is about the cache of one, so give the "
             "launch of the server, with that of its store"
         )
-    return tuple(found)
+    return tuple(servers)
 
 
 def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
@@ -233,7 +233,7 @@ class Tier(NamedTuple):
     that comes about, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: of the length
     that was asked about, None without one. group_tokens: of a server's own tiers, what one cache of
     those side by side holds. keys: of the store's pool, what its master keeps. written, read: bytes
-    a second, None where no speed was given.
+    a second, None if no speed was given.
     """
 
     name: str
@@ -286,7 +286,7 @@ class Capacity(NamedTuple):
 
     bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
     it. keys: None without a store. prefetch: the tokens of L3 that one cache may have under
-    prefetch at a time; None where L3 is not read.
+    prefetch at a time; None if L3 is not read.
     """
 
     tiers: tuple[Tier, ...]

@@ -24,18 +24,18 @@ from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted
 
 
-def capacity_text(found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
+def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
     """Return the whole answer without a final newline. ascii_only: no other characters."""
     parts = [
-        "\n\n".join(part for part in _server(server, found, width, paint, ascii_only) if part)
-        for server in found.servers
+        "\n\n".join(part for part in _server(server, answer, width, paint, ascii_only) if part)
+        for server in answer.servers
     ]
-    parts += [filled(note, width) for note in (*found.notes, *found.unread)]
+    parts += [filled(note, width) for note in (*answer.notes, *answer.unread)]
     return "\n\n".join(parts)
 
 
 def _server(
-    server: ServerCapacity, found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
+    server: ServerCapacity, answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
     """Yield one server's blocks of text: tiers, formulas, rounds, notes; some may be empty."""
     capacity = server.capacity
@@ -53,14 +53,14 @@ def _server(
     if capacity.prefetch is not None:
         most = _known(capacity.prefetch)
         lines += [f"prefetch: L3 is read for up to {most} tokens at a time in each cache"]
-    if (speed := found.new_tokens_per_second) is not None:
+    if (speed := answer.new_tokens_per_second) is not None:
         lines += [rate_sentence(tier, speed) for tier in capacity.tiers]
     yield "\n".join(filled(line, width) for line in lines)
-    if isinstance(found.workload, MultiTurnWorkload) and capacity.rounds:
-        yield filled(_workload(found.workload), width)
+    if isinstance(answer.workload, MultiTurnWorkload) and capacity.rounds:
+        yield filled(_workload(answer.workload), width)
         yield _rounds_table(capacity.rounds, width)
         yield curve_text(capacity.rounds, paint, width, ascii_only)
-    yield "\n".join(filled(line, width) for line in summarize_rounds(server, found.workload))
+    yield "\n".join(filled(line, width) for line in summarize_rounds(server, answer.workload))
     yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
 
 
@@ -135,14 +135,14 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
     if maybe is None:
         never = f"{lead}: never evicts in {_rounds(last.number)}"
         return f"{never}, which come to {last.held_tokens:,} tokens"
-    held = rounds[maybe - 1].held_tokens
+    tokens_then = rounds[maybe - 1].held_tokens
     before = "holds no whole round"
     if maybe > 1:
         before = f"holds {'round 1' if maybe == 2 else f'rounds 1 to {maybe - 1}'}"
     if certain == maybe:
-        return f"{lead}: {before} and starts to evict in round {maybe} ({held:,} tokens)"
+        return f"{lead}: {before} and starts to evict in round {maybe} ({tokens_then:,} tokens)"
     ends = f"has in round {certain}" if certain else f"may never in {_rounds(last.number)}"
-    return f"{lead}: {before}, may start to evict in round {maybe} ({held:,} tokens), {ends}"
+    return f"{lead}: {before}, may start to evict in round {maybe} ({tokens_then:,} tokens), {ends}"
 
 
 def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
@@ -154,10 +154,10 @@ def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
     for each in dict.fromkeys((lost[0], lost[-1])):
         name, least, most = each.hits[-1]
         likely = dict(each.likely).get(name)
-        said = "" if likely is None else f", {percent(likely)} in a random order"
+        expected = "" if likely is None else f", {percent(likely)} in a random order"
         yield (
             f"in round {each.number}, of {each.reusable_tokens:,} tokens seen before, "
-            f"{share(least, most)} are still there{said}"
+            f"{share(least, most)} are still there{expected}"
         )
 
 
@@ -179,17 +179,17 @@ def percent(part: float) -> str:
     return f"{whole_percent(part)}%"
 
 
-def capacity_object(found: CapacityAnswer) -> dict[str, Any]:
+def capacity_object(answer: CapacityAnswer) -> dict[str, Any]:
     """Return the answer of ``schemas/capacity-v1.schema.json``."""
     return {
-        "workload": plain(found.workload),
-        "servers": [_server_object(server, found) for server in found.servers],
-        "notes": plain(found.notes),
-        "unread": plain(found.unread),
+        "workload": plain(answer.workload),
+        "servers": [_server_object(server, answer) for server in answer.servers],
+        "notes": plain(answer.notes),
+        "unread": plain(answer.unread),
     }
 
 
-def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, Any]:
+def _server_object(server: ServerCapacity, answer: CapacityAnswer) -> dict[str, Any]:
     """Build one entry of ``servers`` in ``schemas/capacity-v1.schema.json``."""
     capacity = server.capacity
     return {
@@ -211,7 +211,7 @@ def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, A
         else plain(keys),
         "prefetch_tokens": plain(capacity.prefetch),
         "rounds": [_round_object(each) for each in capacity.rounds],
-        "conclusions": list(summarize_rounds(server, found.workload)),
+        "conclusions": list(summarize_rounds(server, answer.workload)),
         "notes": plain(server.notes),
     }
 
@@ -261,9 +261,9 @@ def spans_are_known(rounds: Sequence[Round], tier: str) -> bool:
 
 def _open(rounds: Sequence[Round], tier: str) -> bool:
     """Return whether nothing of a tier is certain or expected, though it may serve something."""
-    told = any(name == tier for each in rounds for name, _ in each.likely)
+    expected = any(name == tier for each in rounds for name, _ in each.likely)
     spans = {(low, high) for each in rounds for name, low, high in each.hits if name == tier}
-    return not told and all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
+    return not expected and all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
 
 
 def reusing(rounds: Sequence[Round]) -> tuple[Round, ...]:
@@ -292,7 +292,7 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """Return what tiers up to ``tier`` serve in a round; nothing if the round does not say."""
+    """Return the parts that tiers up to ``tier`` serve in a round; zeros if that is not said."""
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:

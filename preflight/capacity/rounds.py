@@ -7,9 +7,9 @@ where each is the reverse of the one before. That gives both bounds, and for ran
 Of a tier that evicts in another order less is certain: whoever takes its turn before the tier is
 full finds everything, and nothing serves more than it holds.
 
-With ``write_through`` a tier gets all that the one in front of it gets: L2 holds L1's tokens too.
-With ``write_back`` it gets what leaves the tier in front. With ``write_through_selective`` it gets
-what was asked for twice, which is a round later, and what L1 evicts before that is lost.
+With ``write_through`` a tier gets all that the nearer tier gets: L2 holds L1's tokens too. With
+``write_back`` it gets what leaves the tier in front. With ``write_through_selective`` it gets what
+was asked for twice, which is a round later, and what L1 evicts before that is lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ from preflight.traces.formats import Request
 class TierModel(NamedTuple):
     """A tier as the model sees it.
 
-    fills: the tokens with which it begins to evict, those included that only a tier in front of it
-    has. keeps: the tokens that it and all tiers in front of it hold together once it evicts.
+    fills: the tokens with which it begins to evict, those included that only a nearer tier has.
+    keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
     sticky: a client's next request comes to the same cache. ordered: it evicts the least recently
     used, the end of a conversation first. late: what a round adds arrives in it with the next one.
     """
@@ -48,21 +48,21 @@ class Turn(NamedTuple):
     after: int
 
 
-def rounds_requests(found: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
+def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
     """Yield the rounds as requests of a trace: in each all clients ask once, in a random order.
 
     A prompt is all that was said, in blocks that no other client has.
     """
     rng = Random(seed)
-    order, asked = list(range(found.clients)), 0
-    tokens = [0] * found.clients
-    for turn in range(found.rounds):
+    order, asked = list(range(workload.clients)), 0
+    tokens = [0] * workload.clients
+    for turn in range(workload.rounds):
         rng.shuffle(order)
         for client in order:
-            tokens[client] += found.next_tokens if turn else found.first_tokens
+            tokens[client] += workload.next_tokens if turn else workload.first_tokens
             blocks = [(client + 1) << 32 | at for at in range(tokens[client] // block_tokens)]
-            yield Request(blocks, tokens[client], found.output_tokens, float(asked), client + 1)
-            tokens[client] += found.output_tokens
+            yield Request(blocks, tokens[client], workload.output_tokens, float(asked), client + 1)
+            tokens[client] += workload.output_tokens
             asked += 1
 
 
@@ -82,7 +82,7 @@ def rounds(
             cached_tokens(workload, number - 1, page_tokens),
             cached_tokens(workload, number, page_tokens),
         )
-        held = turn.clients * turn.after
+        held_tokens = turn.clients * turn.after
         served = [_served(turn, tier) for tier in tiers]
         # What a nearer tier serves for certain, the farther ones with it serve too; and it serves
         # no more than they do together, which bounds a tier of unknown size.
@@ -101,7 +101,7 @@ def rounds(
             tuple(tier.name for tier in tiers if _evicts(turn, tier, end)) for end in (False, True)
         )
         seen = turn.clients * turn.before
-        every.append(Round(number, held, seen, tuple(hits), certain, maybe, tuple(likely)))
+        every.append(Round(number, held_tokens, seen, tuple(hits), certain, maybe, tuple(likely)))
     return tuple(every)
 
 
@@ -200,17 +200,19 @@ _ANY_TOKENS = 10**18
 
 
 class Tiers(NamedTuple):
-    """The tiers of one deployment. evicted_alone: disks get what leaves the pool, not all of it."""
+    """The tiers of one deployment. evicted_alone: disks get the pages that leave the pool, and no
+    others.
+    """
 
     gpu: Tier
     host: Tier | None
-    pool: Tier | None
+    store: Tier | None
     disk: Tier | None
     evicted_alone: bool = False
 
     @property
     def shown(self) -> tuple[Tier, ...]:
-        return tuple(tier for tier in (self.gpu, self.host, self.pool, self.disk) if tier)
+        return tuple(tier for tier in (self.gpu, self.host, self.store, self.disk) if tier)
 
 
 def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
@@ -219,56 +221,56 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
     policy = deployment.server.value("radix_eviction_policy")
     ordered = policy in (None, "lru")
     gpu = _spread(tiers.gpu)
-    found = [TierModel("L1", gpu, gpu, sticky, ordered=ordered)]
+    models = [TierModel("L1", gpu, gpu, sticky, ordered=ordered)]
     if tiers.host is not None:
-        found.append(_host(deployment, tiers.host, gpu)._replace(sticky=sticky, ordered=ordered))
-    if tiers.pool is not None:
-        found.append(_pool(deployment, tiers.pool, found[-1]))
+        models.append(_host(deployment, tiers.host, gpu)._replace(sticky=sticky, ordered=ordered))
+    if tiers.store is not None:
+        models.append(_pool(deployment, tiers.store, models[-1]))
     if tiers.disk is not None:
-        found.append(_disk(tiers, tiers.disk, found[-1]))
-    return tuple(found)
+        models.append(_disk(tiers, tiers.disk, models[-1]))
+    return tuple(models)
 
 
 def _spread(tier: Tier) -> Bounds | Unknown:
-    """Return bounds over all groups: what one holds, as all may hold the same, to all of them."""
-    own, total = tier.group_tokens, tier.tokens
-    if isinstance(own, Bounds) and isinstance(total, Bounds):
-        return Bounds(own.least, total.most)
-    return own if isinstance(own, Unknown) else total
+    """Return bounds over all groups: from one cache's tokens (all may hold the same) to the sum."""
+    of_group, total = tier.group_tokens, tier.tokens
+    if isinstance(of_group, Bounds) and isinstance(total, Bounds):
+        return Bounds(of_group.least, total.most)
+    return of_group if isinstance(of_group, Unknown) else total
 
 
 def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
     """Model L2, which the write policy fills beside or behind L1. gpu: tokens that L1 holds."""
-    own = _spread(host)
-    if isinstance(own, Unknown):
-        return TierModel("L2", own, own)
+    holds = _spread(host)
+    if isinstance(holds, Unknown):
+        return TierModel("L2", holds, holds)
     if deployment.write_policy == DEFAULT_WRITE_POLICY:
         # What is on the GPU too is not evicted, so a smaller L2 adds to L1.
-        beside = 0 if isinstance(gpu, Unknown) or gpu.most <= own.least else gpu.most
+        beside = 0 if isinstance(gpu, Unknown) or gpu.most <= holds.least else gpu.most
         nearer = 0 if isinstance(gpu, Unknown) else gpu.least
-        return TierModel("L2", own, Bounds(max(own.least, nearer), own.most + beside))
+        return TierModel("L2", holds, Bounds(max(holds.least, nearer), holds.most + beside))
     if isinstance(gpu, Unknown):
         why = Unknown(f"{deployment.write_policy} fills L2 by way of L1: {gpu.reason}")
         return TierModel("L2", why, why)
-    both = own.most + gpu.most
+    both = holds.most + gpu.most
     if deployment.write_policy == SELECTIVE:
-        fills = Bounds(min(own.least, gpu.least), own.most)
+        fills = Bounds(min(holds.least, gpu.least), holds.most)
         return TierModel("L2", fills, Bounds(gpu.least, both), late=True)
-    return TierModel("L2", Bounds(own.least, both), Bounds(max(own.least, gpu.least), both))
+    return TierModel("L2", Bounds(holds.least, both), Bounds(max(holds.least, gpu.least), both))
 
 
-def _pool(deployment: Deployment, pool: Tier, nearer: TierModel) -> TierModel:
-    """Model the store's pool (L3). nearer: the model of the tier in front of it."""
-    own = pool.tokens
-    if isinstance(own, Unknown):
-        return TierModel("L3", own, own, ordered=False)
+def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
+    """Model the store's pool (L3). nearer: the model of the tier in front."""
+    holds = tier.tokens
+    if isinstance(holds, Unknown):
+        return TierModel("L3", holds, holds, ordered=False)
     front = _front(nearer)
-    keeps = Bounds(own.least, own.most + front)
+    keeps = Bounds(holds.least, holds.most + front)
     selective = deployment.write_policy == SELECTIVE
-    fills = own
+    fills = holds
     if deployment.write_policy != DEFAULT_WRITE_POLICY:
-        lost = nearer.fills.least if isinstance(nearer.fills, Bounds) and selective else own.least
-        fills = Bounds(min(own.least, lost), own.most + (0 if selective else front))
+        lost = nearer.fills.least if isinstance(nearer.fills, Bounds) and selective else holds.least
+        fills = Bounds(min(holds.least, lost), holds.most + (0 if selective else front))
     return TierModel("L3", fills, keeps, ordered=False, late=selective)
 
 
@@ -279,11 +281,11 @@ def _front(nearer: TierModel) -> int:
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
     """Model the SSD; if it gets only what the pool evicts, it may fill later.
 
-    nearer: the model of the tier in front of it.
+    nearer: the model of the tier in front.
     """
-    own = disk.tokens
-    if isinstance(own, Unknown):
-        return TierModel("SSD", own, own, ordered=False)
-    keeps = Bounds(own.least, own.most + _front(nearer))
-    fills = keeps if tiers.evicted_alone else own
+    holds = disk.tokens
+    if isinstance(holds, Unknown):
+        return TierModel("SSD", holds, holds, ordered=False)
+    keeps = Bounds(holds.least, holds.most + _front(nearer))
+    fills = keeps if tiers.evicted_alone else holds
     return TierModel("SSD", fills, keeps, ordered=False, late=nearer.late)

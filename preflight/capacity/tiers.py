@@ -68,8 +68,8 @@ _DCP = Unknown("decode context parallelism: how tokens spread over ranks is not 
 class PageObjects(NamedTuple):
     """The objects of one page, all writing ranks together, in bytes.
 
-    whole: what every page has. beside: what comes on top for some or all of them (the keys of a
-    sliding window, a draft's cache): between none and all of it is stored.
+    whole: what every page has. beside: what some or all pages have on top (the keys of a sliding
+    window, a draft's cache): between none and all of that is stored.
     """
 
     page_tokens: int
@@ -170,51 +170,51 @@ _MOST_DEVICE_TOKENS = 1 << 40
 def gpu_tier(deployment: Deployment) -> Tier:
     """Return the server's L1 tier."""
     request = deployment.request
-    tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.given, request)
+    tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.sized, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
         assert isinstance(tokens, Unknown)
         if not isinstance(request, Unknown) and tokens is request.geometry and tokens.absent:
             tokens = Unknown(f"{tokens.reason}: give --model-config")
         return Tier("L1", "GPU memory", tokens, tokens, "", group_tokens=tokens)
-    own, groups = Bounds(tokens.least, tokens.most), deployment.groups
+    of_group, groups = Bounds(tokens.least, tokens.most), deployment.groups
     each = held_token_bytes(request)
     size = each
     if not isinstance(each, Unknown):
-        size = Bounds(own.least * each.least, own.most * each.most).times(groups)
+        size = Bounds(of_group.least * each.least, of_group.most * each.most).times(groups)
     formula = tokens.reason if groups == 1 else f"{groups} x {tokens.reason}"
-    return Tier("L1", "GPU memory", size, own.times(groups), formula, group_tokens=own)
+    return Tier("L1", "GPU memory", size, of_group.times(groups), formula, group_tokens=of_group)
 
 
 def host_tier(deployment: Deployment) -> Tier | None:
     """Return the server's L2 tier; None if it has none."""
     if not deployment.server.hicache:
         return None
-    own, memory = _l2_tokens(deployment), deployment.memory
+    of_group, memory = _l2_tokens(deployment), deployment.memory
     most = memory.most_pools_bytes
     size: Bounds | Unknown
     if isinstance(most, Unknown):
         size = most
     else:
         size = Bounds(sum(memory.least_pools_bytes), sum(most)).times(deployment.ranks)
-    total = own if isinstance(own, Unknown) else own.times(deployment.groups)
+    total = of_group if isinstance(of_group, Unknown) else of_group.times(deployment.groups)
     formula = f"{memory.why}; {_spread(deployment)}"
-    return Tier("L2", "host memory", size, total, formula, group_tokens=own)
+    return Tier("L2", "host memory", size, total, formula, group_tokens=of_group)
 
 
 def _spread(deployment: Deployment) -> str:
     """Return in words how a token lies on the ranks."""
     ranks, groups = deployment.ranks, deployment.groups
     each = ranks // groups
-    geometry = deployment.given.hardware.geometry
+    geometry = deployment.sized.hardware.geometry
     if each == 1:
-        said = "each rank holds tokens of its own"
+        text = "each rank holds tokens of its own"
     elif isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MLA:
-        said = f"{each} ranks hold the same tokens, each a whole copy"
-        if deployment.given.ranks.pp > 1:
-            said += " of its stage's layers"
+        text = f"{each} ranks hold the same tokens, each a whole copy"
+        if deployment.sized.ranks.pp > 1:
+            text += " of its stage's layers"
     else:
-        said = f"{each} ranks hold shards of the same tokens"
-    return said if groups == 1 else f"{said}, {groups} times over"
+        text = f"{each} ranks hold shards of the same tokens"
+    return text if groups == 1 else f"{text}, {groups} times over"
 
 
 @or_unknown
@@ -226,7 +226,7 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
     model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
-    known(deployment.given.hardware.drafts.separate)
+    known(deployment.sized.hardware.drafts.separate)
     if request.size_gb > 0:
         return _sized_tokens(deployment, request)
     known(memory.most_pools_bytes)
@@ -248,12 +248,12 @@ def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
     """Return the tokens of ``--hicache-size``; bounds for sliding windows without a GPU's size."""
     counts: list[int | None] = [None]
     if model_of(request).sliding is not None:
-        device, page = ratio_tokens(deployment.given, request), request.page_tokens
+        device, page = ratio_tokens(deployment.sized, request), request.page_tokens
         if isinstance(device, Unknown):
             counts = [page, _MOST_DEVICE_TOKENS]
         else:
             counts = [max(device.least, page), max(device.most, page)]
-    found: list[Bounds] = []
+    bounds: list[Bounds] = []
     for count in counts:
         for stage in range(request.pp):
             draft = request.draft if stage == request.pp - 1 else None
@@ -261,17 +261,17 @@ def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
             pools = host_pools(asked)
             if not isinstance(pools, HostPools):  # bounds, or Unknown: not told apart by tokens
                 raise UnknownFactError(Unknown(pools.reason))
-            found.append(_tokens(pools))
+            bounds.append(_tokens(pools))
     # A token is reusable where every stage has it.
     highest = min if len(counts) == 1 else max
-    return Bounds(min(one.least for one in found), highest(one.most for one in found))
+    return Bounds(min(each.least for each in bounds), highest(each.most for each in bounds))
 
 
 def _tokens(pools: HostPools) -> Bounds:
     """Return the main pool's tokens; at least those of a smaller pool for sliding windows."""
-    own = pools.pools[0].tokens
-    windows = [pool.tokens for pool in pools.pools if pool.kind is PoolKind.WINDOW]
-    return Bounds(min([own, *windows]), own)
+    main = pools.pools[0].tokens
+    windows = [host_pool.tokens for host_pool in pools.pools if host_pool.kind is PoolKind.WINDOW]
+    return Bounds(min([main, *windows]), main)
 
 
 # Measured: what mooncake_master 0.3.13.post1 grows by for each key of 100 characters with one
@@ -283,21 +283,21 @@ _CACHELIB = "the cachelib allocator's rounding is not computed here: the default
 def pool_tier(
     deployment: Deployment,
     objects: PageObjects | Unknown,
-    pool: tuple[Segments, ...] | Unknown,
+    of_store: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier | None:
     """Compute L3 from the pages that the pool takes before its master evicts; None without one."""
     if deployment.server.store is None:
         return None
     try:
-        parts, limit, page = known(pool), known(eviction), known(objects)
+        parts, limit, page = known(of_store), known(eviction), known(objects)
         if limit.cachelib:
             raise UnknownFactError(Unknown(_CACHELIB))
     except UnknownFactError as error:
-        said = "" if isinstance(pool, Unknown) else _sum(pool)
-        return Tier("L3", "Mooncake pool", error.fact, error.fact, said, keys=error.fact)
+        formula = "" if isinstance(of_store, Unknown) else _sum(of_store)
+        return Tier("L3", "Mooncake pool", error.fact, error.fact, formula, keys=error.fact)
     every = page._replace(whole=(*page.whole, *page.beside), beside=())
-    pages = Bounds(*sorted(pages_held(one, parts, limit) for one in (every, page)))
+    pages = Bounds(*sorted(pages_held(each, parts, limit) for each in (every, page)))
     sizes = pages.least * sum(every.whole), pages.most * sum(page.whole)
     number = max(pages.most * len(page.whole), pages.least * len(every.whole))
     size, tokens = Bounds(min(sizes), max(sizes)), pages.times(page.page_tokens)
@@ -305,35 +305,35 @@ def pool_tier(
     return Tier("L3", "Mooncake pool", size, tokens, _formula(page, parts, limit), keys=keys)
 
 
-def pages_held(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> int:
+def pages_held(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> int:
     """Return how many whole pages the pool takes before its master evicts."""
-    total = sum(part.bytes * part.number for part in pool)
+    total = sum(part.bytes * part.number for part in parts)
     by_watermark = int(total * eviction.watermark) // sum(objects.whole)
     if len(set(objects.whole)) == 1:
-        each = sum(objects_that_fit(objects.whole[0], part.bytes) * part.number for part in pool)
+        each = sum(objects_that_fit(objects.whole[0], part.bytes) * part.number for part in parts)
         return min(by_watermark, each // len(objects.whole))
     by_place = 0
-    for part in pool:
+    for part in parts:
         taken = [occupied_bytes(size, part.bytes) for size in objects.whole]
         if None not in taken:
             by_place += part.bytes // sum(size or 0 for size in taken) * part.number
     return min(by_watermark, by_place)
 
 
-def _sum(pool: tuple[Segments, ...]) -> str:
-    return " + ".join(f"{_times(n)}{format_bytes(each)} ({what})" for what, each, n in pool)
+def _sum(parts: tuple[Segments, ...]) -> str:
+    return " + ".join(f"{_times(n)}{format_bytes(each)} ({what})" for what, each, n in parts)
 
 
 def _times(number: int) -> str:
     return "" if number == 1 else f"{number} x "
 
 
-def _formula(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> str:
+def _formula(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> str:
     """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
-    each = ", ".join(_occupied(size, pool[0].bytes) for size in sorted(set(objects.whole)))
+    each = ", ".join(_occupied(size, parts[0].bytes) for size in sorted(set(objects.whole)))
     count = len(objects.whole)
     return (
-        f"{_sum(pool)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
+        f"{_sum(parts)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
         f"{objects.page_tokens} tokens is {count} object{'s' * (count > 1)} of {each}"
     )
 
@@ -352,7 +352,7 @@ def offload_tier(
     folders: Mapping[str, Folder | Unknown],
     mooncake: MooncakeRelease,
 ) -> Tier | None:
-    """Return what is offloaded to disks; None for nothing. counts: of processes, by name."""
+    """Return the SSD tier; None if nothing is offloaded to disks. counts: of processes, by name."""
     limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
@@ -361,17 +361,17 @@ def offload_tier(
         count = counts.get(process.name, 1)
         path = offload.folder.value
         folder = folders.get(path) if isinstance(path, str) else None
-        each, said = offload.limit_bytes, offload.limit_origin
+        each, why = offload.limit_bytes, offload.limit_origin
         if quota := bucket_quota(process, mooncake):
-            each, said = quota
-        if (each, said) == NO_QUOTA and isinstance(folder, Folder):
-            each, said = folder.size_bytes * 9 // 10, f"90% of the disk of {path}"
+            each, why = quota
+        if (each, why) == NO_QUOTA and isinstance(folder, Folder):
+            each, why = folder.size_bytes * 9 // 10, f"90% of the disk of {path}"
         if not each:
             unread = Unknown(f"no limit binds, and the disk of {path} was not read: give {QUOTA}")
         elif isinstance(folder, Folder) and folder.available_bytes < each * count:
-            each, said = folder.available_bytes // count, f"free in {path}"
+            each, why = folder.available_bytes // count, f"free in {path}"
         limit += each * count
-        parts.append(f"{_times(count)}{format_bytes(each)} ({said})")
+        parts.append(f"{_times(count)}{format_bytes(each)} ({why})")
     if not parts:
         return None
     if unread is not None:
@@ -423,9 +423,9 @@ def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: i
 
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
-    """Return every segment of the cluster that is known of; Unknown where one process's is not."""
+    """Return every segment of the cluster that is known of; Unknown if one process's is not."""
     hosts = cluster_hosts(inputs, cluster)
-    found: list[Segments] = []
+    every: list[Segments] = []
     for process in inputs.processes:
         clients: list[tuple[StoreClient | Unknown | None, int]] = []
         if process.server is not None:
@@ -433,30 +433,30 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
             pools = inputs.memory.get(process.number)
             if pools is not None and pools.most_pools_bytes == ():
                 continue  # nothing to attach a storage backend to
-            each = instances(cluster, ranks.nnodes, process)
-            count = ranks.tp * ranks.pp * ranks.replicas * each
+            count = ranks.tp * ranks.pp * ranks.replicas
+            count *= instances(cluster, ranks.nnodes, process)
             clients = [(server_client(process.server, ranks, inputs.sglang), count)]
         elif process.consumer is not None:
             clients = [
-                (one.store.client, hosts * _workers(process.consumer, one, inputs, process.number))
-                for one in process.consumer.clients
+                (x.store.client, hosts * _workers(process.consumer, x, inputs, process.number))
+                for x in process.consumer.clients
             ]
         elif process.store is not None:
             clients = [(process.store.client, hosts)]
-        for one, count in clients:
-            client = known(one)
+        for attached, count in clients:
+            client = known(attached)
             if client is not None and client.segment_bytes > 0:
                 what = "ranks" if process.server is not None else process.kind.value
-                found.append(Segments(what, client.segment_bytes, count))
+                every.append(Segments(what, client.segment_bytes, count))
     if cluster.other_bytes:
-        found.append(Segments("--other-segments", cluster.other_bytes, 1))
-    if not found:
+        every.append(Segments("--other-segments", cluster.other_bytes, 1))
+    if not every:
         raise UnknownFactError(Unknown(NO_SEGMENT))
-    return tuple(found)
+    return tuple(every)
 
 
 @or_unknown
-def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None) -> Eviction:
+def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float | None) -> Eviction:
     """Return how the launch's own master evicts, else ``given``, else ``mooncake``'s default."""
     release = mooncake_release(mooncake)
     watermark, ratio = release.eviction_watermark, release.eviction_ratio
@@ -465,17 +465,17 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float |
     for process in processes:
         if process.kind is not ProcessKind.MASTER:
             continue
-        words = process.arguments
-        if (word := value_of(words, _WATERMARK)) is not None:
+        arguments = process.arguments
+        if (word := value_of(arguments, _WATERMARK)) is not None:
             watermark, origin = _ratio(word, _WATERMARK), f"--{_WATERMARK} at {word.origin}"
-        if (word := value_of(words, "eviction_ratio")) is not None:
+        if (word := value_of(arguments, "eviction_ratio")) is not None:
             ratio = _ratio(word, "eviction_ratio")
-        if (word := value_of(words, _LEASE)) is not None:
+        if (word := value_of(arguments, _LEASE)) is not None:
             lease = _duration_seconds(word, _LEASE)
-        allocator = value_of(words, "memory_allocator")
+        allocator = value_of(arguments, "memory_allocator")
         cachelib = allocator is not None and allocator.text == "cachelib"
-    if given is not None:
-        watermark, origin = given, "--eviction-watermark"
+    if wanted is not None:
+        watermark, origin = wanted, "--eviction-watermark"
     return Eviction(watermark, origin, ratio, lease, cachelib)
 
 
@@ -483,12 +483,12 @@ def _duration_seconds(word: Word, name: str) -> float:
     """Return the seconds of ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m`` or ``1h``."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
-    found = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
+    if match is None:
         what = "a time, which is milliseconds, or a number with ms, s, m or h, such as 10s"
         raise _refused(word, name, what)
-    unit = (found[2] or "ms").lower()
-    return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
+    unit = (match[2] or "ms").lower()
+    return int(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
 
 
 def _ratio(word: Word, name: str) -> float:

@@ -60,9 +60,9 @@ class TraceAnswer(NamedTuple):
     """A trace as a whole, and each of the answer's servers on it, in their order.
 
     block_tokens: what hits are counted by: the trace's blocks, or pages where these are larger.
-    span_seconds: from the first request to the last; None where no time is recorded. best: by
-    size in blocks, the part of all accesses that the best cache of that size could answer, None
-    where a sample was followed.
+    span_seconds: from the first request to the last; None if no time is recorded. best: by size in
+    blocks, the part of all accesses that the best cache of that size could answer, None if a sample
+    was followed.
     """
 
     trace: Trace
@@ -82,27 +82,27 @@ class TraceAnswer(NamedTuple):
         return [server for server in self.servers if not isinstance(server, Unknown)]
 
 
-def page_of(found: CapacityAnswer) -> int:
+def page_of(answer: CapacityAnswer) -> int:
     """Return the tokens of the pages by which tokens become blocks: the first server's."""
-    return found.servers[0].page_tokens or DEFAULT_PAGE_TOKENS
+    return answer.servers[0].page_tokens or DEFAULT_PAGE_TOKENS
 
 
 def trace_answers(
-    found: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
+    sized: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
 ) -> tuple[TraceAnswer, ...]:
     """Replay ``trace``, which is read once, on each. tell: told now and then how far it is.
 
     Raises UsageError for a line that cannot be meant.
     """
-    page = page_of(found[0])
+    page = page_of(sized[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
-    plans = [replay_plans(each, asked) for each in found]
+    plans = [replay_plans(each, asked) for each in sized]
     replays = [
         [() if isinstance(plan, Unknown) else plan.replays(block) for plan in each]
         for each in plans
     ]
-    every = [replay for each in replays for own in each for replay in own]
+    every = [replay for each in replays for of_server in each for replay in of_server]
     counter = CurveCounter()
     requests, tokens, outputs = 0, 0, 0
     times: list[float] = []
@@ -121,7 +121,7 @@ def trace_answers(
     curve = counter.curve()
     span = times[-1] - times[0] if len(times) > 1 else None
     always = {*_doubling(curve), *(max(1, size // block) for _, size in asked.also)}
-    sizes = [sorted({*always, *_held(each, block)}) for each in found]
+    sizes = [sorted({*always, *_held(each, block)}) for each in sized]
     best: dict[int, float] = {}
     if counter.uses is not None and curve.accesses:
         drawn = sorted({size for each in sizes for size in each})
@@ -138,11 +138,11 @@ def trace_answers(
             span,
             curve,
             tuple((size, best.get(size)) for size in shown),
-            tuple(_server_replays(each.router, asked, span, zip(own, ran, strict=True))),
+            tuple(_server_replays(each.router, asked, span, zip(of_server, ran, strict=True))),
             notes,
             asked,
         )
-        for each, shown, own, ran in zip(found, sizes, plans, replays, strict=True)
+        for each, shown, of_server, ran in zip(sized, sizes, plans, replays, strict=True)
     )
 
 
@@ -153,12 +153,12 @@ def _server_replays(
     ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
     """Yield the result of each server's replays. span: seconds of the trace, if recorded."""
-    for plan, own in ran:
+    for plan, replays in ran:
         if isinstance(plan, Unknown):
             yield plan
             continue
         notes = *plan.notes, *_replay_notes(plan, None if asked.routing else router, span)
-        yield ServerReplay(own[0].flows, own[-1].flows, plan.rules, plan.merged, notes)
+        yield ServerReplay(replays[0].flows, replays[-1].flows, plan.rules, plan.merged, notes)
 
 
 def _doubling(curve: Curve) -> Iterator[int]:
@@ -168,8 +168,8 @@ def _doubling(curve: Curve) -> Iterator[int]:
         yield (size := 2 * size)
 
 
-def _held(found: CapacityAnswer, block: int) -> Iterator[int]:
-    for server in found.servers:
+def _held(answer: CapacityAnswer, block: int) -> Iterator[int]:
+    for server in answer.servers:
         for tier in server.capacity.tiers:
             if isinstance(tier.tokens, Bounds):
                 yield max(1, tier.tokens.most // block)
@@ -185,27 +185,27 @@ class ReplayPlan(NamedTuple):
     notes: tuple[str, ...]
 
     def replays(self, block: int) -> tuple[Replay, ...]:
-        return tuple(Replay(one, self.rules, block, self.page_tokens) for one in self.sizes)
+        return tuple(Replay(sizes, self.rules, block, self.page_tokens) for sizes in self.sizes)
 
 
-def replay_plans(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
+def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
     """Return the replays: the first server stands for all that are alike behind one router."""
-    plans = [plan_of(server, found.router, asked) for server in found.servers]
-    if found.router is None:
+    plans = [plan_of(server, answer.router, asked) for server in answer.servers]
+    if answer.router is None:
         return plans
     first: dict[tuple[object, ...], int] = {}
-    for at, (server, plan) in enumerate(zip(found.servers, plans, strict=True)):
+    for at, (server, plan) in enumerate(zip(answer.servers, plans, strict=True)):
         if isinstance(plan, Unknown):
             continue
         alike = server.deployment.server.mode, plan._replace(notes=())
         leader = first.setdefault(alike, at)
         if leader != at:
-            one = plans[leader]
-            assert isinstance(one, ReplayPlan)
-            caches = one.rules.caches + plan.rules.caches
-            plans[leader] = one._replace(rules=one.rules._replace(caches=caches))
+            shared = plans[leader]
+            assert isinstance(shared, ReplayPlan)
+            caches = shared.rules.caches + plan.rules.caches
+            plans[leader] = shared._replace(rules=shared.rules._replace(caches=caches))
             plans[at] = Unknown(
-                f"the router spreads requests over it and {found.servers[leader].subject}, where "
+                f"the router spreads requests over it and {answer.servers[leader].subject}, where "
                 "both are counted"
             )
     return plans
@@ -236,10 +236,10 @@ def plan_of(
             )
     elif host is None and tiers.host is not None:
         notes.append(f"L2 is not known, and left out: {_why(tiers.host)}")
-    pool, disk = (_known(tier and tier.tokens) for tier in (tiers.pool, tiers.disk))
-    if tiers.pool is not None and pool is None:
-        notes.append(f"L3 is not known, and left out: {_why(tiers.pool)}")
-    if tiers.disk is not None and pool is not None and disk is None:
+    store_tokens, disk = (_known(tier and tier.tokens) for tier in (tiers.store, tiers.disk))
+    if tiers.store is not None and store_tokens is None:
+        notes.append(f"L3 is not known, and left out: {_why(tiers.store)}")
+    if tiers.disk is not None and store_tokens is not None and disk is None:
         notes.append(f"SSD is not known, and left out: {_why(tiers.disk)}")
     evicts = server.eviction
     store = StoreRules(disk_gets_evicted=tiers.evicted_alone)
@@ -248,7 +248,7 @@ def plan_of(
         store = StoreRules(*rates, tiers.evicted_alone)
     routing = router.routing if router else Routing()
     routing = routing if asked.routing is None else Routing(asked.routing)
-    rules = rules_of(deployment.given.release, deployment.write_policy)._replace(
+    rules = rules_of(deployment.sized.release, deployment.write_policy)._replace(
         caches=deployment.groups,
         routing=routing,
         prefetch_threshold=_threshold(server),
@@ -256,7 +256,7 @@ def plan_of(
         buffers=deployment.buffers,
     )
     least, most = (
-        TierSizes(gpu_tokens, *(part and part[end] for part in (host, pool, disk)))
+        TierSizes(gpu_tokens, *(part and part[end] for part in (host, store_tokens, disk)))
         for end, gpu_tokens in enumerate(gpu or (0, 0))
     )
     each = (least,) if least == most else (least, most)
@@ -285,7 +285,7 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
         f"one request after the other, {rules.write_policy}: writes on their way and prefetch that "
         "comes too late are not modelled, nor answers before a later prompt has them"
     )
-    if all(size.pool is None for size in plan.sizes):
+    if all(size.store is None for size in plan.sizes):
         return
     leased = f"what was asked for stays {store.lease_seconds:g} s (its lease)"
     if span is None and store.lease_seconds:
@@ -311,8 +311,8 @@ def _threshold(server: ServerCapacity) -> int:
         config = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         config = None
-    given = config.get("prefetch_threshold") if isinstance(config, dict) else None
-    return given if isinstance(given, int) else PREFETCH_THRESHOLD_TOKENS
+    threshold = config.get("prefetch_threshold") if isinstance(config, dict) else None
+    return threshold if isinstance(threshold, int) else PREFETCH_THRESHOLD_TOKENS
 
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:

@@ -19,13 +19,13 @@ from preflight.traces.tiers import TIERS, Flows
 Row = list[str]
 
 
-def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
+def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
     """Return the trace, each server's tiers on it, and the curve; no final newline.
 
     plot: of the curve.
     """
     parts = [filled(trace_head(answer), width)]
-    for server, replay in zip(found.servers, answer.servers, strict=True):
+    for server, replay in zip(capacity.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):
             parts.append(filled(f"{server.subject}: not replayed: {replay.reason}", width))
             continue
@@ -36,9 +36,9 @@ def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int, plot: str
         lines = [*moves(server, replay, answer), *(f"note: {note}" for note in replay.notes)]
         parts.append("\n".join(filled(line, width) for line in lines))
     if answer.asked.curve:
-        heads, rows = curve_rows(found, answer)
+        heads, rows = curve_rows(capacity, answer)
         parts += [plot, fitted(rows, heads, width, right=range(1, 5))]
-    lines = [*curve_sentences(found, answer), *(f"note: {note}" for note in answer.notes)]
+    lines = [*curve_sentences(capacity, answer), *(f"note: {note}" for note in answer.notes)]
     parts.append("\n".join(filled(line, width) for line in lines))
     return "\n\n".join(parts)
 
@@ -142,22 +142,22 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
         yield f"{long:,} requests are longer than L1: a server refuses them, and here they are cut"
 
 
-def tier_sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
+def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
     """Return the tiers whose sizes are known, in blocks, of all caches; and what was asked."""
-    held = [
+    tiers = [
         (tier.name, tier.tokens.most)
-        for server in found.servers
+        for server in capacity.servers
         for tier in server.capacity.tiers
         if isinstance(tier.tokens, Bounds)
     ]
-    return [(name, tokens // answer.block_tokens) for name, tokens in (*held, *answer.asked.also)]
+    return [(name, tokens // answer.block_tokens) for name, tokens in (*tiers, *answer.asked.also)]
 
 
-def curve_rows(found: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
+def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
     """Return heads, and what one cache answers by its size."""
-    size = found.servers[0].capacity.bytes_per_token
+    size = capacity.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
-    for name, blocks in tier_sizes(found, answer):
+    for name, blocks in tier_sizes(capacity, answer):
         known.setdefault(max(1, blocks), name)
     rows = [
         [
@@ -172,10 +172,10 @@ def curve_rows(found: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Ro
     return ["as", "tokens in one cache", "bytes", "hits (LRU)", "best possible"], rows
 
 
-def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
+def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
     """Yield the ceiling, the knee, and what was asked for."""
     curve, block = answer.curve, answer.block_tokens
-    size = found.servers[0].capacity.bytes_per_token
+    size = capacity.servers[0].capacity.bytes_per_token
 
     def held(blocks: int) -> str:
         tokens = blocks * block
@@ -198,7 +198,7 @@ def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]
             yield f"{percent(wanted)}: no cache answers so much of this trace"
         else:
             yield f"{percent(wanted)}: one cache of {held(need)}"
-            yield from _flags(found.servers[0], need * block)
+            yield from _flags(capacity.servers[0], need * block)
     if curve.sampled < 1:
         yield (
             f"from a sample of {percent(curve.sampled)} of the blocks: rates are within "
@@ -209,21 +209,21 @@ def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]
 def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
     """Yield the launch's own flags for so many tokens: for L2 or the pool alone, not both."""
     tiers = {tier.name: tier for tier in server.capacity.tiers}
-    host, pool, size = tiers.get("L2"), tiers.get("L3"), server.capacity.bytes_per_token
+    host, store, size = tiers.get("L2"), tiers.get("L3"), server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
-        held, taken = host.tokens, host.bytes
-        if isinstance(held, Bounds) and isinstance(taken, Bounds):
-            each = taken.most / held.most / server.deployment.ranks
+        l2_tokens, taken = host.tokens, host.bytes
+        if isinstance(l2_tokens, Bounds) and isinstance(taken, Bounds):
+            each = taken.most / l2_tokens.most / server.deployment.ranks
             yield f"as L2 alone: --hicache-size {ceil(tokens * each / 1e9)} (of each rank)"
-    if pool is not None and isinstance(pool.tokens, Bounds) and not isinstance(size, Unknown):
+    if store is not None and isinstance(store.tokens, Bounds) and not isinstance(size, Unknown):
         limit = 0.0 if isinstance(server.eviction, Unknown) else server.eviction.watermark
         if limit:
             whole = format_bytes(ceil(tokens * size / limit))
             yield f"as the pool alone: segments of {whole} in all, which evict above {limit:g}"
 
 
-def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
-    """Return all of it, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
+def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
+    """Return the whole answer, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
     curve, block, wanted = answer.curve, answer.block_tokens, None
     if (rate := answer.asked.hit_rate) is not None:
         need = curve.size_for(rate)
@@ -243,7 +243,7 @@ def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
         "wanted": wanted,
         "servers": [
             {"unknown": replay.reason} if isinstance(replay, Unknown) else _replay(server, replay)
-            for server, replay in zip(found.servers, answer.servers, strict=True)
+            for server, replay in zip(capacity.servers, answer.servers, strict=True)
         ],
         "notes": list(answer.notes),
     }

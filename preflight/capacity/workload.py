@@ -83,21 +83,21 @@ def workload_of(
 
     Numbers override --workload, which overrides the benchmark that the launch starts.
     """
-    found: MultiTurnWorkload | Unknown | None = None
+    workload: MultiTurnWorkload | Unknown | None = None
     if wanted.command is not None:
-        found = read_command(wanted.command)
+        workload = read_command(wanted.command)
     else:
         for process in processes:
             if process.kind is ProcessKind.BENCHMARK:
-                found = _of_process(process)
+                workload = _of_process(process)
     numbers = wanted._replace(command=None)
     if all(value is None for value in numbers):
-        return found
-    if isinstance(found, MultiTurnWorkload):
-        return _over(found, numbers)
+        return workload
+    if isinstance(workload, MultiTurnWorkload):
+        return _over(workload, numbers)
     if numbers.clients is None or numbers.rounds is None or numbers.request_length is None:
-        if isinstance(found, Unknown):
-            return found
+        if isinstance(workload, Unknown):
+            return workload
         if numbers.clients is None and numbers.rounds is None:
             return None  # a length alone: conversations are counted, no rounds
         raise UsageError(
@@ -117,33 +117,33 @@ def workload_of(
     )
 
 
-def _over(found: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
+def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
     """Replace the workload's values by the numbers that were given. Raises UsageError."""
-    given = {
+    every = {
         "clients": numbers.clients,
         "rounds": numbers.rounds,
         "first_tokens": numbers.request_length,
         "next_tokens": numbers.request_length,
         "output_tokens": numbers.output_length,
     }
-    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return _checked(found._replace(**told))
+    new: dict[str, Any] = {name: value for name, value in every.items() if value is not None}
+    return _checked(workload._replace(**new))
 
 
 def read_command(text: str) -> MultiTurnWorkload:
     """Read ``python3 bench_multiturn.py --num-clients 80 ...``, or its options alone."""
     try:
-        words = shlex.split(text, comments=True)
+        argv = shlex.split(text, comments=True)
     except ValueError as error:
         raise UsageError(f"--workload {text!r:.80}: not a command line: {error}") from None
-    start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    program = [word for word in words[:start] if word.rpartition("/")[2] == "bench_multiturn.py"]
-    if not words or (start and not program):
+    start = next((i for i, word in enumerate(argv) if word.startswith("--")), len(argv))
+    program = [word for word in argv[:start] if word.rpartition("/")[2] == "bench_multiturn.py"]
+    if not argv or (start and not program):
         raise UsageError(
             f"--workload {text!r:.80}: not the command line of bench_multiturn.py, or options of "
             "it, such as '--num-clients 80 --num-rounds 10 --request-length 2048'"
         )
-    return _workload(_options(words[start:], "--workload"), "--workload")
+    return _workload(_options(argv[start:], "--workload"), "--workload")
 
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
@@ -155,14 +155,14 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
         if word.unresolved and any(name in _DEFAULTS for name in names):
             return unresolved(word)
         before = word.text
-    words = [word.text for word in process.arguments]
+    argv = [word.text for word in process.arguments]
     where = str(process.command.origin)
-    return _workload(_options(words, where), where)
+    return _workload(_options(argv, where), where)
 
 
-def _options(words: Sequence[str], where: str) -> dict[str, str]:
+def _options(argv: Sequence[str], where: str) -> dict[str, str]:
     """Return values by name, as argparse reads them: abbreviations count, the last one wins."""
-    found, left = dict(_DEFAULTS), iter(words)
+    values, left = dict(_DEFAULTS), iter(argv)
     names = (*_DEFAULTS, *_SWITCHES, *_OTHERS)
     for word in left:
         if not word.startswith("--"):
@@ -180,8 +180,8 @@ def _options(words: Sequence[str], where: str) -> dict[str, str]:
             except StopIteration:
                 message = f"{where}: --{flag.replace('_', '-')} has no value"
                 raise UsageError(message) from None
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:

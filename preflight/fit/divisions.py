@@ -130,15 +130,15 @@ class Division(NamedTuple):
     """Sizes, and what is answered with them.
 
     about: ``best``, ``now``, or the goal that they are of. rates: of each server, least and most,
-    of rounds the part of what was seen before, of a trace that of all accesses. held: tokens of
-    each tier, by name. unique: tokens that are held at least once. evicts: by tier the first round
+    of rounds the part of what was seen before, of a trace that of all accesses. tier_tokens: by
+    name. unique: tokens that are held at least once. evicts: by tier the first round
     in which it may evict, None if nothing does.
     """
 
     about: str
     values: SizeValues
     rates: Rates
-    held: tuple[tuple[str, int], ...]
+    tier_tokens: tuple[tuple[str, int], ...]
     unique: int
     evicts: tuple[tuple[str, int | None], ...]
 
@@ -202,11 +202,11 @@ class Chooser:
         self._base = compute_capacity(inputs, self._options, self._root, request, {})
         size, least = values.l2_bytes or GIGABYTE, GIGABYTE
         for server in self._base.servers:
-            for tier in (server.tiers.host, server.tiers.pool):
+            for tier in (server.tiers.host, server.tiers.store):
                 if tier is not None and isinstance(tier.tokens, Unknown):
                     raise UnknownFactError(tier.tokens)
             gpu, tokens = server.tiers.gpu.group_tokens, _l2_tokens(server)
-            demanded = server.deployment.given.release.must_exceed_device
+            demanded = server.deployment.sized.release.must_exceed_device
             if demanded and isinstance(gpu, Bounds) and tokens:
                 least = max(least, (gpu.most * size // tokens // GIGABYTE + 1) * GIGABYTE)
         if self._asked.trace is None:
@@ -223,7 +223,7 @@ class Chooser:
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
 
         def grown(tiers: Tiers) -> Tiers:
-            return tiers._replace(host=_times(tiers.host, l2), pool=_times(tiers.pool, segment))
+            return tiers._replace(host=_times(tiers.host, l2), store=_times(tiers.store, segment))
 
         servers = (each._replace(tiers=grown(each.tiers)) for each in self._base.servers)
         return self._base._replace(servers=tuple(servers))
@@ -239,7 +239,7 @@ class Chooser:
         assert self.workload is not None
         if not buffers and not self._reads(capacity):
             every = (
-                each._replace(tiers=each.tiers._replace(pool=None)) for each in capacity.servers
+                each._replace(tiers=each.tiers._replace(store=None)) for each in capacity.servers
             )
             capacity = capacity._replace(servers=tuple(every))
         return of_rounds(capacity, self.workload, orders, clients, self._routing, buffers)
@@ -292,7 +292,7 @@ class Chooser:
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
             deployment, tokens = server.deployment, _l2_tokens(server)
-            able = deployment.given.release.buffer_only and deployment.server.mode != "decode"
+            able = deployment.sized.release.buffer_only and deployment.server.mode != "decode"
             if not able or deployment.buffers or not tokens:
                 return 0
             staged = _STAGED * length / BUFFERED_PART
@@ -438,8 +438,8 @@ def _unique(capacity: CapacityAnswer) -> int:
         front = [tokens.least for tokens in both if isinstance(tokens, Bounds)]
         copies = server.deployment.write_policy == DEFAULT_WRITE_POLICY
         in_servers += max(front, default=0) if copies else sum(front)
-        if tiers.pool is not None and isinstance(tiers.pool.tokens, Bounds):
-            in_store = max(in_store, tiers.pool.tokens.least)
+        if tiers.store is not None and isinstance(tiers.store.tokens, Bounds):
+            in_store = max(in_store, tiers.store.tokens.least)
     return max(in_servers, in_store)
 
 

@@ -355,7 +355,7 @@ _MARK = b"\xef\xbb\xbf"
 
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
-    """Write each file whole or not at all, with its mode, its owner and a copy of it before.
+    """Write each file whole or not at all, with its mode and owner; the old text goes into a copy.
 
     Returns the paths written. Raises UsageError for what cannot be, before anything is.
     """

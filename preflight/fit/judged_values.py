@@ -57,7 +57,7 @@ class PlannedRoot(RecordingRoot):
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
-    """Return ``root`` with ``pools`` set; the same where none of them has to grow.
+    """Return ``root`` with ``pools`` set; the same root if no pool has to grow.
 
     Pages that are bound to no node come from all nodes evenly, and from the others where one has no
     memory left, as the kernel takes them (mm/hugetlb.c, alloc_pool_huge_folio).
@@ -318,7 +318,7 @@ class SizeBound(NamedTuple):
 
 
 class NextGib(NamedTuple):
-    """What 1 GiB more of one size costs and buys, were there room for it.
+    """What 1 GiB more of one size costs and buys, if the host had room for it.
 
     host_bytes: memory of this host. pages: of ``page_bytes``. tokens: None if the model's
     geometry is not known.
@@ -452,9 +452,9 @@ def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -
     """Return how much more memory the pools of all NUMA nodes could grow by, about."""
     free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
     rooms = [
-        free[node] - (pages - (now or 0)) * page_bytes
-        for page_bytes, node, pages, now in targets
-        if node is not None and node in free
+        free[numa_node] - (pages - (now or 0)) * page_bytes
+        for page_bytes, numa_node, pages, now in targets
+        if numa_node is not None and numa_node in free
     ]
     return min(rooms) * len(rooms) if rooms else 1 << 62
 

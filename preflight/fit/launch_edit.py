@@ -1,8 +1,9 @@
 """The user's own file with other sizes in it: one token at a time, each edit proven by reading it.
 
-A file is never written from what was understood of it: a token of its text is replaced, the whole
-is read again as before, and the edit stands only where the reading is the one that is wanted, word
-for word, and nothing else of the launch has changed. What no edit brings about is said instead.
+No file is written from what was understood of the launch: a token of its text is replaced, the
+whole is read again as before, and the edit stands only where the reading is the one that is wanted,
+word for word, and nothing else of the launch has changed. What no edit brings about is said
+instead.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def proposals(
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield the content with the new value at each place of the old one."""
     new, old = text, place.old
-    if place.kind == "json":
+    if place.form == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
         if not old.startswith('"') and not text.isdecimal():
             new = f'"{text}"'
@@ -125,7 +126,7 @@ def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> I
 
 
 def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
-    """Return where ``old`` stands as a token of its own, near ``line`` first, then behind it."""
+    """Return (start, end) of each ``old`` that is a whole token, the nearest to ``line`` first."""
     if not old:
         return []
     lead = _BEFORE if old[0].isalnum() else ""
@@ -155,7 +156,7 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield ``content`` with the value behind its flag; a new variable as that of the master is."""
-    if place.kind == "new-flag":
+    if place.form == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
             flag = content[start:end]
@@ -239,7 +240,7 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
     more: list[Edit] = []
     for knob, text in changes(sizes, values):
         for place in knob.last_first:
-            if place.kind == "file":
+            if place.form == "file":
                 edit = _configuration(source, place, text or "0")
                 if not isinstance(edit, Edit):
                     advice.append(Advice(KEY, text, place.name, edit))
@@ -332,14 +333,14 @@ def _try(
 class Meaning(NamedTuple):
     """A command without the lines that it stands on."""
 
-    words: tuple[tuple[str, tuple[str, ...]], ...]
+    argv: tuple[tuple[str, tuple[str, ...]], ...]
     environment: Mapping[str, tuple[str, tuple[str, ...]]]
     wrappers: tuple[tuple[str, ...], ...]
     container: Any
 
 
 def meaning(command: Command) -> Meaning:
-    """Return the meaning of a command, to compare two readings of it."""
+    """Return the meaning of a command, to compare two readings of the command."""
     parts = command.words, command.environment, command.wrappers, command.container
     return Meaning(*map(_without_lines, parts))
 
@@ -347,7 +348,7 @@ def meaning(command: Command) -> Meaning:
 def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
     """Return whether an edited command means what was wanted; a new variable may differ."""
     added = after.environment.get(place.name)
-    if place.kind == "new-variable" and added is not None and added == (text, ()):
+    if place.form == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.
         wanted = wanted._replace(environment={**wanted.environment, place.name: added})
     if after._replace(wrappers=()) != wanted._replace(wrappers=()):

@@ -1,7 +1,7 @@
 """Where a launch sets its sizes, and the same launch with other values in those places.
 
 A ``Knob`` is one size of the launch; its ``ValuePlace``s are where the words of that size stand. A
-place that is not written yet is one too: the flag or the variable is added there.
+place that is not written yet is one too: the flag or the variable is added.
 """
 
 import json
@@ -30,14 +30,13 @@ _IN_JSON = regex(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.
 class ValuePlace(NamedTuple):
     """One place where a value stands, or is to stand.
 
-    commands: the indices of the commands that have it. kind: ``flag`` (a word of its own behind
-    ``name``), ``joined`` (``--name=value`` in one word), ``variable``, ``json`` (a key within the
-    word ``at``), ``file`` (a key of the JSON file ``name``), ``new-flag`` (behind the word ``at``),
-    ``new-variable``.
-    at: which word holds it. old: as it stands now, "" if it does not.
+    commands: the indices of the commands that have it. form: ``flag`` (the word behind ``name``),
+    ``joined`` (``--name=value`` in one word), ``variable``, ``json`` (a key within the word
+    ``at``), ``file`` (a key of the JSON file ``name``), ``new-flag`` (behind the word ``at``),
+    ``new-variable``. at: which word holds it. old: as it stands now, "" if it does not.
     """
 
-    kind: str
+    form: str
     name: str
     commands: tuple[int, ...]
     at: int = -1
@@ -46,7 +45,7 @@ class ValuePlace(NamedTuple):
 
     @property
     def written(self) -> bool:
-        return not self.kind.startswith("new-")
+        return not self.form.startswith("new-")
 
 
 class Knob(NamedTuple):
@@ -166,13 +165,13 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
             places.append(place)
     if not places:
         return None, why
-    new = [place for place in places if place.kind == "new-variable"]
+    new = [place for place in places if place.form == "new-variable"]
     if len(new) > 1:  # one place: it is to be set for all commands
         commands = tuple(index for place in new for index in place.commands)
         places = [*(p for p in places if p not in new), new[0]._replace(commands=commands)]
     stores = [process.server.store for process in processes if process.server]
     spell = segment_text if all(store is None or store.gigabytes for store in stores) else str
-    flags = {place.name if place.kind.endswith(("flag", "joined")) else "" for place in places}
+    flags = {place.name if place.form.endswith(("flag", "joined")) else "" for place in places}
     name = flags.pop() if len(flags) == 1 else ""
     return Knob(name or SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
 
@@ -250,7 +249,7 @@ def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> Writ
     files: dict[str, str] = {}
     for knob, text in changes(sizes, values):
         for place in knob.last_first:
-            if place.kind == "file":
+            if place.form == "file":
                 content = launch.read_file(files.get(place.name, place.name))
                 if not isinstance(content, Unknown):
                     files[place.name] = json_with(content, text or "0")
@@ -280,7 +279,7 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
 
 def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
     """Return a command with ``text`` at ``place``; None takes the variable away."""
-    if place.kind in ("variable", "new-variable"):
+    if place.form in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)
         if text is None:
@@ -293,10 +292,10 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
     if place.at < 0 or text is None:
         return command
     word = texts[place.at]
-    if place.kind == "json":
+    if place.form == "json":
         texts[place.at] = word._replace(text=json_with(word.text, text))
     elif place.written:
-        joined = f"{place.name}={text}" if place.kind == "joined" else text
+        joined = f"{place.name}={text}" if place.form == "joined" else text
         texts[place.at] = Word(joined, word.origin)
     else:
         texts[place.at + 1 : place.at + 1] = [

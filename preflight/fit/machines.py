@@ -1,4 +1,4 @@
-"""From a workload to the machine: the smallest memory of a host that keeps a part of it.
+"""From a workload to the machine: the smallest memory of a host that keeps a part of the workload.
 
 Each kind of GPU that is known, and each number of hosts that share a store, is tried as the host
 that ``--memory`` and ``--gpus`` describe, with a first launch of the model; what is kept is
@@ -46,7 +46,7 @@ Json = dict[str, Any]
 class HostRow(NamedTuple):
     """One row. kinds: GPUs of one size. memory_bytes: of one host; None: none is enough.
 
-    kept: with it, with half and with twice of it; None for less than a launch takes. values: its
+    kept: with that memory, half and twice as much; None for less than a launch takes. values: its
     division, of one host. buffered_bytes: the memory with L2 as staging alone; None without.
     """
 
@@ -78,14 +78,14 @@ class _Host:
     """One kind of host, so many of which run the launch and share its store."""
 
     def __init__(
-        self, words: LaunchWords, model: str, described: Description, asked: Asked, limit: float
+        self, argv: LaunchWords, model: str, described: Description, asked: Asked, limit: float
     ) -> None:
         """Size a first launch once: what it takes beside L2 and the segment."""
         host = open_host(described.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
         script = first.script("launch.sh", l2_bytes // GIGABYTE, segment_bytes)
-        launch = words._replace(words=("bash", "-c", script), is_command=True)
+        launch = argv._replace(words=("bash", "-c", script), is_command=True)
         sized = size_within(launch, host, limit)
         if isinstance(sized, Unknown) or sized is None:
             raise UnknownFactError(sized or Unknown("the launch was not read"))
@@ -106,12 +106,12 @@ class _Host:
         self._chooser = Chooser(asked, SizeValues(), sized.options, host.root, lambda _: None)
         self._least = self._chooser.begin(_SIZED, inputs, capped=False)
         tiers = self._chooser.capacity(_SIZED).servers[0].tiers
-        workload, held = self._chooser.workload, tiers.gpu.group_tokens
+        workload, l1 = self._chooser.workload, tiers.gpu.group_tokens
         context = 0 if workload is None else workload.context_tokens(workload.rounds)
-        if context and not isinstance(held, Unknown) and (held is None or held.least < context):
+        if context and not isinstance(l1, Unknown) and (l1 is None or l1.least < context):
             why = "beside the model the GPUs hold less than one conversation"
-            if held is not None and held.most >= context:
-                why = f"what the GPUs hold is known to {held.text()} tokens alone"
+            if l1 is not None and l1.most >= context:
+                why = f"what the GPUs hold is known to {l1.text()} tokens alone"
             raise UnknownFactError(Unknown(why))
         self._staging = self._chooser.staged_bytes(_SIZED)
 
@@ -155,7 +155,8 @@ class _Host:
         return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
-        """Return the least memory that keeps ``target``, and L2's part of it; None if nothing does.
+        """Return the least memory that keeps ``target``, and L2's part, 0 to 1; None if nothing
+        does.
 
         guess, part: of a host with less GPU memory, which needs as much or more.
         """
@@ -229,7 +230,7 @@ def machines(
 def _smallest(
     host: _Host, fixed: int | None, target: float, guess: tuple[int, float] | None
 ) -> tuple[int, float, float] | None:
-    """Return the memory, L2's part of it and what is kept; None if no memory is enough."""
+    """Return the memory, L2's part (0 to 1) and the part kept; None if no memory is enough."""
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:

@@ -269,7 +269,8 @@ def by_hand_text(advice: Advice) -> str:
 def diff(edit: Edit) -> Iterator[str]:
     """Yield a unified difference, as patch reads it; without secrets, which patch then refuses.
 
-    A file that holds some shows no lines around what changes, so that most of it still applies.
+    A file that holds some shows no lines around what changes, so that most of the difference still
+    applies.
     """
     import difflib
 
@@ -283,7 +284,7 @@ def diff(edit: Edit) -> Iterator[str]:
 def _divisions(
     answered: Answered, first: bool, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
-    """Yield what each division answers. first: of a launch that has no sizes of its own yet."""
+    """Yield what each division answers. first: of a launch that has no sizes yet."""
     yield from wrapped(answered.what, width, 0)
     heads, rows = division_table(answered, first)
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
@@ -298,7 +299,7 @@ def _divisions(
 
 def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
-    tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.held)
+    tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.tier_tokens)
     rows = [
         _division(division, tiers)
         for division in answered.tried
@@ -314,7 +315,7 @@ def _division(division: Division, tiers: Iterable[str]) -> list[str]:
     """Return the row of one division."""
     from preflight.capacity.report import share
 
-    tokens, evicts = dict(division.held), dict(division.evicts)
+    tokens, evicts = dict(division.tier_tokens), dict(division.evicts)
     first = [str(evicts.get(name) or "-") for name in tiers]
     return [
         division.about,
@@ -384,7 +385,7 @@ def fit_object(answered_fit: Fitted) -> Json:
 
 
 def _answered_object(answered: Answered) -> Json:
-    """Return what the divisions were compared by, and each of them."""
+    """Build ``hits`` of the JSON: the workload or trace, and a row for each division."""
     return {
         **fields(answered, "trace", "workload", "ceiling", "notes"),
         "tried": [
@@ -394,7 +395,7 @@ def _answered_object(answered: Answered) -> Json:
                 "servers": [{"least": least, "most": most} for least, most in division.rates],
                 "tiers": [
                     {"name": name, "tokens": tokens, "full_in_round": evicts.get(name)}
-                    for name, tokens in division.held
+                    for name, tokens in division.tier_tokens
                 ],
                 "unique_tokens": division.unique,
             }
@@ -456,7 +457,7 @@ def fit_page(answer: Fitted) -> str:
         heads, rows = division_table(answered, answer.first)
         numbers = range(1, len(heads))
         shown = [each for each in answered.tried if not (answer.first and each.about == "now")]
-        most = max((tokens for each in shown for _, tokens in each.held), default=0) or 1
+        most = max((tokens for each in shown for _, tokens in each.tier_tokens), default=0) or 1
         parts += [
             element("h2", "Tokens by tier"),
             element("p", answered.what),
@@ -478,7 +479,7 @@ def _drawn(division: Division, most: int) -> Html:
     memory = f"L2 {format_bytes(division.values.l2_bytes or 0)} each rank"
     head = f"{division.about}: {memory}, segment {format_bytes(division.values.segment_bytes or 0)}"
     bars = []
-    for name, tokens in division.held:
+    for name, tokens in division.tier_tokens:
         label = {"role": "img", "aria_label": f"{division.about} {name}: {tokens:,} tokens"}
         width = f"{tokens * 100 / most:.4f}%"
         colour = _COLOURS.get(name, "k-buffer")

@@ -166,7 +166,7 @@ class Solver:
         )
 
     def best(self, values: SizeValues) -> Judgement:
-        """Judge with an arena of exactly what is used of it, or if that fails, with none."""
+        """Judge with an arena of exactly the bytes that are used, or if that fails, with none."""
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -313,7 +313,7 @@ def largest_sizes(
 
 
 def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
-    """Yield for each size of an answer whether one more step of it fits on another host."""
+    """Yield for each size of an answer whether a size one step larger fits on another host."""
     search = _Search(state, host, answer.goal)
     search.solver.take_gates(search.least, answer.gates)
     for bound in answer.bounds:

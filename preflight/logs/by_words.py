@@ -49,14 +49,14 @@ MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 
 
 class About(NamedTuple):
-    """What ``words`` are about, the likeliest first.
+    """What ``query`` is about, the likeliest first.
 
     lines: known lines, explained, ``excerpt`` is the words themselves; then those that are similar,
     with an example: they have some of the words, and explain nothing. ids: checks and rules, with
     what each asks or finds.
     """
 
-    words: str
+    query: str
     lines: list[Explanation]
     ids: list[tuple[str, str]]
 
@@ -219,7 +219,7 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
         if number == 1 and known:
             count = "One known line is" if len(known) == 1 else f"{len(known)} known lines are"
             # An id alone is explained by an example of its line.
-            head = "" if each.excerpt in answer.words else "; names and numbers are examples"
+            head = "" if each.excerpt in answer.query else "; names and numbers are examples"
             parts.append(filled_text(f"{count} like this{head}:", width))
         if similar and each is similar[0]:
             head = "" if known else "No known line is this one. "
@@ -247,7 +247,7 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
 def shown_lines(answer: About) -> list[Explanation]:
     """Return the lines that are the words, and the first of those that are similar."""
     known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
-    if answer.words == "--index":
+    if answer.query == "--index":
         return known
     return [*known[:MOST_WHOLE], *answer.lines[len(known) :][:MOST_SIMILAR]]
 
@@ -255,7 +255,7 @@ def shown_lines(answer: About) -> list[Explanation]:
 def about_object(answer: About) -> dict[str, Any]:
     """Return an answer of ``schemas/explain-log-v1.schema.json``."""
     return {
-        "words": answer.words,
+        "words": answer.query,
         "explanations": [explanation_object(each) for each in shown_lines(answer)],
         "checks": [{"check": id_, "asks": asks} for id_, asks in answer.ids],
     }

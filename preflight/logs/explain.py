@@ -276,12 +276,12 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     for place, search in searches.items():
         ready = hits[place].get("mark.ready")
         # A line that only has a word such as failed is worth less.
-        weak = any(each.kind != "line" for each in search.unknown)
+        weak = any(each.fault != "line" for each in search.unknown)
         for each in search.unknown:
             before = weak or (ready is not None and each.last_line < ready.last_line)
-            if each.kind != "line" or not before:
+            if each.fault != "line" or not before:
                 unknown.append(UnknownLine(place, each))
-    unknown.sort(key=lambda each: (order[each.unknown.kind], -each.unknown.last_line))
+    unknown.sort(key=lambda each: (order[each.unknown.fault], -each.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
@@ -396,7 +396,7 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
         times = "" if line.times == 1 else f", {line.times} times, the last"
         at = f", {line.time[1]}" if line.time[1] else ""
         where = _at(place.file, place.process, line.last_line)
-        rows += [f"  {where} ({line.kind}{times}{at})", f"    {line.text}"]
+        rows += [f"  {where} ({line.fault}{times}{at})", f"    {line.text}"]
     for place, end in reading.ends:
         if place in places and end.text and all(end.line != line.last_line for _, line in shown):
             where = _at(place.file, place.process, end.line)
@@ -501,7 +501,13 @@ def explanations_object(reading: LogReading) -> dict[str, Any]:
 def _unknown_object(each: UnknownLine) -> dict[str, Any]:
     """Return one unknown line as it stands in a JSON object."""
     (file, source), line = each
-    texts = {"file": file, "source": source, **fields(line, "kind", "text"), "count": line.times}
+    texts = {
+        "file": file,
+        "source": source,
+        "kind": line.fault,
+        "text": line.text,
+        "count": line.times,
+    }
     return {**texts, **fields(line, "line", "last_line"), "time": line.time[1]}
 
 
@@ -534,10 +540,10 @@ class Explanation(NamedTuple):
 
     line: the number of the first one, from 1. excerpt: that line, shortened. names: devices,
     variables or addresses that differ between the lines. sums: what its numbers come to. decided:
-    what other lines of the log tell about it. checks: ids that see it coming, the best first.
-    file, source: which log, and which process of it by its prefix; process: who printed it, by
-    source file or rank. first_time, last_time: as they stand there. earlier: why it is not what
-    ended the process, or "".
+    what other lines of the log tell about it. checks: ids that see it coming, the best first. file,
+    source: the log's name, and the process by its lines' prefix; process: who printed it, by source
+    file or rank. first_time, last_time: as the lines have them. earlier: why it is not what ended
+    the process, or "".
     """
 
     pattern: str
@@ -620,7 +626,7 @@ def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
         and (not case.after or any(other.line < hit.line for other in others["after"]))
         and all(texts[name] in among for name, among in case.is_.items())
         and all(texts[name].startswith(begin) for name, begin in case.begins.items())
-        and all(any(part in texts[name] for part in words) for name, words in case.has.items())
+        and all(any(part in texts[name] for part in some) for name, some in case.has.items())
         and all((number(values, name) or 0) > least for name, least in case.above.items())
     )
 

@@ -54,9 +54,9 @@ Groups = Mapping[str, str]
 class PatternHit(NamedTuple):
     """What a log holds of one pattern: how often, from which line on, the first and last match.
 
-    names: the distinct devices, addresses, variables or keys (the group ``name``), a few of them.
-    first_time, last_time: as the lines have it, in seconds and in words; None, "" without one.
-    speaker: which process printed it, by source file or rank; ranks: those of SGLang that did.
+    names: distinct devices, addresses, variables or keys (the group ``name``), a few. first_time,
+    last_time: as the lines have it, in seconds and in words; None, "" without one. speaker: which
+    process printed it, by source file or rank; ranks: those of SGLang that did.
     """
 
     times: int
@@ -81,10 +81,10 @@ class Case(NamedTuple):
 
     Conditions: seen (one of these ids is in the log), unseen (none is), after (one is before this
     line), before (all of this are before one), and by group of the line: is_ (it is one of these
-    words, "" if it is missing), begins and has (with one of them), above (a number above this).
-    A group may be one of the first id of ``seen`` that the log holds: ``seen.limit`` of its first
-    line, ``last.limit`` of its last.
-    The rest replaces the pattern's where it is given; decided: what is known for certain here.
+    words, "" if it is missing), begins and has (with one of these words), above (a number above
+    this). A group may be one of the first id of ``seen`` that the log holds: ``seen.limit`` of its
+    first line, ``last.limit`` of its last. The rest replaces the pattern's where it is given;
+    decided: what is known for certain here.
     """
 
     seen: tuple[str, ...] = ()

@@ -179,7 +179,7 @@ class UnknownText(NamedTuple):
     """A line that no pattern knows: an exception, an error (E or F, or a level), or another line
     that speaks of one; the last of those that differ in numbers alone."""
 
-    kind: str
+    fault: str
     text: str
     line: int
     last_line: int = 0
@@ -322,7 +322,7 @@ class _Group:
     """The patterns of one literal, and what tells quickly that it is not in a block.
 
     inner: the literal's words with a space on both sides, which stand in a block as they are.
-    outer: the others, which may be parts of longer words there.
+    outer: the others, which may be parts of longer words.
     """
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:

@@ -49,7 +49,7 @@ def seconds_text(seconds: float) -> Quantity:
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
     """Judge the rates and transports against what the launch expects."""
-    found = [
+    judged = [
         *_transports(measured, wanted),
         *_nics(measured),
         *_registration(measured),
@@ -57,8 +57,8 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
     ]
     speed = measured.tokens_per_second
     if speed is not None and not isinstance(wanted.objects, Unknown):
-        found += _against_prefill(measured, wanted, wanted.objects.token_bytes, speed)
-    return found
+        judged += _against_prefill(measured, wanted, wanted.objects.token_bytes, speed)
+    return judged
 
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
@@ -67,41 +67,41 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
         return
     sides: dict[Used, list[str]] = {}
     for part in measured.parts:
-        for used, where in ((part.used, ""), (part.there, " (the other side)")):
+        for used, where in ((part.used, ""), (part.other, " (the other side)")):
             if used is not None:
                 sides.setdefault(used, []).append(f"{part.name}{where}")
     for used, names in sides.items():
         need = "RDMA" + (f" ({wanted.devices})" if wanted.devices else "")
-        found = Finding(TRANSPORT, Status.PASS, ", ".join(names), used.text, need)
+        finding = Finding(TRANSPORT, Status.PASS, ", ".join(names), used.text, need)
         missing = [name for name in wanted.devices.split(",") if name and name not in used.devices]
         if not used.transport:
-            yield found.unknown("the engine's log does not say what it uses")
+            yield finding.unknown("the engine's log does not say what it uses")
         elif used.transport != "rdma":
             text = "the engine went on over TCP without a word, as the launch's own would"
             text += f"; its log: {used.error}" if used.error else ""
-            yield found.warned(text, "See what check says of rdma, with the launch.")
+            yield finding.warned(text, "See what check says of rdma, with the launch.")
         elif missing:
-            yield found.warned(f"the engine did not open {', '.join(missing)}")
+            yield finding.warned(f"the engine did not open {', '.join(missing)}")
         else:
-            yield found
+            yield finding
 
 
 def _nics(measured: MeasuredRun) -> Iterator[Finding]:
     """Judge whether each NIC alone reaches a share of its link's and the other NICs' speed."""
     part = measured.part("transfer")
-    each = {one.nic: one.bytes_per_second for one in part.rates if one.nic}
-    for rate in (one for one in part.rates if one.nic):
+    each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
+    for rate in (single for single in part.rates if single.nic):
         others = [speed for nic, speed in each.items() if nic not in (rate.nic, ALL_NICS)]
         beside = median(others) if others else 0.0
         need = _NIC_SHARE * max(rate.link_bytes_per_second, beside)
         have = rate.bytes_per_second
         finding = Finding(NIC, Status.PASS, rate.nic, rate_text(have), rate_text(need))
         whose = "the other NICs'" if beside > rate.link_bytes_per_second else "its link's"
-        said = next((note for note in part.notes if note.startswith(f"{rate.nic}: ")), "")
-        if LATE in said:  # a busy machine, or a rail that answers nobody
-            finding = finding.unknown(f"{said}: give --budget more")
-        elif said or have < need:
-            finding = finding.warned(said or f"it is slower than half of {whose} speed")
+        why = next((note for note in part.notes if note.startswith(f"{rate.nic}: ")), "")
+        if LATE in why:  # a busy machine, or a rail that answers nobody
+            finding = finding.unknown(f"{why}: give --budget more")
+        elif why or have < need:
+            finding = finding.warned(why or f"it is slower than half of {whose} speed")
         yield finding
 
 
@@ -136,18 +136,18 @@ def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
 
 
 def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:
-    """Return the slowest bytes a second by a field of the rates: pages may be taken there."""
-    found: dict[Any, float] = {}
+    """Return the slowest bytes a second by a field of the rates."""
+    slowest: dict[Any, float] = {}
     for key, speed in ((getattr(rate, field), rate.bytes_per_second) for rate in rates):
-        found[key] = min(speed, found.get(key, math.inf))
-    return found
+        slowest[key] = min(speed, slowest.get(key, math.inf))
+    return slowest
 
 
 def ready_seconds(
     start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
 ) -> tuple[float, str]:
     """Return the seconds that a process's memory takes at start, and why that is not all."""
-    rates = (one for one in measured.part("memory").rates if one.op == "populate")
+    rates = (rate for rate in measured.part("memory").rates if rate.op == "populate")
     speeds = _slowest(rates, "page_bytes")
     seconds, missing = 0.0, []
     for page, size in sorted(start.populated.items()):
@@ -184,22 +184,22 @@ def _against_prefill(
     written = measured.part("storage").best("write")
     if written is not None:
         have, need = written.bytes_per_second, tokens_per_second * token_bytes
-        found = Finding(STORAGE, Status.PASS, f"{wanted.folder}", rate_text(have), rate_text(need))
+        judged = Finding(STORAGE, Status.PASS, f"{wanted.folder}", rate_text(have), rate_text(need))
         text = "the pool fills faster than the folder takes what is offloaded"
-        yield found if have >= need else found.warned(text)
+        yield judged if have >= need else judged.warned(text)
     least = TOKENS / tokens_per_second
     for tier, took in hits(measured, token_bytes):
         if tier == "L2" and not measured.part("memory").best("copy-to-gpu"):
             continue
         have_text, need_text = seconds_text(took), seconds_text(least)
-        found = Finding(FETCH, Status.PASS, f"{TOKENS} tokens from {tier}", have_text, need_text)
+        judged = Finding(FETCH, Status.PASS, f"{TOKENS} tokens from {tier}", have_text, need_text)
         text = "fetching them takes longer than computing them anew"
-        yield found if took <= least else found.warned(text)
+        yield judged if took <= least else judged.warned(text)
 
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     """Say what the rates mean for this launch, one sentence each."""
-    found = []
+    sentences = []
     starts = () if isinstance(wanted.starts, Unknown) else wanted.starts
     alike: dict[tuple[float, str], list[str]] = {}
     for start in starts if measured.part("memory").rates else ():
@@ -207,15 +207,15 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     for (seconds, missing), names in alike.items():
         each = f"{names[0]} and {len(names) - 1} more, each" if len(names) > 1 else names[0]
         more = f" and longer: {missing}" if missing else ", before its model is loaded"
-        found.append(f"{each}: its memory takes {seconds_text(seconds)}{more}")
+        sentences.append(f"{each}: its memory takes {seconds_text(seconds)}{more}")
     if len(starts) > 1 and alike:
         every = sum(seconds * len(names) for (seconds, _), names in alike.items())
-        found.append(f"all of them, one after the other: {seconds_text(every)}")
+        sentences.append(f"all of them, one after the other: {seconds_text(every)}")
     if not isinstance(wanted.objects, Unknown):
         size = wanted.objects.token_bytes
         if any(True for _ in hits(measured, size)):
-            found.append(worth(measured, size))
-    return found
+            sentences.append(worth(measured, size))
+    return sentences
 
 
 def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:

@@ -1,7 +1,7 @@
 """``measure --kill``: a small store of the launch's kind, of which one process is killed.
 
-Its processes and ports are its own, and all ends with the command: nothing of a running service is
-touched. What is said happened, in these processes.
+All processes and ports are new, and end with the command: nothing of a running service is touched.
+What is said happened, in these processes.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Killing(Measuring):
     """A store of two clients, the process that is killed, and who looks on."""
 
     def survival(self, killed: str) -> Survival:
-        """Kill one process and return what happened.
+        """Kill one process, and return the effects on objects and calls.
 
         Raises UsageError for one that the launch has not; MeasureError, StoppedError, OSError.
         """
@@ -152,60 +152,60 @@ class Killing(Measuring):
                 raise MeasureError("not all objects could be got before anything was killed")
             written = len(witness.log.read_text(errors="replace"))
             started[killed].end()
-            found = self._while_gone(killed, witness, address)
-            found = found._replace(library=library.name, metadata=metadata)
+            fate = self._while_gone(killed, witness, address)
+            fate = fate._replace(library=library.name, metadata=metadata)
             began = time.monotonic()
             if killed == "client":
-                found = self._client_again(found, address)
+                fate = self._client_again(fate, address)
             else:
                 self._program(killed)
             late = ""
             if (works := self._works_again(witness, began)) is not None:
                 back, late = works
                 lost = OBJECTS - self._readable(witness, "object")
-                found = found._replace(back_seconds=back, lost=lost)
+                fate = fate._replace(back_seconds=back, lost=lost)
             newcomer = self._client_or_refusal(f"{LOOPBACK}:{free_port()}")
             if isinstance(newcomer, str):
-                found = found._replace(newcomer_refused=newcomer)
+                fate = fate._replace(newcomer_refused=newcomer)
             elif late:
-                found = found._replace(newcomer=self._readable(newcomer, late))
+                fate = fate._replace(newcomer=self._readable(newcomer, late))
             log = witness.log.read_text(errors="replace")[written:]
-            return found._replace(messages=_messages(log))
+            return fate._replace(messages=_messages(log))
 
     def _program(self, name: str) -> Running:
         """Start the master, or the metadata server, which is a part of another mooncake_master."""
         assert not isinstance(self._library, Unknown)
-        ports, own = self._ports, name == "master"
-        words = [f"--rpc_port={ports[name]}"]
-        words += [f"--metrics_port={ports['metrics'] if own else free_port()}"]
-        words += self._wanted.master_words if own else [f"--{HOLDS_METADATA}=true"]
+        ports, is_master = self._ports, name == "master"
+        arguments = [f"--rpc_port={ports[name]}"]
+        arguments += [f"--metrics_port={ports['metrics'] if is_master else free_port()}"]
+        arguments += self._wanted.master_words if is_master else [f"--{HOLDS_METADATA}=true"]
         listens = ports["master"]
-        if self._in_master or not own:
+        if self._in_master or not is_master:
             listens = ports["http"]
-            words += [f"--http_metadata_server_host={LOOPBACK}"]
-            words += [f"--http_metadata_server_port={listens}"]
-        started = self._start(program=(self._library.program("mooncake_master"), *words))
+            arguments += [f"--http_metadata_server_host={LOOPBACK}"]
+            arguments += [f"--http_metadata_server_port={listens}"]
+        started = self._start(program=(self._library.program("mooncake_master"), *arguments))
         await_answer(started, name, f"{LOOPBACK}:{listens}")
         return started
 
-    def _client_again(self, found: Survival, address: str) -> Survival:
+    def _client_again(self, fate: Survival, address: str) -> Survival:
         """Start a killed client at its old address; if it is refused, drop its names first."""
         client = self._client_or_refusal(address)
         if not isinstance(client, str):
-            return found
-        found = found._replace(restart_refused=client)
+            return fate
+        fate = fate._replace(restart_refused=client)
         if self._metadata != "http":
-            return found
-        keys = [f"mooncake/{kind}/{address}" for kind in ("rpc_meta", "ram")]
+            return fate
+        keys = [f"mooncake/{key_kind}/{address}" for key_kind in ("rpc_meta", "ram")]
         for key in keys:
             connection = HTTPConnection(LOOPBACK, self._ports["http"], timeout=_CALL_SECONDS)
             connection.request("DELETE", f"/metadata?key={quote(key, safe='')}")
             connection.getresponse().read()
             connection.close()
         if isinstance(self._client_or_refusal(address), str):
-            return found
+            return fate
         names = " and ".join(key.replace(address, "HOST:PORT") for key in keys)
-        return found._replace(mended_by=f"DELETE {names} at the metadata server (/metadata?key=)")
+        return fate._replace(mended_by=f"DELETE {names} at the metadata server (/metadata?key=)")
 
     def _client_or_refusal(self, address: str) -> Running | str:
         try:
@@ -302,17 +302,17 @@ def _messages(log: str) -> tuple[str, ...]:
     return tuple(texts.values())[:_MOST_MESSAGES]
 
 
-def survival_text(found: Survival) -> str:
+def survival_text(fate: Survival) -> str:
     """Write the effects of the kill, and the first messages of the client that lived on."""
-    width, word = columns(), "WARN" if found.costs else "PASS"
-    head = headed(word, f"what survives a killed {found.killed}", width, word)
-    lines = [filled(f"- {clean(line)}", width, 2) for line in found.statements]
-    lines += [filled(f"  it said: {clean(line)}", width, 4) for line in found.messages]
-    lines.append(f"- library: {found.library}, metadata: {found.metadata}")
+    width, word = columns(), "WARN" if fate.costs else "PASS"
+    head = headed(word, f"what survives a killed {fate.killed}", width, word)
+    lines = [filled(f"- {clean(line)}", width, 2) for line in fate.statements]
+    lines += [filled(f"  it said: {clean(line)}", width, 4) for line in fate.messages]
+    lines.append(f"- library: {fate.library}, metadata: {fate.metadata}")
     return "\n".join((head, "", *lines))
 
 
-def survival_object(found: Survival) -> Mapping[str, Any]:
+def survival_object(fate: Survival) -> Mapping[str, Any]:
     """Return the effects of the kill as plain data."""
-    lists = {"messages": list(found.messages), "statements": list(found.statements)}
-    return {"killed": {**found._asdict(), "objects": OBJECTS, **lists}}
+    lists = {"messages": list(fate.messages), "statements": list(fate.statements)}
+    return {"killed": {**fate._asdict(), "objects": OBJECTS, **lists}}

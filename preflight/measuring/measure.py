@@ -1,4 +1,4 @@
-"""``measure``: the launch and its library found, the parts measured, and the answer of them.
+"""``measure``: the launch and its library found, the parts measured, and the answer.
 
 The answer is text, or JSON (``schemas/measure-v1.schema.json``).
 """
@@ -63,20 +63,22 @@ def measure(
     tokens_per_second: float | None,
 ) -> MeasureAnswer:
     """Measure and judge the parts. peer: HOST:PORT of a ``measure --serve``. Raises UsageError."""
-    own = LOOPBACK if peer is None else own_address(peer)
+    here = LOOPBACK if peer is None else own_address(peer)
     progress = Progress()
     try:
-        found = measuring.run(parts or PARTS, own, peer, progress.show)
-        found = found._replace(tokens_per_second=tokens_per_second)
+        measured = measuring.run(parts or PARTS, here, peer, progress.show)
+        measured = measured._replace(tokens_per_second=tokens_per_second)
     finally:
         settle(Root())  # who comes next counts no page of this as another's
         progress.clear()
-    judged = findings(found, wanted)
-    return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))
+    judged = findings(measured, wanted)
+    return MeasureAnswer(measured, tuple(judged), tuple(consequences(measured, wanted)))
 
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
-    """Kill one process of a small store and return what happened. Raises UsageError."""
+    """Kill one process of a small store and return the effects; Unknown if it cannot be tried.
+    Raises UsageError.
+    """
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
@@ -88,12 +90,12 @@ def kill(killing: Killing, killed: str) -> Survival | Unknown:
 
 
 def serve(
-    measuring: Measuring, address: str, budget_seconds: float, told: Callable[[str], None]
+    measuring: Measuring, address: str, budget_seconds: float, tell: Callable[[str], None]
 ) -> None:
     """Offer memory to another host's ``measure --to`` until the budget is over. Raises UsageError.
 
-    told: called with HOST:PORT once the other side can begin. If the reader of standard output
-    goes away, the offer ends too: an ssh that breaks off leaves nothing behind.
+    tell: called with HOST:PORT once the other side can begin. If the reader of standard output goes
+    away, the offer ends too: an ssh that breaks off leaves nothing behind.
     """
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:
@@ -101,7 +103,7 @@ def serve(
             port = measuring.serve(stack, address)
         except (MeasureError, StoppedError, SkippedError, OSError) as error:
             raise UsageError(f"nothing can be offered: {error}") from None
-        told(f"{address}:{port}")
+        tell(f"{address}:{port}")
         reader = select.poll()
         with suppress(OSError, ValueError):  # closed, or none that has a number
             reader.register(sys.stdout.fileno(), 0)
@@ -116,7 +118,8 @@ def prepare(
     spend_bytes: int | None,
     sizes: Sizes | None = None,
 ) -> tuple[Killing, LaunchWish, tuple[str, str] | None]:
-    """Return what measures, what the launch wants, and what it is called. Raises UsageError.
+    """Return the measurer, the launch's wishes, and (source, sentence) of the launch, if given.
+    Raises UsageError.
 
     spend_bytes: None for the default, or half of the free memory if that is less. sizes: of the
     search for how much can be registered; None if it is not asked for.
@@ -185,7 +188,7 @@ class MeasureAnswer(NamedTuple):
         By the first part that failed, why nothing was measured, the first bad finding, or
         what was measured.
         """
-        bad = [one for one in self.findings if one.status is not Status.PASS]
+        bad = [finding for finding in self.findings if finding.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
         done = [part.name for part in self.measured.parts if part.rates or part.ceiling]
         if failed:
@@ -200,7 +203,7 @@ class MeasureAnswer(NamedTuple):
     def exit_code(self) -> int:
         """The worst finding's code; UNKNOWN or FAIL if a part broke off or all were skipped."""
         parts = self.measured.parts
-        statuses = {one.status for one in self.findings}
+        statuses = {finding.status for finding in self.findings}
         if Status.FAIL in statuses:
             return exit_codes.FAIL
         none = any(part.failed for part in parts) or all(part.skipped for part in parts)
@@ -221,14 +224,14 @@ def answer_text(answer: MeasureAnswer, color: str) -> str:
     parts = [headed(answer.status.upper(), clean(answer.reason), width, head)]
     parts += ["\n".join(_part_lines(part, width)) for part in answer.measured.parts]
     last = [
-        f"{one.check}: {one.status.value}: {one.subject}: have {one.have}, need {one.need}"
-        + (f": {one.text}" if one.text else "")
-        for one in answer.findings
+        f"{each.check}: {each.status.value}: {each.subject}: have {each.have}, need {each.need}"
+        + (f": {each.text}" if each.text else "")
+        for each in answer.findings
     ]
     last += answer.consequences
     library = answer.measured.library
-    said = library.reason if isinstance(library, Unknown) else library
-    last.append(f"library: {said}")
+    library_name = library.reason if isinstance(library, Unknown) else library
+    last.append(f"library: {library_name}")
     parts.append("\n".join(filled(f"- {clean(line)}", width, 2) for line in last))
     return "\n\n".join(parts)
 
@@ -240,8 +243,8 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
         yield filled(f"{part.name}: {clean(how)}", width, 2)
         return
     over = "" if part.used is None else f", over {part.used.text}"
-    if part.there is not None and part.there != part.used:
-        over += f" (the other side: {part.there.text})"
+    if part.other is not None and part.other != part.used:
+        over += f" (the other side: {part.other.text})"
     yield filled(f"{part.name}: {part.did}{over}", width, 2)
     if part.rates:
         heads = ("", "size", "how", "rate", "objects/s", "p50", "p99")
@@ -250,15 +253,15 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
         yield filled(f"  {clean(note)}", width)
 
 
-def _row(one: Rate) -> Sequence[str]:
+def _row(row: Rate) -> Sequence[str]:
     """Return a line of the table; a time is that of one call."""
-    objects = one.bytes / one.size_bytes / one.seconds if one.p50_seconds and one.bytes else 0.0
-    times = map(seconds_text, (one.p50_seconds, one.p99_seconds)) if one.p50_seconds else ("", "")
-    size: str = format_bytes(one.size_bytes)
-    speed: str = rate_text(one.bytes_per_second)
-    if one.op == "setup":
+    objects = row.bytes / row.size_bytes / row.seconds if row.p50_seconds and row.bytes else 0.0
+    times = map(seconds_text, (row.p50_seconds, row.p99_seconds)) if row.p50_seconds else ("", "")
+    size: str = format_bytes(row.size_bytes)
+    speed: str = rate_text(row.bytes_per_second)
+    if row.op == "setup":
         size = speed = ""
-    return (one.op, size, one.what, speed, f"{objects:.0f}" if objects else "", *times)
+    return (row.op, size, row.what, speed, f"{objects:.0f}" if objects else "", *times)
 
 
 def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
@@ -266,7 +269,7 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
     measured = answer.measured
     return {
         "findings": [
-            finding_object(one, text=one.text, formula=one.formula) for one in answer.findings
+            finding_object(each, text=each.text, formula=each.formula) for each in answer.findings
         ],
         **fields(measured, "library", "budget_seconds", "spend_bytes", "peer", "tokens_per_second"),
         "parts": [_part_object(part) for part in measured.parts],
@@ -284,7 +287,7 @@ def _part_object(part: MeasuredPart) -> dict[str, Any]:
         "did": part.did or None,
         **{
             name: None if used is None else plain(used)
-            for name, used in (("used", part.used), ("there", part.there))
+            for name, used in (("used", part.used), ("there", part.other))
         },
         "notes": list(part.notes),
         "ceiling": None if part.ceiling is None else ceiling_object(part.ceiling),

@@ -215,7 +215,7 @@ def announce(player: Any, order: Json) -> Json:
 
 
 def hello(player: Any, order: Json) -> Json:
-    """Read the first page of the other side, which ``announce`` wrote there."""
+    """Read the first page of the other side, which ``announce`` wrote."""
     player.peer = order["peer"]
     first = player.engine.get_first_buffer_address(player.peer)
     if not first:
@@ -225,13 +225,13 @@ def hello(player: Any, order: Json) -> Json:
         raise OSError(f"transfer_sync_read from {player.peer} returns {code}")
     text = ctypes.string_at(player.address, HEAD_BYTES).rstrip(b"\0")
     try:
-        said: Json = json.loads(text)
+        about: Json = json.loads(text)
     except ValueError:
-        said = {}
-    if said.get("hello") != HELLO:
+        about = {}
+    if about.get("hello") != HELLO:
         raise OSError(f"{player.peer} is another engine, and not measure --serve: left alone")
-    player.there, player.there_bytes = int(said["address"]), int(said["bytes"])
-    return said
+    player.there, player.there_bytes = int(about["address"]), int(about["bytes"])
+    return about
 
 
 def transfer(player: Any, order: Json) -> Json:
@@ -269,7 +269,7 @@ def store_buffer(player: Any, order: Json) -> Json:
 
 
 def objects(player: Any, order: Json) -> Json:
-    """Put or get objects in calls of several; ``stored`` of them are there to be got."""
+    """Put or get objects in calls of several; ``stored`` objects can be got."""
     size, together, op = order["size"], order["together"], order["op"]
     call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
     fine = 0 if op == "put" else size

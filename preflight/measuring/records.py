@@ -33,10 +33,10 @@ class Rate(NamedTuple):
     """What one measurement came to.
 
     op: populate, copy, copy-to-gpu, write, read, gpu-write, gpu-read, put, get, register, setup.
-    gpu-: this side's memory is that of a GPU. what: on which pages, by which NIC,
-    or how many at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0
-    for regular pages. p50, p99: of one call. calls: how many were made. nic: the only one, "" for
-    those of the launch. link: of that one's port, in bytes a second, 0 where it has none to tell.
+    gpu-: this side's memory is that of a GPU. what: on which pages, by which NIC, or how many at a
+    time. size_bytes: of one object or piece. page_bytes: of populated memory, 0 for regular pages.
+    p50, p99: of one call. calls: how many were made. nic: the only one, "" for those of the launch.
+    link: of that NIC's port, in bytes a second, 0 if it has none to tell.
     """
 
     op: str
@@ -57,7 +57,7 @@ class Rate(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The transport that an engine says it took: rdma or tcp, "" where its log says neither.
+    """The transport that an engine says it took: rdma or tcp, "" if its log says neither.
 
     error: the last that its log has of RDMA, "" for nothing.
     """
@@ -88,10 +88,10 @@ def used_of(log: str) -> Used:
 
 
 class MeasuredPart(NamedTuple):
-    """One part. skipped: why it was not measured, "" where it was. failed: what broke it off.
+    """One part. skipped: why it was not measured, "" if it was. failed: what broke it off.
 
-    did: in a sentence, what was done. used, there: the transport on this side and on the other.
-    ceiling: how much can be registered, where that was asked for.
+    did: in a sentence, what was done. used, other: the transport on this side and on the other.
+    ceiling: how much can be registered, if that was asked for.
     """
 
     name: str
@@ -100,20 +100,20 @@ class MeasuredPart(NamedTuple):
     skipped: str = ""
     failed: str = ""
     used: Used | None = None
-    there: Used | None = None
+    other: Used | None = None
     notes: tuple[str, ...] = ()
     ceiling: CeilingAnswer | None = None
 
     def best(self, op: str) -> Rate | None:
         """Return the fastest rate of ``op`` that is not of a single NIC; None without a rate."""
-        found = (each for each in self.rates if each.op == op and not each.nic)
-        return max(found, key=lambda each: each.bytes_per_second, default=None)
+        rates = (each for each in self.rates if each.op == op and not each.nic)
+        return max(rates, key=lambda each: each.bytes_per_second, default=None)
 
 
 class MeasuredRun(NamedTuple):
     """library: Mooncake's name and release. parts: those that were asked for, in their order.
 
-    tokens_per_second: how fast the server computes a prompt; None where nobody said.
+    tokens_per_second: how fast the server computes a prompt; None if nobody said.
     """
 
     library: str | Unknown
@@ -154,10 +154,10 @@ def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
     """Read one part back from saved JSON: only its rates, transports and notes."""
 
     def used(name: str) -> Used | None:
-        said = part[name]
-        return said and Used(said["transport"], tuple(said["devices"]), said["error"])
+        side = part[name]
+        return side and Used(side["transport"], tuple(side["devices"]), side["error"])
 
-    rates = tuple(Rate(*(one[name] for name in Rate._fields)) for one in part["rates"])
+    rates = tuple(Rate(*(rate[name] for name in Rate._fields)) for rate in part["rates"])
     notes = tuple(part["notes"])
     return MeasuredPart(part["part"], "", rates, "", "", used("used"), used("there"), notes)
 
@@ -191,13 +191,15 @@ class Populating(NamedTuple):
     """Memory of one page size (0: regular) on one node (None: anywhere), piece by piece."""
 
     page_bytes: int
-    node: int | None
+    numa_node: int | None
     bytes: int
     chunk_bytes: int
 
     @property
     def what(self) -> str:
-        return pages_text(self.page_bytes) + ("" if self.node is None else f", node {self.node}")
+        return pages_text(self.page_bytes) + (
+            "" if self.numa_node is None else f", node {self.numa_node}"
+        )
 
 
 def pages_text(page_bytes: int) -> str:
@@ -212,14 +214,14 @@ def populating(
 
     Half of the free huge pages are left for processes that start meanwhile.
     """
-    found = []
-    for (page, node), free in free_bytes.items():
+    every = []
+    for (page, numa_node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)
         chunk = min(size, max(page, 64 * MIB))
         chunk -= chunk % page if page else 0
         if chunk > 0:
-            found.append(Populating(page, node, size // chunk * chunk, chunk))
-    return found
+            every.append(Populating(page, numa_node, size // chunk * chunk, chunk))
+    return every
 
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
@@ -271,14 +273,14 @@ class ProcessStart(NamedTuple):
 
 
 class LaunchWish(NamedTuple):
-    """protocol: rdma, tcp, "" where no launch says it. devices: as the engine takes them.
+    """protocol: rdma, tcp, "" if no launch says it. devices: as the engine takes them.
 
     environment: the variables that the launch gives the process which is stood in for. objects: of
     a page of the cache. starts: each process that maps memory. folder: where SSD offload writes,
-    None without one. python: the interpreter that the launch names by its path. transport:
-    by which it moves memory where that is neither RDMA nor TCP, as ``ascend``: not measured.
-    metadata: P2PHANDSHAKE, http, etcd ...; "" where no launch says it. master_words: its
-    master's, of clients that die.
+    None without one. python: the interpreter that the launch names by its path. transport: by which
+    it moves memory where that is neither RDMA nor TCP, as ``ascend``: not measured. metadata:
+    P2PHANDSHAKE, http, etcd ...; "" if no launch says it. master_words: its master's, of clients
+    that die.
     """
 
     protocol: str = ""
@@ -301,14 +303,14 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
     """Read what ``measure`` needs to know of a launch; Unknown if the launch does not say it."""
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
-    stores = [(one.id, one.clients[0].protocol.value) for one in mapped if one.clients]
+    stores = [(each.id, each.clients[0].protocol.value) for each in mapped if each.clients]
     first, protocol = next(iter(stores), (None, ""))
-    process = next((one for one in needs.processes if one.id == first), None)
+    process = next((each for each in needs.processes if each.id == first), None)
     if needs.rdma_processes:
         process, protocol = needs.rdma_processes[0], Protocol.RDMA.value
     use = None if process is None else process.rdma
     named = () if use is None else use.devices
-    folders = [one.path for one in needs.storage if one.kind == "offload"]
+    folders = [each.path for each in needs.storage if each.kind == "offload"]
     kinds = (service.kind.partition("metadata-")[2] for service in needs.services)
     wish = LaunchWish(
         protocol=protocol,
@@ -317,7 +319,7 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
         starts=_starts(sized),
         folder=next(iter(folders), None),
         python=_python(sized),
-        transport=next((one.transport for one in needs.processes if one.transport), ""),
+        transport=next((each.transport for each in needs.processes if each.transport), ""),
         metadata=next(filter(None, kinds), PEER_TO_PEER) if stores else "",
         master_words=_master_words(sized),
     )
@@ -329,49 +331,49 @@ def _master_words(sized: Sized) -> tuple[str, ...]:
     masters = (p for p in sized.sizing.inputs.processes if p.kind is ProcessKind.MASTER)
     arguments = next((process.arguments for process in masters), ())
     ttl = value_of(arguments, "client_ttl")
-    words = () if ttl is None or not ttl.text.isdecimal() else (f"--client_ttl={ttl.text}",)
+    flags = () if ttl is None or not ttl.text.isdecimal() else (f"--client_ttl={ttl.text}",)
     switches = (HOLDS_METADATA, "enable_metadata_cleanup_on_timeout")
     on = (name for name in switches if is_on(arguments, "mooncake_master", name))
-    return (*words, *(f"--{name}=true" for name in on))
+    return (*flags, *(f"--{name}=true" for name in on))
 
 
 def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
     """Return the objects of the first server's page."""
     try:
-        found = deployments(sized.sizing.inputs, sized.options, root, Cluster())
+        servers = deployments(sized.sizing.inputs, sized.options, root, Cluster())
     except UsageError as error:
         return Unknown(str(error))
-    request = found[0].request
+    request = servers[0].request
     return request if isinstance(request, Unknown) else page_objects(request)
 
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
-    """Return what each process that populates memory maps and registers at its start.
+    """Return the bytes that each process that populates memory maps and registers at its start.
 
     Unknown if the memory that the launch maps is not known.
     """
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most
-    needs = {one.id: one for one in sized.needs.processes}
-    numbered = {one.number: one for one in sized.sizing.inputs.processes}
-    found = []
+    needs = {each.id: each for each in sized.needs.processes}
+    numbered = {each.number: each for each in sized.sizing.inputs.processes}
+    starts = []
     for mapped in replay(most.launch, EndlessPools()):
         sizes: dict[int, int] = {}
-        for one in mapped.allocations:
-            page = 0 if one.backing is Backing.REGULAR else one.page_size_bytes
-            sizes[page] = sizes.get(page, 0) + one.mapped_bytes
+        for each in mapped.allocations:
+            page = 0 if each.backing is Backing.REGULAR else each.page_size_bytes
+            sizes[page] = sizes.get(page, 0) + each.mapped_bytes
         need, process = needs.get(mapped.process.id), numbered.get(mapped.process.id.command)
         regions = () if need is None or need.rdma is None else need.regions
         container = None if process is None else process.command.container
         start = ProcessStart(
             mapped.process.name if need is None else need.name,
             {page: size for page, size in sizes.items() if size},
-            regions if isinstance(regions, Unknown) else sum(one.bytes for one in regions),
+            regions if isinstance(regions, Unknown) else sum(each.bytes for each in regions),
             None if container is None else container.startup_seconds,
         )
-        found.append(start)
-    return tuple(one for one in found if one.populated)
+        starts.append(start)
+    return tuple(each for each in starts if each.populated)
 
 
 def _python(sized: Sized) -> str | None:

@@ -92,17 +92,17 @@ class Measuring:
         self._until = self._end = time.monotonic() + budget_seconds
         self._sizes = transfer_sizes(wanted.object_bytes, spend_bytes)
         self._stack = ExitStack()
-        own = {name: os.environ[name] for name in BASE_VARIABLES if name in os.environ}
-        self._environment = {**own, **transport_environment(wanted.environment)}
+        variables = {name: os.environ[name] for name in BASE_VARIABLES if name in os.environ}
+        self._environment = {**variables, **transport_environment(wanted.environment)}
 
     def run(
-        self, parts: tuple[str, ...], own: str, peer: str | None, tell: Callable[[str], None]
+        self, parts: tuple[str, ...], here: str, peer: str | None, tell: Callable[[str], None]
     ) -> MeasuredRun:
         """Measure the parts within the budget; own, peer: addresses of this side and the other."""
-        found = []
+        measured = []
         ways: dict[str, Callable[[], MeasuredPart]] = {
             "memory": self._memory,
-            "transfer": lambda: self._transfer(own, peer),
+            "transfer": lambda: self._transfer(here, peer),
             "store": self._store,
             "registration": lambda: self._registration(tell),
             "storage": self._storage,
@@ -117,13 +117,13 @@ class Measuring:
                     part = ways[name]()
                     done = part.rates or part.ceiling
                     why = "" if done else "; ".join(("nothing was measured", *part.notes))
-                    found.append(part._replace(failed=why))
+                    measured.append(part._replace(failed=why))
             except SkippedError as why:
-                found.append(MeasuredPart(name, skipped=str(why)))
+                measured.append(MeasuredPart(name, skipped=str(why)))
             except (MeasureError, StoppedError, RehearsalError, OSError) as error:
-                found.append(MeasuredPart(name, failed=str(error)))
+                measured.append(MeasuredPart(name, failed=str(error)))
         library = self._library if isinstance(self._library, Unknown) else self._library.name
-        return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(found))
+        return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(measured))
 
     def serve(self, stack: ExitStack, host: str) -> int:
         """Offer memory at ``host`` until ``stack`` is closed, and return the port.
@@ -142,14 +142,14 @@ class Measuring:
     def _patience(self) -> float:
         return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
-    def _start(self, node: int | None = None, program: tuple[str, ...] = ()) -> Running:
+    def _start(self, numa_node: int | None = None, program: tuple[str, ...] = ()) -> Running:
         """Start a process; what it writes is kept in memory and goes with this command."""
         library = self._library
         python = sys.executable if isinstance(library, Unknown) else library.python
         log = os.memfd_create("log")
         self._stack.callback(os.close, log)
         where = Path(f"/proc/{os.getpid()}/fd/{log}")
-        started = Running(python, self._environment, where, node, program, _ORDERS)
+        started = Running(python, self._environment, where, numa_node, program, _ORDERS)
         self._stack.callback(started.end)
         return started
 
@@ -177,15 +177,17 @@ class Measuring:
         """Measure how fast memory is populated, by page size and NUMA node, and copied."""
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
-        for number, one in enumerate(asked):
-            players[one.node] = player = players.get(one.node) or self._start(one.node)
+        for number, spot in enumerate(asked):
+            players[spot.numa_node] = player = players.get(spot.numa_node) or self._start(
+                spot.numa_node
+            )
             seconds = slice_seconds(self._left, len(asked) - number)
             # A virtual machine may get memory when it is first touched, at a tenth of the speed.
-            fresh = one._replace(chunk_bytes=min(one.bytes, 4 * one.chunk_bytes))
+            fresh = spot._replace(chunk_bytes=min(spot.bytes, 4 * spot.chunk_bytes))
             first = self._ask(player, "populate", seconds=0.0, **fresh._asdict())
-            found = self._ask(player, "populate", seconds=seconds, **one._asdict())
-            rate = Rate("populate", one.what, one.chunk_bytes, page_bytes=one.page_bytes, **found)
-            once = rate._replace(what=f"{one.what}, first touched", **first)
+            took = self._ask(player, "populate", seconds=seconds, **spot._asdict())
+            rate = Rate("populate", spot.what, spot.chunk_bytes, page_bytes=spot.page_bytes, **took)
+            once = rate._replace(what=f"{spot.what}, first touched", **first)
             rates += [once, rate] if 2 * once.bytes_per_second < rate.bytes_per_second else [rate]
         there, notes = {each.page_bytes for each in rates}, list[str]()
         if 0 in there and (chunk := min(64 * MIB, self._spend_bytes // 2)):
@@ -207,8 +209,8 @@ class Measuring:
     def _engine(self, process: Running, host: str, size: int, **more: Any) -> tuple[int, Used]:
         """Start an engine with memory; returns its port, and what its log says that it uses."""
         wanted = {"protocol": self._wanted.protocol or "rdma", "devices": self._wanted.devices}
-        found = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
-        return int(found["port"]), used_of(process.log.read_text(errors="replace"))
+        started = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
+        return int(started["port"]), used_of(process.log.read_text(errors="replace"))
 
     def _served(self, process: Running, host: str, **more: Any) -> int:
         """Have a process offer memory to the other side's engine; returns its port."""
@@ -217,7 +219,7 @@ class Measuring:
         self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
-    def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
+    def _transfer(self, address: str, peer: str | None) -> MeasuredPart:
         """Measure transfers between two engines; with RDMA also through each NIC alone.
 
         own, peer: addresses of both engines; peer None: a second process on this host.
@@ -225,15 +227,15 @@ class Measuring:
         rates: list[Rate] = []
         notes, there = [], None
         with self._apart():
-            here, used, where = self._connected(own, peer)
+            here, used, where = self._connected(address, peer)
             names = [name for name in self._wanted.devices.split(",") if name] or used.devices
             alone = names if used.transport == "rdma" else ()
             # Where rails do not reach each other it hangs, and each alone does not.
             most = self._patience / (1 + len(alone))
             steps = [(op, each) for op in ("write", "read") for each in self._sizes]
             try:
-                said = self._ask(here, "hello", most, peer=where)
-                there = Used(said["transport"], tuple(said["devices"]), said.get("error", ""))
+                about = self._ask(here, "hello", most, peer=where)
+                there = Used(about["transport"], tuple(about["devices"]), about.get("error", ""))
                 for number, (op, each) in enumerate(steps):
                     seconds = slice_seconds(self._left, len(steps) - number + len(alone))
                     rates.append(self._moved(here, op, each, seconds, most))
@@ -248,9 +250,9 @@ class Measuring:
             most = self._patience / (len(alone) - number)
             try:
                 with self._apart():
-                    here, one, where = self._connected(own, peer, devices=name)
-                    if name not in one.devices:
-                        raise MeasureError(f"the engine did not open it: {one.error}")
+                    here, opened, where = self._connected(address, peer, devices=name)
+                    if name not in opened.devices:
+                        raise MeasureError(f"the engine did not open it: {opened.error}")
                     self._ask(here, "hello", most, peer=where)
                     seconds = slice_seconds(self._left, len(alone) - number)
                     rate = self._moved(here, "write", size, seconds, most)
@@ -261,9 +263,9 @@ class Measuring:
         if not isinstance(self._library, Unknown) and "non-cuda" not in self._library.name:
             gpu, busy = self._idle_gpu("transfer of GPU memory")
             notes += busy
-            rates += self._gpu_transfers(own, peer, size, notes) if gpu else ()
+            rates += self._gpu_transfers(address, peer, size, notes) if gpu else ()
         did = f"one engine to {peer or 'another process of this host'}"
-        return MeasuredPart("transfer", did, tuple(rates), used=used, there=there, notes=(*notes,))
+        return MeasuredPart("transfer", did, tuple(rates), used=used, other=there, notes=(*notes,))
 
     def _idle_gpu(self, what: str) -> tuple[bool, list[str]]:
         """Return whether the host has GPUs and all are idle, and a note if one is in use."""
@@ -275,12 +277,12 @@ class Measuring:
         return not busy, [note.format(gpu.address) for gpu in busy[:1]]
 
     def _gpu_transfers(
-        self, own: str, peer: str | None, size: int, notes: list[str]
+        self, address: str, peer: str | None, size: int, notes: list[str]
     ) -> Iterator[Rate]:
         """Measure transfers between this side's GPU and the other side's host memory."""
         try:
             with self._apart():
-                here, _, where = self._connected(own, peer, gpu=True)
+                here, _, where = self._connected(address, peer, gpu=True)
                 self._ask(here, "hello", peer=where)
                 for number, op in enumerate(("write", "read")):
                     seconds = slice_seconds(self._left, 2 - number)
@@ -290,7 +292,7 @@ class Measuring:
             notes.append(f"GPU memory: {error}")
 
     def _connected(
-        self, own: str, peer: str | None, gpu: bool = False, **more: Any
+        self, address: str, peer: str | None, gpu: bool = False, **more: Any
     ) -> tuple[Running, Used, str]:
         """Start an engine, and a second one if ``peer`` is None; return the peer's address too.
 
@@ -300,7 +302,7 @@ class Measuring:
         for there in others:
             peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        _, used = self._engine(here, own, size, gpu=gpu, **more)
+        _, used = self._engine(here, address, size, gpu=gpu, **more)
         return here, used, str(peer)
 
     def _moved(
@@ -328,8 +330,8 @@ class Measuring:
         assert not isinstance(self._library, Unknown)
         port = free_port()
         master = self._library.program("mooncake_master")
-        words = (master, f"--rpc_port={port}", f"--metrics_port={free_port()}")
-        await_answer(self._start(program=words), "mooncake_master", f"{LOOPBACK}:{port}")
+        program = (master, f"--rpc_port={port}", f"--metrics_port={free_port()}")
+        await_answer(self._start(program=program), "mooncake_master", f"{LOOPBACK}:{port}")
         setup: dict[str, Any] = {
             "metadata": "P2PHANDSHAKE",
             "local_buffer_bytes": LOCAL_BUFFER_BYTES,
@@ -358,10 +360,10 @@ class Measuring:
                 "most": MOST_CALLS if op == "get" else max(1, (most - stored) // together),
                 "seconds": slice_seconds(self._left, len(steps) - number),
             }
-            found = self._ask(client, "objects", **order)
-            stored += found["calls"] * together if op == "put" else 0
+            measured = self._ask(client, "objects", **order)
+            stored += measured["calls"] * together if op == "put" else 0
             what = f"{together if together > 1 else 'one'} at a time"
-            rates.append(Rate(op, what, plan.object_bytes, **found))
+            rates.append(Rate(op, what, plan.object_bytes, **measured))
         did = f"a master and two clients here, a segment of {format_bytes(plan.segment_bytes)}"
         used = used_of(client.log.read_text(errors="replace"))
         return MeasuredPart("store", did, tuple(rates), used=used)
@@ -386,11 +388,10 @@ class Measuring:
                     _, used = self._engine(process, LOOPBACK, MIB, devices=name, protocol="rdma")
                     if name not in used.devices:
                         raise MeasureError(f"the engine did not open it: {used.error}")
-                    for one in (one for one in spots if one.node in (None, 0)):
-                        found = self._ask(process, "register", **one._asdict())
-                        what = f"{name}, {one.what}"
-                        rate = Rate("register", what, one.bytes, page_bytes=one.page_bytes, **found)
-                        rates.append(rate._replace(nic=name))
+                    for spot in (spot for spot in spots if spot.numa_node in (None, 0)):
+                        took = self._ask(process, "register", **spot._asdict())
+                        rate = Rate("register", f"{name}, {spot.what}", spot.bytes, **took)
+                        rates.append(rate._replace(page_bytes=spot.page_bytes, nic=name))
             except SkippedError as why:
                 if ceiling is None:
                     raise
@@ -414,9 +415,9 @@ class Measuring:
             raise SkippedError(f"{folder} has less free than twice --spend")
         size = min(self._wanted.object_bytes or USUAL_OBJECT_BYTES, self._spend_bytes)
         order: dict[str, Any] = {"folder": folder, "size": size, "bytes": self._spend_bytes}
-        found = self._ask(self._start(), "files", seconds=max(0.2, self._left), **order)
-        how = "O_DIRECT" if found["direct"] else "through the page cache: no O_DIRECT there"
-        rates = tuple(Rate(op, how, size, **found[op]) for op in ("write", "read"))
+        took = self._ask(self._start(), "files", seconds=max(0.2, self._left), **order)
+        how = "O_DIRECT" if took["direct"] else "through the page cache: no O_DIRECT there"
+        rates = tuple(Rate(op, how, size, **took[op]) for op in ("write", "read"))
         return MeasuredPart("storage", f"files without a name in {folder}, in turn", rates)
 
 
@@ -446,12 +447,13 @@ def _free_bytes() -> dict[tuple[int, int | None], int]:
     root = Root()
     nodes: tuple[int | None, ...] = memory_nodes(root)
     nodes = nodes if len(nodes) > 1 else (None,)
-    watches = {node: MemoryWatch(root, () if node is None else (node,)) for node in nodes}
-    found = {(0, node): max(0, watch.room().bytes) for node, watch in watches.items()}
+    watches = {numa: MemoryWatch(root, () if numa is None else (numa,)) for numa in nodes}
+    sizes = {(0, numa): max(0, watch.room().bytes) for numa, watch in watches.items()}
     pools = read_hugetlb(root, Unknown("not asked")).pools
-    for size, pool in sorted({} if isinstance(pools, Unknown) else pools.items()):
-        for node in nodes:
-            if isinstance(pool, Pool) and (node is None or node in pool.nodes):
-                free = pool.free_pages if node is None else pool.nodes[node].free_pages
-                found[size, node] = max(0, min(free, pool.free_pages - pool.reserved_pages)) * size
-    return found
+    for size, counts in sorted({} if isinstance(pools, Unknown) else pools.items()):
+        for numa in nodes:
+            if isinstance(counts, Pool) and (numa is None or numa in counts.nodes):
+                here = counts if numa is None else counts.nodes[numa]
+                free = min(here.free_pages, counts.free_pages - counts.reserved_pages)
+                sizes[size, numa] = max(0, free) * size
+    return sizes

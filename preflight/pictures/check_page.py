@@ -164,8 +164,8 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
     for rows in groups:
         ids, text = told_of(rows)
         # The id apart: a rule's own name (store-key-unknown) makes no secret of what follows.
-        words = f"{ids}: ", with_last_name(text, file)
-        link = element("a", *words, href=f"#{_anchor(wanting, rows[0])}")
+        texts = f"{ids}: ", with_last_name(text, file)
+        link = element("a", *texts, href=f"#{_anchor(wanting, rows[0])}")
         name = label(rows[0])
         lines.append(element("li", status_badge(name), " ", link, class_=name))
     labels = list(dict.fromkeys(label(row) for row in wanting))
@@ -250,8 +250,8 @@ def _section(section: PagePart) -> Html:
         drawn = Unknown(f"defect of this picture: {type(error).__name__}: {error}")
     if isinstance(drawn, Unknown):
         drawn = element("p", f"Not shown: {drawn.reason}")
-    kind = None if section.on_paper else "screen"
-    return element("section", element("h2", section.heading), Html("\n"), drawn, class_=kind)
+    style = None if section.on_paper else "screen"
+    return element("section", element("h2", section.heading), Html("\n"), drawn, class_=style)
 
 
 def _foot(made: Made) -> Html:
@@ -303,8 +303,8 @@ def host_table(facts: Facts) -> Html:
         return f"{total}, {available} available"
 
     def container() -> str:
-        kind, source = facts.system.container.kind, facts.system.container.source
-        return f"{kind} ({source})" if source else kind
+        engine, source = facts.system.container.kind, facts.system.container.source
+        return f"{engine} ({source})" if source else engine
 
     version = _text(lambda: known(facts.system.distribution_version))
     rows = [
@@ -327,8 +327,8 @@ def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
     """Return a row for each page size: pages, free pages, promised pages."""
 
     def text(size: int) -> str:
-        pool = known(pools[size])
-        return f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"
+        counts = known(pools[size])
+        return f"{counts.total_pages}, {counts.free_pages} free, {counts.reserved_pages} promised"
 
     try:
         pools = known(facts.hugetlb.hugetlb.pools)

@@ -66,16 +66,16 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
 def _svg(label: str, bar: Bar, share: float) -> Html:
     """Draw a bar with widths in per cent, so that letters are not stretched."""
     size = bar.parts_bytes
-    parts = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
+    parts = ", ".join(f"{KINDS[p.key].name} {format_bytes(p.bytes)}" for p in bar.parts)
     shapes, at = [], 0
     for part in bar.parts:
-        kind = KINDS[part.kind]
-        inner = [_rect(at, part.bytes, size, f"k-{part.kind}")]
-        if kind.pattern:
-            inner.append(_rect(at, part.bytes, size, f"p-{kind.pattern}"))
-        if part.bytes * 100 / size >= LETTERED_PERCENT and part.kind != "free":
-            inner.append(_letter(part.kind, _percent(2 * at + part.bytes, 2 * size), 20))
-        title = element("title", f"{kind.name}: {format_bytes(part.bytes)}")
+        about = KINDS[part.key]
+        inner = [_rect(at, part.bytes, size, f"k-{part.key}")]
+        if about.pattern:
+            inner.append(_rect(at, part.bytes, size, f"p-{about.pattern}"))
+        if part.bytes * 100 / size >= LETTERED_PERCENT and part.key != "free":
+            inner.append(_letter(part.key, _percent(2 * at + part.bytes, 2 * size), 20))
+        title = element("title", f"{about.name}: {format_bytes(part.bytes)}")
         shapes.append(element("g", title, *inner))
         at += part.bytes
     if bar.over_bytes:
@@ -98,14 +98,14 @@ def _over(end: int, size: int) -> list[Html]:
     return [_rect(end, size - end, size, "p-over"), line]
 
 
-def _letter(kind: str, x: str | int, y: int) -> Html:
-    ink = "ink-dark" if kind in _PALE else "ink"
-    return element("text", KINDS[kind].letter, x=x, y=y, text_anchor="middle", class_=ink)
+def _letter(key: str, x: str | int, y: int) -> Html:
+    ink = "ink-dark" if key in _PALE else "ink"
+    return element("text", KINDS[key].letter, x=x, y=y, text_anchor="middle", class_=ink)
 
 
-def _rect(at: int, size: int, total: int, kind: str) -> Html:
+def _rect(at: int, size: int, total: int, style: str) -> Html:
     x, width = _percent(at, total), _percent(size, total)
-    return element("rect", x=x, y=0, width=width, height=BAR_HEIGHT, class_=kind)
+    return element("rect", x=x, y=0, width=width, height=BAR_HEIGHT, class_=style)
 
 
 def _percent(part: int, total: int) -> str:
@@ -117,7 +117,7 @@ def _table(memory_map: MemoryMap) -> Html:
     bars = known_bars(memory_map.places)
     rows = [
         [
-            row.name if row.kind is None else join([_swatch(row.kind), row.name]),
+            row.name if row.key is None else join([_swatch(row.key), row.name]),
             *(Keyed(format_bytes(size), size) if size else "" for size in row.sizes),
         ]
         for row in table_rows(bars.values())
@@ -129,14 +129,14 @@ def _table(memory_map: MemoryMap) -> Html:
     return table(["part", *bars], rows, caption=caption, numeric_columns=numeric)
 
 
-def _swatch(kind: str) -> Html:
+def _swatch(key: str) -> Html:
     """Return the sample of one kind of memory: its colour, pattern and letter."""
-    pattern = KINDS[kind].pattern
-    fills = [f"k-{kind}", *([f"p-{pattern}"] if pattern else [])]
+    pattern = KINDS[key].pattern
+    fills = [f"k-{key}", *([f"p-{pattern}"] if pattern else [])]
     shapes = [element("rect", width=22, height=18, class_=fill) for fill in fills]
-    label = {"role": "img", "aria_label": KINDS[kind].letter}
+    label = {"role": "img", "aria_label": KINDS[key].letter}
     svg = {"class_": "swatch", "width": "22", "height": "18", **label}
-    return element("svg", *shapes, _letter(kind, 11, 14), **svg)
+    return element("svg", *shapes, _letter(key, 11, 14), **svg)
 
 
 def _patterns() -> Html:
@@ -287,8 +287,8 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     return element("svg", *shapes, viewBox=size, width="100%", role="img", aria_label=label)
 
 
-def _text(shown: str, x: str | int, y: str | int, kind: str, anchor: str | None = None) -> Html:
-    return element("text", shown, x=x, y=y, text_anchor=anchor, class_=kind)
+def _text(shown: str, x: str | int, y: str | int, style: str, anchor: str | None = None) -> Html:
+    return element("text", shown, x=x, y=y, text_anchor=anchor, class_=style)
 
 
 def _colour(rounds: Sequence[Round], tier: str) -> int:
@@ -382,7 +382,9 @@ _LETTERS = 22
 
 def topology_figure(topology: Topology) -> Html:
     """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
-    groups: list[tuple[str, int | None]] = [(f"node {x.node}", x.node) for x in topology.nodes]
+    groups: list[tuple[str, int | None]] = [
+        (f"node {x.numa_node}", x.numa_node) for x in topology.nodes
+    ]
     if any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics)):
         groups.append(("on no known node", None))
     boxes = [_node(topology, name, numa_node) for name, numa_node in groups]
@@ -392,8 +394,8 @@ def topology_figure(topology: Topology) -> Html:
 
 def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
     """Return the node whose box a device stands in; None if that node is not shown."""
-    shown = any(numa_node.node == device.node for numa_node in topology.nodes)
-    return device.node if shown and isinstance(device.node, int) else None
+    shown = any(numa_node.numa_node == device.numa_node for numa_node in topology.nodes)
+    return device.numa_node if shown and isinstance(device.numa_node, int) else None
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
@@ -414,7 +416,7 @@ def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
     nics = [nic for nic in topology.nics if _box_of(topology, nic) == numa_node]
     about = [name]
     for each in topology.nodes:
-        if each.node == numa_node:
+        if each.numa_node == numa_node:
             about += [f"CPUs {each.cpus}"] if each.cpus else []
             if isinstance(each.memory_bytes, int):
                 about.append(format_bytes(each.memory_bytes))
@@ -454,8 +456,8 @@ def _lines(
         for to, nic in enumerate(nics):
             if nic.name in names:
                 y2 = f"{_top(to, len(nics), rows) + _BOX / 2:g}"
-                kind = f"path {level.lower()}"
-                lines.append(element("line", x1=_GPU, y1=y1, x2=_WIDTH - _NIC, y2=y2, class_=kind))
+                style = f"path {level.lower()}"
+                lines.append(element("line", x1=_GPU, y1=y1, x2=_WIDTH - _NIC, y2=y2, class_=style))
     return lines, sentences
 
 
@@ -463,12 +465,12 @@ def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html
     """Draw one device as a box with its name."""
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
-    kind = f"device {device.kind}{' taken' if device.used_by else ''}"
+    style = f"device {device.device_kind}{' taken' if device.used_by else ''}"
     box = {"x": left + 1, "y": top, "width": width - 2, "height": _BOX, "rx": 5}
     return element(
         "g",
         element("title", f"{device.name}: {device.what}{address}{used}"),
-        element("rect", **box, class_=kind),
+        element("rect", **box, class_=style),
         element("text", _short(device.name), x=left + 9, y=top + 16, class_="name"),
         element("text", _short(device.what), x=left + 9, y=top + 30, class_="what"),
     )
@@ -509,7 +511,7 @@ def _devices(topology: Topology) -> Html:
             device.name,
             device.what,
             device.address or "none",
-            str(device.node) if isinstance(device.node, int) else "unknown",
+            str(device.numa_node) if isinstance(device.numa_node, int) else "unknown",
             fold(device.used_by) if device.used_by else "",
         )
         for device in (*topology.gpus, *topology.nics)

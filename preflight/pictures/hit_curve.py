@@ -169,12 +169,12 @@ def plot_figure(
     def y(rate: float) -> float:
         return round(_TOP + (1 - rate / plot.top) * (_HEIGHT - _TOP - _BOTTOM), 1)
 
-    def line(points: Sequence[tuple[float, float]], kind: str) -> Html:
+    def line(points: Sequence[tuple[float, float]], colour: str) -> Html:
         shown = " ".join(f"{x(across):g},{y(rate):g}" for across, rate in points)
-        return element("polyline", points=shown, class_=f"line {kind}")
+        return element("polyline", points=shown, class_=f"line {colour}")
 
-    def text(shown: str, at: float, below: float, kind: str, anchor: str) -> Html:
-        return element("text", shown, x=at, y=below, text_anchor=anchor, class_=kind)
+    def text(shown: str, at: float, below: float, look: str, anchor: str) -> Html:
+        return element("text", shown, x=at, y=below, text_anchor=anchor, class_=look)
 
     shapes = []
     for step in range(round(plot.top * 10) + 1):
@@ -191,7 +191,7 @@ def plot_figure(
     shapes.append(line([(at / 120, plot.rate(at / 120)) for at in range(121)], "t1 whole"))
     places: list[tuple[float, float]] = []
     for number, mark in enumerate(plot.marks):
-        kind = f"mark t{number % 4}"
+        look = f"mark t{number % 4}"
         title = element("title", f"as large as {mark.name}: {percent(mark.rate)}")
         place = x(mark.across), y(mark.rate)
         while any(hypot(place[0] - a, place[1] - b) < 2 * _MARK for a, b in places):
@@ -199,7 +199,7 @@ def plot_figure(
             above, left = place[1] - 2 * _MARK - 1, place[0] - 2 * _MARK - 1
             place = (place[0], above) if above >= _MARK else (left, y(mark.rate))
         places.append(place)
-        circle = element("circle", title, cx=place[0], cy=place[1], r=_MARK, class_=kind)
+        circle = element("circle", title, cx=place[0], cy=place[1], r=_MARK, class_=look)
         shapes += [circle, text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]
     marks = "; ".join(f"as large as {mark.name} {percent(mark.rate)}" for mark in plot.marks)
     label = f"Hits of one cache by its size: ceiling {percent(answer.curve.ceiling)}; {marks}"

@@ -69,7 +69,7 @@ OVER = "less: asked for, and not there"
 
 
 class BarPart(NamedTuple):
-    kind: str
+    key: str
     bytes: int
 
 
@@ -89,8 +89,8 @@ class Bar(NamedTuple):
     def parts_bytes(self) -> int:
         return sum(part.bytes for part in self.parts)
 
-    def bytes_of(self, kind: str) -> int:
-        return sum(part.bytes for part in self.parts if part.kind == kind)
+    def bytes_of(self, key: str) -> int:
+        return sum(part.bytes for part in self.parts if part.key == key)
 
 
 class MemoryPlace(NamedTuple):
@@ -106,7 +106,7 @@ class MemoryPlace(NamedTuple):
 
 
 class MemoryMap(NamedTuple):
-    """places: nodes, what is bound to none of them, and last the host."""
+    """places: the NUMA nodes, memory that is bound to no node, and last the host."""
 
     places: tuple[MemoryPlace, ...]
 
@@ -123,9 +123,9 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of the table. kind: of KINDS, or None for a sum. sizes: of each place, or 0."""
+    """A row of the table. key: of KINDS, or None for a sum. sizes: of each place, or 0."""
 
-    kind: str | None
+    key: str | None
     name: str
     sizes: tuple[int, ...]
 
@@ -143,9 +143,9 @@ def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
 def table_rows(bars: Collection[Bar]) -> list[TableRow]:
     """Return the parts in bytes, the excess and the whole; nothing if no part is known."""
     rows = [
-        TableRow(kind, KINDS[kind].name, tuple(bar.bytes_of(kind) for bar in bars))
-        for kind in KINDS
-        if any(bar.bytes_of(kind) for bar in bars)
+        TableRow(key, KINDS[key].name, tuple(bar.bytes_of(key) for bar in bars))
+        for key in KINDS
+        if any(bar.bytes_of(key) for bar in bars)
     ]
     if rows and any(bar.over_bytes for bar in bars):
         rows.append(TableRow(None, OVER, tuple(bar.over_bytes for bar in bars)))
@@ -186,7 +186,7 @@ def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMa
 
 
 def _bound(takes: Sequence[Take], numa_node: int | None) -> tuple[Take, ...]:
-    return tuple(take for take in takes if take.node == numa_node)
+    return tuple(take for take in takes if take.numa_node == numa_node)
 
 
 def _place(
@@ -262,7 +262,7 @@ def _launch_parts(takes: Iterable[Take]) -> tuple[BarPart, ...]:
 
 def _ordered(parts: Iterable[BarPart]) -> tuple[BarPart, ...]:
     order = list(KINDS)
-    return tuple(sorted((x for x in parts if x.bytes), key=lambda part: order.index(part.kind)))
+    return tuple(sorted((x for x in parts if x.bytes), key=lambda part: order.index(part.key)))
 
 
 @or_unknown
@@ -273,9 +273,9 @@ def _host(facts: Facts, hugetlb: HugeTlb | Unknown) -> _Memory | Unknown:
     if available > total:
         return Unknown(f"MemAvailable is more than MemTotal ({total} bytes)")
 
-    def whole(pool: Pool) -> tuple[int, int]:
-        free = max(0, pool.free_pages - pool.reserved_pages)
-        return pool.total_pages - free, free
+    def whole(counts: Pool) -> tuple[int, int]:
+        free = max(0, counts.free_pages - counts.reserved_pages)
+        return counts.total_pages - free, free
 
     notes: tuple[str, ...] = ()
     allowed = None
@@ -297,15 +297,15 @@ def _node(
         return Unknown(f"node {numa_node}: more is available than there is ({total} bytes)")
     promised: list[int] = []
 
-    def share(pool: Pool) -> tuple[int, int] | Unknown:
+    def share(counts: Pool) -> tuple[int, int] | Unknown:
         """Return the held and the free pages of a pool on this node."""
-        promised.append(pool.page_size_bytes * pool.reserved_pages)
-        if numa_node in pool.nodes:
-            here = pool.nodes[numa_node]
+        promised.append(counts.page_size_bytes * counts.reserved_pages)
+        if numa_node in counts.nodes:
+            here = counts.nodes[numa_node]
             return here.total_pages - here.free_pages, here.free_pages
-        if pool.nodes or not pool.total_pages:
+        if counts.nodes or not counts.total_pages:
             return 0, 0
-        return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
+        return Unknown(f"{counts.source}: the kernel shows no pool per NUMA node")
 
     pools = _pools(hugetlb, share)
     size = 0 if isinstance(pools, Unknown) else sum(promised)
@@ -322,7 +322,7 @@ def _pools(
     if isinstance(pools, Unknown) and pools.absent:
         return {}
     pools = known(pools)
-    return {size: known(share(known(pool))) for size, pool in pools.items()}
+    return {size: known(share(known(counts))) for size, counts in pools.items()}
 
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".
@@ -338,13 +338,13 @@ class Take(NamedTuple):
     """Memory that a process takes and keeps.
 
     owner: l2, segment, arena, buffer or other. page_bytes: of the HugeTLB pool that it comes from,
-    None for regular memory. node: the NUMA node that it is bound to, None if to none.
+    None for regular memory. numa_node: the node that it is bound to, None if to none.
     """
 
     owner: str
     bytes: int
     page_bytes: int | None
-    node: int | None
+    numa_node: int | None
 
 
 def memory_of(seen: JudgedHost) -> MemoryMap:
@@ -441,9 +441,9 @@ def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
     inside = width - 2 - bool(bar.over_bytes)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
-        (char, part.kind)
+        (char, part.key)
         for part, count in zip(bar.parts, counts, strict=True)
-        for char in _filled(part.kind, count, plain)
+        for char in _filled(part.key, count, plain)
     ]
     if not bar.over_bytes:
         return f"[{_coloured(cells, paint)}]"
@@ -454,13 +454,13 @@ def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
     return f"[{_coloured(cells[:end], paint)}{mark}{_coloured(cells[end:], paint)}]"
 
 
-def _filled(kind: str, count: int, plain: bool) -> str:
+def _filled(key: str, count: int, plain: bool) -> str:
     """Return the characters of one part: its shade with its letter, or letters alone."""
-    letter = KINDS[kind].letter
+    letter = KINDS[key].letter
     if plain:
         return letter * count
-    shade = KINDS[kind].shade
-    if count < LETTERED or kind == "free":
+    shade = KINDS[key].shade
+    if count < LETTERED or key == "free":
         return shade * count if count >= LETTERED else letter * min(1, count) + shade * (count - 1)
     before = (count - 1) // 2
     return shade * before + letter + shade * (count - 1 - before)
@@ -469,8 +469,8 @@ def _filled(kind: str, count: int, plain: bool) -> str:
 def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
     """Return the text with each run of one part in its colour."""
     text = ""
-    for kind, run in groupby(cells, key=lambda cell: cell[1]):
-        chars, colour = "".join(char for char, _ in run), KINDS[kind].colour
+    for key, run in groupby(cells, key=lambda cell: cell[1]):
+        chars, colour = "".join(char for char, _ in run), KINDS[key].colour
         text += paint(chars, colour) if colour else chars
     return text
 
@@ -485,7 +485,7 @@ def _table(places: Sequence[MemoryPlace], width: int) -> str:
     bars = known_bars(places)
     rows = [
         [
-            "" if row.kind is None else KINDS[row.kind].letter,
+            "" if row.key is None else KINDS[row.key].letter,
             row.name,
             *(format_bytes(size) if size else "" for size in row.sizes),
         ]

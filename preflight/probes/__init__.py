@@ -1,4 +1,4 @@
-"""What a device really takes, found by trying in a process of its own.
+"""What a device really takes, found by trying in a child process.
 
-It registers memory, gives all of it back, and may keep the result in a file.
+It registers memory, gives all memory back, and may keep the result in a file.
 """

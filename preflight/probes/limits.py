@@ -54,9 +54,9 @@ class RegistrationRefusal(NamedTuple):
     """What was asked of a device and refused, and how things stood then.
 
     held_bytes: on this device, before. asked_bytes: one more region, or several in one.
-    pinned_bytes: VmPin of the process. memlock_bytes: its soft limit, None for none.
-    lifted: CAP_IPC_LOCK is in effect. keys_used, most_keys: the device's memory regions, all
-    users'. log: new lines of the kernel's log, None where it may not be read.
+    pinned_bytes: VmPin of the process. memlock_bytes: its soft limit, None without a limit. lifted:
+    CAP_IPC_LOCK is in effect. keys_used, most_keys: the device's memory regions, all users'. log:
+    new lines of the kernel's log, None if it may not be read.
     """
 
     device: str
@@ -78,7 +78,7 @@ class RegistrationRefusal(NamedTuple):
 class LimitMet(NamedTuple):
     """The limit, in a word and in a sentence. sure: more than the errno speaks for it."""
 
-    kind: str
+    limit: str
     sure: bool
     text: str
 
@@ -173,9 +173,9 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     return LimitMet(DEVICE_TABLE, listed, text)
 
 
-def _logged(refusal: RegistrationRefusal, words: str) -> str | None:
+def _logged(refusal: RegistrationRefusal, text: str) -> str | None:
     """Return the first new line of the kernel's log with ``words``."""
-    return next((line[:200] for line in refusal.log or () if words and words in line), None)
+    return next((line[:200] for line in refusal.log or () if text and text in line), None)
 
 
 class RegistrationCeiling(NamedTuple):
@@ -184,7 +184,7 @@ class RegistrationCeiling(NamedTuple):
     bytes: of regions of the probed size; regions: registrations. One of them is None.
     """
 
-    kind: str
+    limit: str
     bytes: int | None
     regions: int | None
     source: str
@@ -192,8 +192,9 @@ class RegistrationCeiling(NamedTuple):
 
 class ProbeNeed(NamedTuple):
     """What a launch registers. process_bytes: the largest process with each NIC; nic_bytes,
-    nic_regions: all processes with the fullest NIC. nic_objects: regions and what else is made
-    there at start, as the rdma cgroup counts. lengths: of single registrations."""
+    nic_regions: all processes with the fullest NIC. nic_objects: regions and what else is made at
+    start, as the rdma cgroup counts. lengths: of single registrations.
+    """
 
     process_bytes: int
     nic_bytes: int
@@ -253,7 +254,9 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """Return what the launch registers with ``devices``; Unknown if its memory is not known."""
+    """Return the bytes and regions that the launch registers with ``devices``; Unknown if its
+    memory is not known.
+    """
     most = 0
     every = uses(facts.rdma, needs)
     lengths: set[int] = set()
@@ -273,7 +276,7 @@ def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> Probe
     rows = [(0, 0, 0)]
     for sums in nic_loads(facts.rdma, every):
         if sums.nic.name in devices:
-            regions = sum(own.registrations for _, own in sums.loads)
+            regions = sum(load.registrations for _, load in sums.loads)
             others = objects_of(sums.nic, needs, every).others
             rows.append((sums.bytes, regions, regions + others))
     size, regions, objects = map(max, zip(*rows, strict=True))
@@ -284,7 +287,7 @@ _MOST_SHOWN = 3
 
 
 class Users(NamedTuple):
-    """contexts, regions: of all processes of the host, None where they cannot be counted.
+    """contexts, regions: of all processes of the host, None if they cannot be counted.
 
     processes: those that this user sees with the device open, ``name (pid)``.
     """

@@ -59,7 +59,7 @@ class Layout(NamedTuple):
     buffer_bytes: int
 
     def spent_bytes(self, registered_bytes: int, soft: bool) -> int:
-        """Return what so much registered memory, over all devices, takes of the host's.
+        """Return the host's bytes that so much registered memory, over all devices, takes.
 
         That is the buffer, the range's page tables, and what the kernel and the driver keep. soft:
         a device in software, which keeps a list of base pages whatever backs them.
@@ -78,7 +78,8 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
     A driver takes the largest page that fits a whole region, so memory that happens to lie together
     would be measured on larger pages than it has. The buffer is an odd number of pages and shows
-    more than once in every region: there one run of pages ends where no larger page does.
+    more than once in every region: where the buffer ends, a run of pages ends and no larger page
+    does.
     """
     buffer = round_up(min(LARGEST_BUFFER_BYTES, spend_bytes // 8, longest_bytes), page_bytes)
     buffer = min(buffer, max(page_bytes, region_bytes // 2 // page_bytes * page_bytes))
@@ -115,7 +116,7 @@ def map_range(layout: Layout) -> int:
 
 
 def _buffer(layout: Layout) -> int:
-    """Make the file in memory, all its pages there: a missing huge page is an error, no signal."""
+    """Make the file in memory, with all its pages: a missing huge page is an error, no signal."""
     page, flags = layout.page_bytes, _MFD_CLOEXEC
     huge = page > os.sysconf("SC_PAGE_SIZE")
     if huge:
@@ -137,11 +138,11 @@ def _map(
     libc: ctypes.CDLL, address: int | None, length: int, protection: int, flags: int, file: int
 ) -> int:
     """Call mmap and return the address. Raises OSError."""
-    found = libc.mmap(address, length, protection, flags, file, 0)
-    if found == _FAILED or found is None:
+    start = libc.mmap(address, length, protection, flags, file, 0)
+    if start == _FAILED or start is None:
         number = ctypes.get_errno()
         raise OSError(number, f"mmap of {length} bytes: {os.strerror(number)}")
-    return int(found)
+    return int(start)
 
 
 def memory_available_bytes() -> int | None:
@@ -183,8 +184,8 @@ class Order(NamedTuple):
 class Measurement(NamedTuple):
     """What was held on each device at once, and what kept one region more from being held.
 
-    stopped: why the search ended before a limit ("" where it met one, or held all that was asked).
-    met: the limit, None where none was met. left: regions that were not given back.
+    stopped: why the search ended before a limit ("" if it met one, or held all that was asked).
+    met: the limit, None if none was met. left: regions that were not given back.
     """
 
     held_bytes: int
@@ -214,8 +215,8 @@ def child(order: Order, parent: int, say: Say) -> int:
         _measure(order, say)
     except OSError as error:
         call, device = getattr(error, "call", ""), getattr(error, "device", "")
-        words = (call, device and f"on {device}:", error.strerror or str(error))
-        text, met = " ".join(word for word in words if word), None
+        texts = (call, device and f"on {device}:", error.strerror or str(error))
+        text, met = " ".join(word for word in texts if word), None
         if device in order.devices:  # the device could not be opened
             driver = order.drivers[order.devices.index(device)]
             refusal = RegistrationRefusal(device, driver, call, error.errno or 0, 0, 0)
@@ -238,17 +239,17 @@ def _measure(order: Order, say: Say) -> None:
     before = memory_available_bytes()
     run = _Run(order, devices, layout, log, say)
     region = min(order.region_bytes, layout.range_bytes)
-    held = search(run.register, region, layout.range_bytes, order.up_to_bytes)
+    held_bytes = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
     drop = None if before is None or after is None else max(0, before - after)
     refusal = run.tightest if isinstance(run.tightest, RegistrationRefusal) else None
     measured = Measurement(
-        held_bytes=held,
+        held_bytes=held_bytes,
         held_regions=devices[0].regions,
         region_bytes=region,
         range_bytes=layout.range_bytes,
         registrations=run.registrations,
-        spent_bytes=run.spent(held),
+        spent_bytes=run.spent(held_bytes),
         memory_drop_bytes=drop,
         stopped=run.tightest if isinstance(run.tightest, str) else "",
         refusal=refusal,
@@ -327,7 +328,7 @@ class _Run:
 
 
 class KernelLog:
-    """Lines that the kernel writes from now on; None where this user may not read them."""
+    """Lines that the kernel writes from now on; None if this user may not read them."""
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
         self._descriptor = -1

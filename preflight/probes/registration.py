@@ -85,7 +85,7 @@ def registration_ceiling(
     busy = tuple(users_of(facts, nics))
     if busy and not sizes.force:
         reason = (
-            f"{'; '.join(one.text for one in busy)}: a device's ceiling is shared by all of its "
+            f"{'; '.join(user.text for user in busy)}: a device's ceiling is shared by all of its "
             "users, so the result would be wrong and their next registration could fail "
             "(--force measures beside them)"
         )
@@ -95,8 +95,8 @@ def registration_ceiling(
 
     def held(event: dict[str, Any]) -> None:
         if event["event"] == "held":
-            held = format_bytes(event["held_bytes"])
-            tell(f"registration: held {held}, {event['tries']} registrations")
+            size = format_bytes(event["held_bytes"])
+            tell(f"registration: held {size}, {event['tries']} registrations")
 
     try:
         measured = measure(order, held)
@@ -190,45 +190,45 @@ def judge(
     measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: Order
 ) -> tuple[str, str]:
     """Return the status and the reason in a sentence, for a launch where one was given."""
-    kind = None if measured.met is None else measured.met.kind
-    held = f"{format_bytes(measured.held_bytes)} on each device"
-    if kind is not None:
-        if kind in (CGROUP, MEMORY_KEYS):  # they count, whatever the size
-            held = f"{measured.held_regions} regions on each device"
-        told = f"{kind} lets {held} be registered and no region more"
+    limit = None if measured.met is None else measured.met.limit
+    amount = f"{format_bytes(measured.held_bytes)} on each device"
+    if limit is not None:
+        if limit in (CGROUP, MEMORY_KEYS):  # they count, whatever the size
+            amount = f"{measured.held_regions} regions on each device"
+        text = f"{limit} lets {amount} be registered and no region more"
     else:
-        told = f"no limit was met up to {held}"
+        text = f"no limit was met up to {amount}"
         if measured.stopped:
-            told += f", where {measured.stopped} ended it"
+            text += f", where {measured.stopped} ended it"
         layout = layout_of(order, order.longest_bytes)
         more = layout.spent_bytes(order.up_to_bytes * len(order.devices), order.soft)
         if measured.stopped == SPEND and more > spend_bytes:
-            told += f" (--spend {-(-more // MIB)}mb reaches {format_bytes(order.up_to_bytes)})"
+            text += f" (--spend {-(-more // MIB)}mb reaches {format_bytes(order.up_to_bytes)})"
     if need is None:
-        return ("measured" if not measured.stopped else "unknown"), told
+        return ("measured" if not measured.stopped else "unknown"), text
     if isinstance(need, Unknown):
-        return "unknown", f"{told}; what the launch registers is not known: {need.reason}"
+        return "unknown", f"{text}; what the launch registers is not known: {need.reason}"
     # The limit of a process is held against one; what a device or a cgroup has, against all.
-    asked = need.process_bytes if kind == MEMLOCK else need.nic_bytes
+    asked = need.process_bytes if limit == MEMLOCK else need.nic_bytes
     fits, shown = asked <= measured.held_bytes, f"{format_bytes(asked)} with each device"
-    if kind == CGROUP:
+    if limit == CGROUP:
         # The probe's own protection domain was one of what the cgroup let be made.
         room = measured.held_regions + PROTECTION_DOMAINS
         fits = need.nic_objects <= room
         shown = f"{need.nic_objects} objects of at most {room} on a device"
-    elif kind in OF_DEVICE and measured.held_regions < need.nic_regions:
+    elif limit in OF_DEVICE and measured.held_regions < need.nic_regions:
         fits, shown = False, f"{need.nic_regions} regions with a device"
-    told += f"; the launch needs {shown}"
+    text += f"; the launch needs {shown}"
     if fits:
-        return "fits", told
-    return ("unknown", told) if kind is None else ("too little", f"{told}, so registering fails")
+        return "fits", text
+    return ("unknown", text) if limit is None else ("too little", f"{text}, so registering fails")
 
 
 def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
     """Save one result for each device and return the files. Raises OSError.
 
-    A result that says less than one that is there already is not kept. A limit is named only if
-    it is certain and the device's own.
+    A result that says less than a saved one is not kept. A limit is named only if it is certain and
+    the device's own.
     """
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
@@ -236,12 +236,14 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
     refusal, met = measured.refusal, measured.met
     for nic in nics:
         identity = identity_of(Root(), nic.name, nic.driven_by)
-        own = refusal is not None and refusal.device == nic.name
+        mine = refusal is not None and refusal.device == nic.name
         # A limit of this process says nothing of the device but that it holds at least so much;
         # one that the errno alone names is no proof.
-        kind = met.kind if own and met is not None and met.sure and met.kind in OF_DEVICE else ""
+        limit = (
+            met.limit if mine and met is not None and met.sure and met.limit in OF_DEVICE else ""
+        )
         measured_on = {**identity._asdict(), "page_bytes": page_bytes}
-        if not kind and _is_saved(measured_on, measured.held_bytes):
+        if not limit and _is_saved(measured_on, measured.held_bytes):
             continue
         result = {
             "schema": RESULT_SCHEMA,
@@ -250,7 +252,7 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
             "region_bytes": measured.region_bytes,
             "holds_bytes": measured.held_bytes,
             "holds_regions": measured.held_regions,
-            "met": kind,
+            "met": limit,
         }
         hardware, firmware, driver, version = identity
         parts = (driver, version, hardware, firmware, str(page_bytes))
@@ -290,9 +292,9 @@ def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
     order, measured = answer.order, answer.measured
     if order is not None and measured is not None:
         each = "each of " if len(answer.devices) > 1 else ""
-        held = f"{format_bytes(measured.held_bytes)} on {each}{', '.join(answer.devices)}"
+        amount = f"{format_bytes(measured.held_bytes)} on {each}{', '.join(answer.devices)}"
         page, size = format_page_size(order.page_bytes), format_bytes(measured.region_bytes)
-        yield f"held {held}, on {page} pages, to {size}"
+        yield f"held {amount}, on {page} pages, to {size}"
         yield f"{measured.held_regions} regions of up to {format_bytes(measured.range_bytes)}"
         left = "what is left registered is not known"
         if measured.left is not None:
@@ -301,12 +303,12 @@ def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
         yield f"took {measured.registrations} registrations, {spent} of memory at most; {left}"
     if answer.met is not None:
         sure = "" if answer.met.sure else " (by its error alone)"
-        yield f"met {answer.met.kind}{sure}: {answer.met.text}"
+        yield f"met {answer.met.limit}{sure}: {answer.met.text}"
     for ceiling in answer.predicted:
         most = f"{ceiling.regions} regions"
         if ceiling.bytes is not None:
             most = f"{format_bytes(ceiling.bytes)} on each device"
-        yield f"predicted {ceiling.kind}: {most} ({ceiling.source})"
+        yield f"predicted {ceiling.limit}: {most} ({ceiling.source})"
     if isinstance(answer.need, ProbeNeed):
         need = answer.need
         yield (
@@ -330,19 +332,19 @@ def ceiling_object(answer: CeilingAnswer) -> dict[str, Any]:
         "measured": None if answer.measured is None else _measured_object(answer.measured),
         "met": None if answer.met is None else _met_object(answer, answer.met),
         "predicted": [
-            {"kind": one.kind, "size_bytes": one.bytes, **fields(one, "regions", "source")}
-            for one in answer.predicted
+            {"kind": each.limit, "size_bytes": each.bytes, **fields(each, "regions", "source")}
+            for each in answer.predicted
         ],
         "launch_needs": fields(answer.need, *need)
         if isinstance(answer.need, ProbeNeed)
         else plain(answer.need),
         "users": [
             {
-                **fields(one, "device", "processes"),
-                "contexts": _counted(one.contexts, one.text),
-                "regions": _counted(one.regions, one.text),
+                **fields(each, "device", "processes"),
+                "contexts": _counted(each.contexts, each.text),
+                "regions": _counted(each.regions, each.text),
             }
-            for one in answer.users
+            for each in answer.users
         ],
         **fields(answer, "saved"),
     }
@@ -367,7 +369,8 @@ def _met_object(answer: CeilingAnswer, met: LimitMet) -> dict[str, Any]:
     """Build the JSON of the limit that was met; device and errno are None without a refusal."""
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
-        **met._asdict(),
+        "kind": met.limit,
+        **fields(met, "sure", "text"),
         "device": None if refusal is None else refusal.device,
         "errno": None if refusal is None else refusal.number,
     }

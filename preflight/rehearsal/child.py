@@ -42,22 +42,22 @@ def become(order: dict[str, Any]) -> None:
         bind(order["node"])
 
 
-def bind(node: int) -> None:
+def bind(numa_node: int) -> None:
     """Bind as ``numactl --cpunodebind --membind`` does, with which SGLang starts a rank."""
-    with open(f"/sys/devices/system/node/node{node}/cpulist") as file:
+    with open(f"/sys/devices/system/node/node{numa_node}/cpulist") as file:
         cpus = cpus_of(file.read())
     allowed = cpus & os.sched_getaffinity(0)
     if allowed:
         os.sched_setaffinity(0, allowed)
     bits = 8 * ctypes.sizeof(ctypes.c_ulong)
-    words = (ctypes.c_ulong * (node // bits + 1))()
-    words[node // bits] = 1 << node % bits
+    mask = (ctypes.c_ulong * (numa_node // bits + 1))()
+    mask[numa_node // bits] = 1 << numa_node % bits
     libc = ctypes.CDLL(None, use_errno=True)
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
         raise OSError(0, f"no binding to a node on {os.uname().machine}")
     # The kernel reads one bit less than it is told.
-    if libc.syscall(number, _MPOL_BIND, words, bits * len(words) + 1):
+    if libc.syscall(number, _MPOL_BIND, mask, bits * len(mask) + 1):
         raise OSError(ctypes.get_errno(), "set_mempolicy")
 
 
@@ -75,7 +75,7 @@ class Player:
     """Does one order after another; what it has allocated stays until the process ends."""
 
     def __init__(self, more: dict[str, Callable[..., Any]]) -> None:
-        """Take orders. more: those beside its own, each a function of this player and an order."""
+        """Take orders. more: further ones by name, each a function of this player and an order."""
         self._more = more
         self._kept: list[Any] = []
         self._pools: list[int] = []
@@ -84,8 +84,8 @@ class Player:
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         """Do what the order says.
 
-        ``error`` of the reply holds the call and what it said, empty where it went well; of an
-        order that measures, ``measured`` what came of it.
+        ``error`` of the reply holds the call and what it said, empty where it went well;
+        ``measured`` has the result of an order that measures.
         """
         measured: dict[str, Any] = {}
         began = time.monotonic()

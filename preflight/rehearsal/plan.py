@@ -4,8 +4,8 @@ Pure: nothing is run here. The steps come in the order of the replay, which the 
 every process maps its host pools, then each in turn sets up its store and registers its pools.
 Environment, devices and pinned bytes come from the needs of the launch, as the checks have them. So
 does which registrations are refused, and what stays mapped then: measured on soft-RoCE with
-rdma-core 44, setup returns -600 with what it has mapped so far still there, until the process ends;
-a hot cache is given back, and setup goes on without it.
+rdma-core 44, setup returns -600, and what it has mapped so far stays until the process ends; a hot
+cache is given back, and setup goes on without it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def members_of(
     }
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
     members = [
-        member_of(needed[one.id], one, arguments.get(one.id.command, ()), facts, needs)
-        for one in launch.processes
+        member_of(needed[mapped.id], mapped, arguments.get(mapped.id.command, ()), facts, needs)
+        for mapped in launch.processes
     ]
     if any(member.program == "mooncake_client" for member in members):
         return members
@@ -79,7 +79,7 @@ def member_of(
     facts: Facts | None,
     needs: LaunchNeeds,
 ) -> Member:
-    """Return ``process`` with what its needs and the host's devices say of it."""
+    """Return ``process`` as a member: with the needs and the host's devices that it has."""
     named = () if need.rdma is None else need.rdma.devices
     release = release_of(needs.mooncake_version)
     names: tuple[str, ...] | Unknown = ()
@@ -117,17 +117,17 @@ _CODE = "-600"
 
 
 def refusal(region: Region, forking: Forking | None) -> str:
-    """Return why ``region`` is refused, "" where it is not, or where that is not known."""
-    found = "" if forking is None else bad_end(region, forking)
-    if not isinstance(found, str) or not found:
+    """Return why ``region`` is refused, "" if it is not, or where that is not known."""
+    end = "" if forking is None else bad_end(region, forking)
+    if not isinstance(end, str) or not end:
         return ""
-    return f"{found}, which libibverbs refuses (set {VARIABLE}=1)"
+    return f"{end}, which libibverbs refuses (set {VARIABLE}=1)"
 
 
 def until_refused(
     allocations: Iterable[Allocation], forking: Forking | None
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Return what one store client maps until a registration is refused, and why; "" for none.
+    """Return the allocations of a store client until a registration is refused, and why, or "".
 
     Each is registered before the next is mapped.
     """
@@ -149,22 +149,22 @@ def until_refused(
 
 
 def refused_registration(
-    pool: Allocation, part: int, size_bytes: int, forking: Forking | None, whole_pools: bool
+    host_pool: Allocation, part: int, size_bytes: int, forking: Forking | None, whole_pools: bool
 ) -> tuple[tuple[Allocation, ...], str]:
     """Return a mapped host pool with its registration failed, and why; (), "" if registered.
 
-    part: the number of its half, where it is registered in halves.
+    part: the number of its half, if it is registered in halves.
 
     ``whole_pools``: Mooncake registers all of a pool, whatever part of it is handed over.
     """
-    parts = list(regions_of(pool))
+    parts = list(regions_of(host_pool))
     why = refusal(parts[part], forking) if part < len(parts) else ""
-    if part and whole_pools and pool.backing is Backing.MEMFD_HUGETLB:
+    if part and whole_pools and host_pool.backing is Backing.MEMFD_HUGETLB:
         why = "Mooncake registered the whole pool for K, and refuses V, which lies in it"
     if not why:
         return (), ""
     error = f"register_buffer of {size_bytes} bytes returns {_CODE}"
-    return (_without_pages(pool)._replace(outcome=Outcome.FAILED, error=error),), why
+    return (_without_pages(host_pool)._replace(outcome=Outcome.FAILED, error=error),), why
 
 
 def _without_pages(mapped: Allocation) -> Allocation:
@@ -186,23 +186,23 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """Return what the smaller launch maps in another way, as an arena that now holds less."""
+    """Return a sentence for each mapping that is another in the smaller launch, as of an arena."""
     changed: dict[str, None] = {}
     both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
     for large, little in both:
-        for one, other in zip(large.allocations, little.allocations, strict=False):
-            if (one.what, one.backing) != (other.what, other.backing):
-                sizes = f"{one.backing.value} at full size, {other.backing.value} when scaled"
-                changed[f"{large.process.name}, {one.what}: {sizes}"] = None
+        for old, other in zip(large.allocations, little.allocations, strict=False):
+            if (old.what, old.backing) != (other.what, other.backing):
+                sizes = f"{old.backing.value} at full size, {other.backing.value} when scaled"
+                changed[f"{large.process.name}, {old.what}: {sizes}"] = None
     return list(changed)
 
 
 def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProcess:
     """Return the process with its pools, clients, arena, hot cache and metadata scaled down."""
-    settings, own = process.settings, process.own_allocator
+    settings, allocator = process.settings, process.own_allocator
     huge = settings.hugepages and launch.release.hugepages
     page = settings.hugepage_bytes if huge else REGULAR_PAGE_BYTES
-    pool_page = page if own is None else own.hugepage_bytes or REGULAR_PAGE_BYTES
+    pool_page = page if allocator is None else allocator.hugepage_bytes or REGULAR_PAGE_BYTES
     cache = settings.hot_cache
     arena = settings.arena_bytes
     return process._replace(
@@ -262,7 +262,7 @@ def make_plan(
 ) -> RehearsalPlan:
     """Plan ``written``, the launch at full size, as ``small``, which is run with its ``needs``.
 
-    facts: the host's RDMA devices; None where no process uses any.
+    facts: the host's RDMA devices; None if no process uses any.
     """
     sizing = small.shown
     assert sizing is not None
@@ -310,9 +310,9 @@ def _refused(written: LaunchSizing, scale: int) -> str:
 
     That check is of sizes, and a scaled launch has others.
     """
-    found = worst(written.inputs.findings)
-    if found is not None:
-        return found.text
+    refused = worst(written.inputs.findings)
+    if refused is not None:
+        return refused.text
     for admission in written.admissions if scale == 1 else ():
         if isinstance(admission, Admission) and admission.refused:
             return f"{admission.origin}: ValueError: {admission.refused}"
@@ -332,10 +332,10 @@ def _steps(
         count = len(member.process.host_pools_bytes)
         for number, size in enumerate(member.process.host_pools_bytes):
             which = f" {number + 1} of {count}" if count > 1 else ""
-            own = member.process.own_allocator
+            alloc = member.process.own_allocator
             order = {"do": "pool", "bytes": size}
-            if own is not None:
-                order = {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
+            if alloc is not None:
+                order = {"do": "own_pool", "bytes": size, "page_bytes": alloc.hugepage_bytes or 0}
             what, maps = f"{MemoryKind.HOST_POOL}{which}", tuple(every[index].pools[number])
             takes = tuple(here[index].pools.get(number, ())) or None
             yield RehearsalStep(member, "pool", what, order, maps, takes)
@@ -345,14 +345,14 @@ def _steps(
             maps = tuple(every[index].clients.get(number, ()))
             foreseen = here[index].clients.get(number, ())
             mapped, why = until_refused(foreseen, member.forking)
-            kind = "dummy" if client.dummy else "setup"
+            action = "dummy" if client.dummy else "setup"
             if member.program == "mooncake_client":
-                kind = "program"
+                action = "program"
             which = f" {number + 1} of {len(clients)}" if len(clients) > 1 else ""
-            kinds = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
-            what, order = f"store client{which} ({kinds})", _client_order(member, client, kind)
+            kinds = ", ".join(dict.fromkeys(mapping.what for mapping in maps)) or "nothing"
+            what, order = f"store client{which} ({kinds})", _client_order(member, client, action)
             takes = mapped or (None if maps else ())
-            yield RehearsalStep(member, kind, what, order, maps, takes, why)
+            yield RehearsalStep(member, action, what, order, maps, takes, why)
         if clients:
             whole_pools = launch.release.registers_whole_pool
             yield from _registrations(member, every[index].pools, whole_pools)
@@ -367,17 +367,17 @@ class _Groups(NamedTuple):
 
 def _grouped(mapped: ProcessReplay) -> _Groups:
     groups = _Groups({}, {})
-    for one in mapped.allocations:
-        of_kind = groups.pools if one.what == MemoryKind.HOST_POOL else groups.clients
-        of_kind.setdefault(one.owner, []).append(one)
+    for allocation in mapped.allocations:
+        of_kind = groups.pools if allocation.what == MemoryKind.HOST_POOL else groups.clients
+        of_kind.setdefault(allocation.owner, []).append(allocation)
     return groups
 
 
-def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:
+def _client_order(member: Member, client: StoreClient, action: str) -> dict[str, Any]:
     """Return the order for a client; the rehearsal's services are added when they are up."""
-    if kind == "program":
+    if action == "program":
         return {"do": "program"}
-    if kind == "dummy":
+    if action == "dummy":
         pools, size = sum(member.process.host_pools_bytes), client.local_buffer_bytes
         return {"do": "dummy", "pool_bytes": pools, "local_buffer_bytes": size}
     return {
@@ -402,8 +402,8 @@ def _registrations(
         parts = ((0, half), (half, size - half)) if split else ((0, size),)
         for part, (offset, length) in enumerate(parts):
             order = {"do": "register", "pool": number, "offset": offset, "bytes": length}
-            pool = pools[number][-1]
-            taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
+            host_pool = pools[number][-1]
+            taken, why = refused_registration(host_pool, part, length, member.forking, whole_pools)
             what = f"registering {MemoryKind.HOST_POOL}"
             yield RehearsalStep(member, "register", what, order, (), taken, why)
 

@@ -25,7 +25,7 @@ _MOST_COLUMNS = 300
 
 
 class ProgramReply(NamedTuple):
-    """error: the call and what it said, or how the process ended; "" where it went well.
+    """error: the call and what it said, or how the process ended; "" if it went well.
 
     ended: the process's exit code, below 0 the signal; None while it lives. measured: by an order
     that measures.
@@ -41,7 +41,9 @@ LATE = "it took more than"
 
 
 class StoppedError(Exception):
-    """A step was broken off: the reason is a sentence. The process may be in the middle of it."""
+    """A step was broken off: the reason is a sentence. The process may be in the middle of the
+    step.
+    """
 
 
 Look = Callable[[], None]
@@ -59,7 +61,7 @@ class Running:
         python: str,
         environment: Mapping[str, str],
         log: Path,
-        node: int | None = None,
+        numa_node: int | None = None,
         program: Sequence[str] = (),
         more_orders: str = "",
     ) -> None:
@@ -71,7 +73,7 @@ class Running:
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         self._unread = b""
-        order: dict[str, Any] = {"parent": os.getpid(), "node": node, "program": list(program)}
+        order: dict[str, Any] = {"parent": os.getpid(), "node": numa_node, "program": list(program)}
         order |= {"more": more_orders, "orders": orders, "answers": answers}
         # What becomes a program needs no packages, and starts in half the time without them.
         flags = ["-I", "-S"] if program else []
@@ -113,7 +115,9 @@ class Running:
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
-        """Return what came of the oldest order without an answer."""
+        """Return the reply to the oldest order that has none yet. Raises StoppedError when time is
+        over.
+        """
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -197,7 +201,7 @@ class RehearsalError(Exception):
 
 
 class Programs:
-    """Those that run, and where each of them listens. players: by member's number."""
+    """The processes that run, and the addresses at which they listen. players: by number."""
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
         """Prepare to run the plan; nothing is started yet. folder: for logs and offloaded data."""
@@ -233,8 +237,8 @@ class Programs:
         if member.number not in self._loaded:
             answer = player.answer(_START_SECONDS)
             if answer.error:
-                said = " / ".join((answer.error, *player.last_lines()))
-                raise RehearsalError(f"{self._plan.library.name} cannot be loaded: {said}")
+                why = " / ".join((answer.error, *player.last_lines()))
+                raise RehearsalError(f"{self._plan.library.name} cannot be loaded: {why}")
             self._loaded.add(member.number)
         return player
 
@@ -246,11 +250,11 @@ class Programs:
         return started
 
     def _start(
-        self, environment: Mapping[str, str], node: int | None, program: tuple[str, ...]
+        self, environment: Mapping[str, str], numa_node: int | None, program: tuple[str, ...]
     ) -> Running:
-        """Start a process with a log of its own. node: the NUMA node it is bound to, or None."""
+        """Start a process with a new log. numa_node: the node that it is bound to, or None."""
         log = self._folder / f"process-{len(self._running)}.log"
-        started = Running(self._plan.library.python, environment, log, node, program)
+        started = Running(self._plan.library.python, environment, log, numa_node, program)
         self._running.append(started)
         return started
 
@@ -262,11 +266,11 @@ class Programs:
     def _start_master(self) -> None:
         """Start a mooncake_master on free ports, with offload if a client of the plan offloads."""
         port = free_port()
-        words = [f"--rpc_port={port}", f"--metrics_port={free_port()}"]
+        arguments = [f"--rpc_port={port}", f"--metrics_port={free_port()}"]
         clients = [client for member in self._plan.members for client in member.process.clients]
         if any(client.offload_buffer_bytes is not None for client in clients):
-            words.append("--enable_offload=true")
-        program = (self._plan.library.program("mooncake_master"), *words)
+            arguments.append("--enable_offload=true")
+        program = (self._plan.library.program("mooncake_master"), *arguments)
         self._master = self._start(self._base, None, program)
         self._master_address = f"127.0.0.1:{port}"
 
@@ -280,13 +284,13 @@ class Programs:
         """Start ``mooncake_client`` with the launch's arguments and the rehearsal's addresses."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
-        words = [*member.arguments, *self._where(address)]
+        arguments = [*member.arguments, *self._where(address)]
         if any("enable_http_server" in word for word in member.arguments):
-            words.append("--enable_http_server=false")
+            arguments.append("--enable_http_server=false")
         if self._plan.scale > 1:
-            words.append(f"--global_segment_size={client.segment_bytes}")
-            words.append(f"--local_buffer_size={client.local_buffer_bytes}")
-        program = (self._plan.library.program("mooncake_client"), *words)
+            arguments.append(f"--global_segment_size={client.segment_bytes}")
+            arguments.append(f"--local_buffer_size={client.local_buffer_bytes}")
+        program = (self._plan.library.program("mooncake_client"), *arguments)
         started = self._start_member(member, program)
         answer = started.wait_until(lambda: _answers(address), self.limit_seconds, look)
         self._client_address = address
@@ -300,14 +304,14 @@ class Programs:
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
-        words = [*self._where(address), "--global_segment_size=0", "--local_buffer_size=0"]
-        words.append(f"--protocol={member.process.clients[0].protocol.value}")
-        program = (self._plan.library.program("mooncake_client"), *words)
+        arguments = [*self._where(address), "--global_segment_size=0", "--local_buffer_size=0"]
+        arguments.append(f"--protocol={member.process.clients[0].protocol.value}")
+        program = (self._plan.library.program("mooncake_client"), *arguments)
         await_answer(self._start(self._base, None, program), "mooncake_client", address)
         self._client_address = address
 
     def _where(self, address: str) -> tuple[str, ...]:
-        """Return what a ``mooncake_client`` is told of its own address and of the master's."""
+        """Return the flags that give a ``mooncake_client`` its address and the master's."""
         return (
             "--host=127.0.0.1",
             f"--port={address.rpartition(':')[2]}",
@@ -332,8 +336,8 @@ def await_answer(started: Running, name: str, address: str) -> None:
     """Wait until a program answers at ``address``. Raises RehearsalError with its last words."""
     reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
     if reply.error:
-        said = " / ".join(started.last_lines())
-        raise RehearsalError(f"{name} did not start: {reply.error}: {said}")
+        why = " / ".join(started.last_lines())
+        raise RehearsalError(f"{name} did not start: {reply.error}: {why}")
 
 
 def free_port() -> int:

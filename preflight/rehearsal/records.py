@@ -1,4 +1,4 @@
-"""What a rehearsal is to do, what is predicted of it, and what came of it: plain records."""
+"""The plan of a rehearsal, its prediction and its results: plain records."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Member(NamedTuple):
     program: sglang (a rank), store_service, mooncake_client. arguments: mooncake_client's own.
     pinned_bytes: what is predicted to be pinned for it in all, over its NICs. nics: how many it
     uses. more_bytes: what may be pinned on top, as the memory happens to lie. forking: how it
-    registers memory where libibverbs asks for whole huge pages; None where it does not ask.
-    number: which of the plan's members it is.
+    registers memory where libibverbs asks for whole huge pages; None if it does not ask. number:
+    which of the plan's members it is.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Member(NamedTuple):
 class RehearsalStep(NamedTuple):
     """One thing that one process does: ``order`` is for the process.
 
-    asked: what it maps where pages never run short.
-    taken: what it is predicted to map here; None where it is predicted not to come to that.
-    refused: why a registration of it is predicted to fail, "" where none is.
+    asked: what it maps where pages never run short. taken: what it is predicted to map here; None
+    if it is predicted not to come to that. refused: why a registration of it is predicted to fail,
+    "" if none is.
     """
 
     member: Member
-    kind: str  # pool, setup, dummy, program, register
+    action: str  # pool, setup, dummy, program, register
     what: str
     order: Mapping[str, Any]
     asked: tuple[Allocation, ...] = ()
@@ -71,10 +71,10 @@ class RehearsalStep(NamedTuple):
 class RehearsalPlan(NamedTuple):
     """A rehearsal before it begins.
 
-    launch: the one that is run, scaled. replayed: what it is predicted to map; None where a pool
-    cannot be read. may_fail: why it fails in some order of its processes, "" where in none.
-    full_size: the status of the launch as it was written, and why. refused: why the launch does
-    not start, whatever its memory. notes: what is not rehearsed, or in another way.
+    launch: the one that is run, scaled. replayed: what it is predicted to map; None if a pool
+    cannot be read. may_fail: why it fails in some order of its processes, "" if in none. full_size:
+    the status of the launch as it was written, and why. refused: why the launch does not start,
+    whatever its memory. notes: what is not rehearsed, or in another way.
     """
 
     library: Library
@@ -92,13 +92,13 @@ class RehearsalPlan(NamedTuple):
 class StepResult(NamedTuple):
     """What one step came to.
 
-    error: the call and what it said, or the signal; "" where it went well. pages: taken meanwhile.
-    seconds: in all; populated, registered: until the last page was there, and from then until the
-    last was pinned, None where none was. lines: the library's last, where it failed. ended: the
-    exit code of a process that is gone, and its pages with it; below 0 the signal.
-    resident_bytes: by how much the process's memory grew that is no huge page; None for one that
-    is gone. pinned_bytes: of the launch's processes together, after the step. huge_bytes: of huge
-    pages, by how much these processes' own grew; ``pages`` counts everybody's.
+    error: the call and what it said, or the signal; "" if it went well. pages: taken meanwhile.
+    seconds: in all; populated, registered: until the last page was mapped, and from then until the
+    last was pinned, None if none was. lines: the library's last, if it failed. ended: the exit code
+    of a process that is gone, and its pages with it; below 0 the signal. resident_bytes: by how
+    much the process's memory grew that is no huge page; None for one that is gone. pinned_bytes: of
+    the launch's processes together, after the step. huge_bytes: of huge pages, by how much these
+    processes' own grew; ``pages`` counts everybody's.
     """
 
     step: RehearsalStep
@@ -138,12 +138,12 @@ class RehearsalRun(NamedTuple):
     """A rehearsal that has run.
 
     stopped: what ended it before its end, "" for nothing: the memory that must be left, a time
-    limit. pages: in use by it when all was there. left: pages that were not back after it.
+    limit. pages: in use by it when all was mapped. left: pages that were not back after it.
     lowest_room_bytes: as ``MemoryWatch``.
     """
 
     done: tuple[StepResult, ...]
-    held: tuple[ProcessMemory, ...]
+    processes: tuple[ProcessMemory, ...]
     pages: Pages
     transfer: Transfer
     stopped: str
@@ -189,10 +189,10 @@ def find_library(python: str | None) -> Library | Unknown:
         folder = os.path.abspath(folder or ".")
         if not os.path.isfile(os.path.join(folder, "mooncake", "__init__.py")):
             continue
-        found = installed_mooncake([folder]) or installed_mooncake(path)
-        if not found:
+        wheels = installed_mooncake([folder]) or installed_mooncake(path)
+        if not wheels:
             return Unknown(f"{folder}/mooncake is of no wheel: its version is not known")
-        return Library(python or sys.executable, folder, *found[0])
+        return Library(python or sys.executable, folder, *wheels[0])
     how = f"{PIP}, or name the interpreter that has it with --python"
     return Unknown(f"Mooncake is not installed in {who}, so it cannot be run: {how}")
 
@@ -204,8 +204,8 @@ def _path_of(python: str) -> tuple[str, ...] | Unknown:
     try:
         if os.sep in python:
             os.stat(python)  # a child that hangs at its start could be left behind by nobody
-        words, limit = [python, "-c", _PATH], _LIMIT_SECONDS
-        done = subprocess.run(words, capture_output=True, text=True, timeout=limit, check=False)
+        argv, limit = [python, "-c", _PATH], _LIMIT_SECONDS
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit, check=False)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         return Unknown(f"--python {python}: cannot be run: {error}")
     if done.returncode:

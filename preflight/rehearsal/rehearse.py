@@ -87,8 +87,8 @@ def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared |
     except ValueError as error:
         return Unknown(f"{library.name}: {error}")
     host = open_host("/")
-    words = launch._replace(mooncake_version=library.version)
-    sized = known(size_within(words, host, limit_seconds(READ_SECONDS)))
+    of_release = launch._replace(mooncake_version=library.version)
+    sized = known(size_within(of_release, host, limit_seconds(READ_SECONDS)))
     assert sized is not None
     return prepare(sized, host, library, scale)
 
@@ -100,9 +100,9 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
     if written.shown is None or not written.shown.inputs.launch.processes:
         return Unknown("the launch maps no memory on this host: there is nothing to rehearse")
-    own = [one.name for one in written.shown.inputs.launch.processes if one.own_pools]
-    if own:
-        return Unknown(f"{own[0]} has a pool that it maps itself, which is not rehearsed")
+    unable = [each.name for each in written.shown.inputs.launch.processes if each.own_pools]
+    if unable:
+        return Unknown(f"{unable[0]} has a pool that it maps itself, which is not rehearsed")
     small, needs, facts = written, sized.needs, None
     if scale > 1:  # scaled down and judged again; if L2 has two bounds, the upper one
         inputs = written.inputs.most._replace(
@@ -124,7 +124,7 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
 def answer_of(
     prepared: Prepared, done: RehearsalRun, warnings: Iterable[str] = ()
 ) -> RehearsalAnswer:
-    """Judge a rehearsal that has run; if it failed, the checks' findings are a part of it."""
+    """Judge a rehearsal that has run; if it failed, the answer has the checks' findings too."""
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)
 
@@ -140,13 +140,13 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
 
     of = [pair for pair in every_check() if pair[0].id.startswith(("memlock.", "rdma."))]
     chosen = [pair for pair in of if {*pair[0].topics} <= {*_TOPICS}]
-    found = judge_checks(prepared.facts, prepared.needs, chosen)
+    findings = judge_checks(prepared.facts, prepared.needs, chosen)
     # That check's arithmetic says at which step, and the plan has it.
-    told = {FORK_SAFE} if any(step.refused for step in prepared.plan.steps) else set()
+    foretold = {FORK_SAFE} if any(step.refused for step in prepared.plan.steps) else set()
     return tuple(
-        f"{one.check}: have {one.have}, need {one.need}: {one.text}"
-        for one in found
-        if one.status is Status.FAIL and one.check not in told
+        f"{finding.check}: have {finding.have}, need {finding.need}: {finding.text}"
+        for finding in findings
+        if finding.status is Status.FAIL and finding.check not in foretold
     )
 
 
@@ -154,7 +154,7 @@ EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "
 
 
 class RehearsalAnswer(NamedTuple):
-    """status: as in EXIT_CODES. as_predicted: None where there is nothing to compare.
+    """status: as in EXIT_CODES. as_predicted: None if there is nothing to compare.
 
     differences: each a sentence. warnings: what else there is to say, the least sure last.
     """
@@ -186,8 +186,8 @@ def judge(
     """
     warned = [*warnings, *_warnings(plan, run)]
     failed = failed_step(run)
-    findings = tuple(checked) if failed and failed.step.kind != "pool" else ()
-    if failed is not None and failed.step.kind == "register" and plan.refused:
+    findings = tuple(checked) if failed and failed.step.action != "pool" else ()
+    if failed is not None and failed.step.action == "register" and plan.refused:
         findings += (plan.refused,)
     differences = tuple(_differences(plan, run, failed, bool(findings)))
     base = RehearsalAnswer("", "", None, plan, run, differences, tuple(warned))
@@ -239,9 +239,9 @@ def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
             where = f"{done.step.member.name}, {done.step.what}"
             yield f"{where}: others took or gave back huge pages; its own are as predicted"
     for step in plan.steps:
-        for one in step.taken or ():
-            if one.outcome is Outcome.FELL_BACK:
-                yield f"{step.member.name}, {one.what}: {one.error}"
+        for mapped in step.taken or ():
+            if mapped.outcome is Outcome.FELL_BACK:
+                yield f"{step.member.name}, {mapped.what}: {mapped.error}"
     if not failed_step(run) and plan.may_fail and not _predicted_failure(plan):
         yield f"it started this time, in this order of its processes: {plan.may_fail}"
     if run.transfer.error:
@@ -295,12 +295,12 @@ def _error(step: RehearsalStep) -> str:
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
     """Return whether the step failed as predicted: by a bus error, or with the same words.
 
-    A ``mooncake_client`` words its error in its own way, so its words are not compared.
+    A ``mooncake_client`` words its error in another way, so these are not compared.
     """
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
-    if failed.step.kind == "program":
+    if failed.step.action == "program":
         return not dies
     return foretold.error.startswith(failed.error) or failed.error.startswith(foretold.error)
 
@@ -341,8 +341,8 @@ def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     A rank's without a segment are pinned by the process that has it: then only all together count.
     """
     rows = [
-        (held.member.name, held.member.pinned_bytes, held.member.more_bytes, held.pinned_bytes)
-        for held in run.held
+        (each.member.name, each.member.pinned_bytes, each.member.more_bytes, each.pinned_bytes)
+        for each in run.processes
     ]
     if any(client.dummy for member in plan.members for client in member.process.clients):
         needs = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
@@ -378,7 +378,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
                 *(_measured(done) if done.ended is None else done.error, _time(done)),
             )
             for done in run.done
-            if done.step.kind != "register"
+            if done.step.action != "register"
         ]
         heads = ("process", "step", "predicted", "measured", "time")
         parts.append(fitted(rows, heads, columns()))
@@ -396,10 +396,10 @@ def _predicted(step: RehearsalStep) -> str:
         return "not reached"
     text = pages_text(predicted_pages(step.taken))
     regular = _regular_bytes(step)
-    words = [] if text == "0" and regular else [text]
-    words += [f"{format_bytes(regular)} of regular memory"] if regular else []
-    words += ["then a failure"] if step.failure else []
-    return ", ".join(words)
+    texts = [] if text == "0" and regular else [text]
+    texts += [f"{format_bytes(regular)} of regular memory"] if regular else []
+    texts += ["then a failure"] if step.failure else []
+    return ", ".join(texts)
 
 
 def _measured(done: StepResult) -> str:
@@ -412,12 +412,14 @@ def _measured(done: StepResult) -> str:
 
 def _regular_bytes(step: RehearsalStep) -> int:
     mapped = step.taken or ()
-    return sum(one.pages * one.page_size_bytes for one in mapped if one.backing is Backing.REGULAR)
+    return sum(
+        each.pages * each.page_size_bytes for each in mapped if each.backing is Backing.REGULAR
+    )
 
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
     """Return ``48 x 2 MiB (node 0: 20, node 1: 28)``."""
-    words = []
+    texts = []
     for spot, count in sorted(pages.items(), key=lambda item: item[0].page_size_bytes):
         if spot.node is not None or not count:
             continue
@@ -427,19 +429,19 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
             for at, share in sorted(pages.items(), key=lambda item: item[0].node or 0)
             if at.page_size_bytes == size and at.node is not None and share
         )
-        words.append(f"{count} x {format_page_size(size)}" + (f" ({nodes})" if nodes else ""))
-    return ", ".join(words) or "0"
+        texts.append(f"{count} x {format_page_size(size)}" + (f" ({nodes})" if nodes else ""))
+    return ", ".join(texts) or "0"
 
 
 def _time(done: StepResult) -> str:
     """Describe how long the step took, with its populate rate and registration time if known."""
-    words = [f"{done.seconds:.2f} s"]
+    texts = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
     if done.populated_seconds and size >= GIB // 4:
-        words.append(f"{size / GIB / done.populated_seconds:.1f} GiB/s")
+        texts.append(f"{size / GIB / done.populated_seconds:.1f} GiB/s")
     if done.registered_seconds is not None:
-        words.append(f"registered in {done.registered_seconds:.2f} s")
-    return ", ".join(words)
+        texts.append(f"registered in {done.registered_seconds:.2f} s")
+    return ", ".join(texts)
 
 
 def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
@@ -450,7 +452,7 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     if plan.scale > 1:
         yield f"full size  the launch itself: {status}" + (f": {why}" if why else "")
     yield f"pinned     {_pinned(run)}"
-    registered = [done for done in run.done if done.step.kind == "register"]
+    registered = [done for done in run.done if done.step.action == "register"]
     if registered:
         size = format_bytes(sum(done.step.order["bytes"] for done in registered))
         seconds = sum(done.seconds for done in registered)
@@ -466,9 +468,9 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
 
 
 def _pinned(run: RehearsalRun) -> str:
-    have = _sum(held.pinned_bytes for held in run.held)
-    locked = _sum(held.locked_bytes for held in run.held)
-    need = _sum(held.member.pinned_bytes for held in run.held)
+    have = _sum(each.pinned_bytes for each in run.processes)
+    locked = _sum(each.locked_bytes for each in run.processes)
+    need = _sum(each.member.pinned_bytes for each in run.processes)
     return f"{have} (VmPin), {locked} locked (VmLck); predicted {need} pinned"
 
 
@@ -516,13 +518,13 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
         "steps": [_step_object(done) for done in run.done],
         "processes": [
             {
-                **fields(held.member, "name", "program"),
-                "numa_node": held.member.process.node,
-                "devices": _or_null(held.member.nics),
-                **fields(held, "pinned_bytes", "locked_bytes", "resident_bytes"),
-                "predicted_pinned_bytes": _or_null(held.member.pinned_bytes),
+                **fields(each.member, "name", "program"),
+                "numa_node": each.member.process.node,
+                "devices": _or_null(each.member.nics),
+                **fields(each, "pinned_bytes", "locked_bytes", "resident_bytes"),
+                "predicted_pinned_bytes": _or_null(each.member.pinned_bytes),
             }
-            for held in run.held
+            for each in run.processes
         ],
         "pages": _page_objects(run.pages),
         "transfer": {
@@ -547,8 +549,9 @@ def _step_object(done: StepResult) -> dict[str, Any]:
     times = ("seconds", "populated_seconds", "registered_seconds")
     return {
         "process": step.member.name,
-        **fields(step, "kind", "what"),
-        "asked": [_allocation_object(one) for one in step.asked],
+        "kind": step.action,
+        "what": step.what,
+        "asked": [_allocation_object(each) for each in step.asked],
         "predicted": {
             "pages": None if step.taken is None else _page_objects(predicted_pages(step.taken)),
             "fails_at": None if failure is None else plain(failure.what),
@@ -563,16 +566,16 @@ def _step_object(done: StepResult) -> dict[str, Any]:
     }
 
 
-def _allocation_object(one: Allocation) -> dict[str, Any]:
+def _allocation_object(mapped: Allocation) -> dict[str, Any]:
     """Build the JSON of one allocation that a step asks for."""
     return {
-        "what": one.what,
-        "size_bytes": plain(one.bytes),
-        "backing": plain(one.backing),
-        "page_size_bytes": one.page_size_bytes,
-        "pages": plain(one.pages),
-        "numa_node": one.node,
-        "registered": one.registered,
+        "what": mapped.what,
+        "size_bytes": plain(mapped.bytes),
+        "backing": plain(mapped.backing),
+        "page_size_bytes": mapped.page_size_bytes,
+        "pages": plain(mapped.pages),
+        "numa_node": mapped.node,
+        "registered": mapped.registered,
     }
 
 

@@ -63,10 +63,10 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
     """Return the bytes of regular memory by the node it is bound to; None: all together."""
     need: dict[int | None, int] = {None: 0}
-    for one in (one for step in steps for one in step.asked if one.backing is Backing.REGULAR):
-        size = one.pages * one.page_size_bytes
-        for node in {None, one.node}:
-            need[node] = need.get(node, 0) + size
+    for each in (each for step in steps for each in step.asked if each.backing is Backing.REGULAR):
+        size = each.pages * each.page_size_bytes
+        for numa in {None, each.node}:
+            need[numa] = need.get(numa, 0) + size
     return need
 
 
@@ -89,8 +89,8 @@ class _Stage:
 
     def result(self, left: Mapping[int, int]) -> RehearsalRun:
         """Return the run as recorded so far. left: pages not given back, by page size in bytes."""
-        done, held, lowest = tuple(self._done), tuple(self._held), self._watch.lowest_bytes
-        return RehearsalRun(done, held, self._pages, self._transfer, self._stopped, left, lowest)
+        done, kept, lowest = tuple(self._done), tuple(self._held), self._watch.lowest_bytes
+        return RehearsalRun(done, kept, self._pages, self._transfer, self._stopped, left, lowest)
 
     def play(self) -> None:
         """Do the steps until one fails or a limit stops them, then read what each process holds.
@@ -126,10 +126,10 @@ class _Stage:
         member, players = step.member, self._programs.players
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
-        player = None if step.kind == "program" else self._programs.player(member)
-        if step.kind in ("setup", "dummy", "program"):
+        player = None if step.action == "program" else self._programs.player(member)
+        if step.action in ("setup", "dummy", "program"):
             self._programs.await_master()
-        if step.kind == "dummy":
+        if step.action == "dummy":
             self._programs.need_client(member)
         before = pages_in_use(self._root)
         began = time.monotonic()
@@ -166,14 +166,14 @@ class _Stage:
 
     def _sum(self, name: str) -> int:
         """Return a size of /proc/PID/status, of all processes of the launch together."""
-        return sum(status_bytes(one.pid).get(name, 0) for one in self._programs.players.values())
+        return sum(status_bytes(each.pid).get(name, 0) for each in self._programs.players.values())
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Raise StoppedError if regular memory is short for ``steps``, which have not begun."""
-        found = self._watch.too_small(_regular_bytes(steps))
-        if found is None:
+        short = self._watch.too_small(_regular_bytes(steps))
+        if short is None:
             return
-        need, room = found
+        need, room = short
         text = (
             f"{what}: takes {format_bytes(need)} of regular memory, and "
             f"{format_bytes(max(0, room.bytes))} may be taken ({room.source}): it was not tried"
@@ -219,7 +219,7 @@ class _Stage:
 
 
 class StepTimes:
-    """When the last page of a step was there, and when the last was pinned."""
+    """When the last page of a step was mapped, and when the last was pinned."""
 
     def __init__(self, root: Root, before: Mapping[Spot, int], began: float) -> None:
         """Begin at ``began``, in monotonic seconds. before: the pages in use at that time."""
@@ -260,12 +260,12 @@ LEFT_SHARE = 10
 class Room(NamedTuple):
     """How much more may be taken before the limit; below 0 it is passed.
 
-    source: of what. node: the NUMA node that it is of, None for the host and the cgroup.
+    source: of what. numa_node: the node that it is of, None for the host and the cgroup.
     """
 
     bytes: int
     source: str
-    node: int | None = None
+    numa_node: int | None = None
 
 
 class MemoryWatch:
@@ -285,7 +285,7 @@ class MemoryWatch:
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
         """Return the first need that exceeds its room, and that room; None if all fit."""
-        rooms = ((need_bytes.get(room.node, 0), room) for room in self._rooms())
+        rooms = ((need_bytes.get(room.numa_node, 0), room) for room in self._rooms())
         return next((row for row in rooms if row[0] > row[1].bytes), None)
 
     def _rooms(self) -> Iterator[Room]:
@@ -293,10 +293,10 @@ class MemoryWatch:
         yield _host_room(read_meminfo(self._root))
         if self._nodes:
             tables, pools = read_node_meminfo(self._root), _pools(self._root)
-            for node in sorted(self._nodes):
-                table = tables.get(node)
+            for numa_node in sorted(self._nodes):
+                table = tables.get(numa_node)
                 if table is not None and not isinstance(table, Unknown):
-                    yield _node_room(node, table, pools)
+                    yield _node_room(numa_node, table, pools)
         if self._limited and (headroom := memory_headroom(self._root)) is not None:
             yield _cgroup_room(self._root, headroom)
 
@@ -313,14 +313,14 @@ def _host_room(meminfo: Meminfo | Unknown) -> Room:
     return Room(sizes["MemAvailable"] - left, source)
 
 
-def _node_room(node: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
+def _node_room(numa: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
     """Return the room on a node: free memory and page cache, less the share left alone."""
     names = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
     free = sum(table.values.get(name, 0) for name in names)
-    here = ((size, pool.nodes[node]) for size, pool in pools.items() if node in pool.nodes)
+    here = ((size, counts.nodes[numa]) for size, counts in pools.items() if numa in counts.nodes)
     huge_bytes = sum(size * share.total_pages for size, share in here)
     left = max(0, table.values.get("MemTotal", 0) - huge_bytes) // LEFT_SHARE
-    return Room(free - left, f"{format_bytes(left)} of node {node}'s memory is left alone", node)
+    return Room(free - left, f"{format_bytes(left)} of node {numa}'s memory is left alone", numa)
 
 
 def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown) -> Room:
@@ -337,16 +337,16 @@ def _pools(root: Root) -> dict[int, Pool]:
     """Return the pools that can be read, by page size."""
     pools = read_hugetlb(root, Unknown("not asked")).pools
     read = {} if isinstance(pools, Unknown) else pools
-    return {size: pool for size, pool in read.items() if not isinstance(pool, Unknown)}
+    return {size: counts for size, counts in read.items() if not isinstance(counts, Unknown)}
 
 
 def pages_in_use(root: Root) -> dict[Spot, int]:
     """Return pages that somebody has, by size: of the host (node None) and of each node."""
     used: dict[Spot, int] = {}
-    for size, pool in _pools(root).items():
-        used[Spot(size, None)] = pool.total_pages - pool.free_pages
-        for node, share in pool.nodes.items():
-            used[Spot(size, node)] = share.total_pages - share.free_pages
+    for size, counts in _pools(root).items():
+        used[Spot(size, None)] = counts.total_pages - counts.free_pages
+        for numa_node, share in counts.nodes.items():
+            used[Spot(size, numa_node)] = share.total_pages - share.free_pages
     return used
 
 
@@ -357,7 +357,7 @@ def settle(root: Root) -> dict[int, Pool]:
     """
     since, pools = time.monotonic(), _pools(root)
     until = since + _BACK_SECONDS
-    while any(pool.held_pages for pool in pools.values()):
+    while any(counts.held_pages for counts in pools.values()):
         if time.monotonic() > min(since + _QUIET_SECONDS, until):
             break
         time.sleep(LOOK_SECONDS)
@@ -370,11 +370,11 @@ def settle(root: Root) -> dict[int, Pool]:
 def others(root: Root) -> list[str]:
     """Return which pages others have, or are promised: what they do meanwhile is not rehearsed."""
     return [
-        f"others use {pool.total_pages - pool.free_pages} pages of {format_bytes(size)} and "
-        f"{pool.reserved_pages} more are promised to them: pages that they take or give back "
+        f"others use {counts.total_pages - counts.free_pages} pages of {format_bytes(size)} and "
+        f"{counts.reserved_pages} more are promised to them: pages that they take or give back "
         "meanwhile are counted here too"
-        for size, pool in settle(root).items()
-        if pool.held_pages
+        for size, counts in settle(root).items()
+        if counts.held_pages
     ]
 
 

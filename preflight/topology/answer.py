@@ -110,7 +110,7 @@ def _checks() -> list[tuple[Check, Judge]]:
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
     """Return the worst status of findings and measurement; a pass if nothing was judged."""
     seen = {finding.status for finding in findings}
-    if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
+    if any(isinstance(view.measured, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
     # Why each is lost is for the checks of rdma to judge; here it is that none is left.
     lost = any(view.devices.lost and view.devices.names == () for view in views)
@@ -138,15 +138,15 @@ class Engine(NamedTuple):
 class MooncakeView(NamedTuple):
     """Processes that see the same.
 
-    processes: names. release: whose rule it is, "" for the newest known. found: what the installed
-    library answers; None if it was not asked. differs: (location, foretold, found).
+    processes: names. release: whose rule applies, "" for the newest known. measured: what the
+    installed library answers; None if it was not asked. differs: (location, foretold, measured).
     """
 
     processes: tuple[str, ...]
     release: str
     devices: DevicesInUse
     view: View | Unknown
-    found: tuple[Location, ...] | Unknown | None
+    measured: tuple[Location, ...] | Unknown | None
     differs: tuple[tuple[str, str, str], ...]
 
 
@@ -258,12 +258,17 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
     of_gpus = [nics for name, nics in nics_of.items() if name.startswith("cuda:")]
     if len(of_gpus) > 1 and len(set(of_gpus)) == 1 and len(of_gpus[0]) == 1:
         yield f"all {len(of_gpus)} GPUs share {of_gpus[0][0]}, of {len(used)} NICs in use"
-    nodes = {nic.node for nic in topology.nics if nic.name in used and isinstance(nic.node, int)}
-    for node in topology.nodes if nodes else ():
-        if node.node in memory_nodes and node.node not in nodes and node.memory_bytes != 0:
+    sits = (nic.numa_node for nic in topology.nics if nic.name in used)
+    nodes = {numa_node for numa_node in sits if isinstance(numa_node, int)}
+    for each in topology.nodes if nodes else ():
+        if (
+            each.numa_node in memory_nodes
+            and each.numa_node not in nodes
+            and each.memory_bytes != 0
+        ):
             yield (
-                f"memory on node {node.node} has no NIC in use there: its transfers take any of "
-                f"{folded(used)}"
+                f"memory on node {each.numa_node} has no NIC in use there: its transfers take any "
+                f"of {folded(used)}"
             )
 
 
@@ -301,7 +306,7 @@ def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]
     unnamed = seen.devices.chosen in _WITHOUT_NAMES
     where = "NICs" if unnamed else f"devices of {seen.devices.how}"
     for nodes, names in split.items():
-        listed = ", ".join(str(node) for node in sorted(nodes))
+        listed = ", ".join(str(numa_node) for numa_node in sorted(nodes))
         who = fold_names(names) if len(names) > 1 else names[0]
         yield f"{who}: the segment is split over nodes {listed}, where the {where} sit"
 
@@ -323,12 +328,12 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     nics = tuple(_nic(facts, nic, users.get(nic.name, ())) for nic in present)
     pairs = [(gpu, nic) for gpu in gpus for nic in nics]
     paths = {(gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu, nic in pairs}
-    return Topology(tuple(_node(node) for node in facts.numa.nodes), gpus, nics, paths)
+    return Topology(tuple(_node(each) for each in facts.numa.nodes), gpus, nics, paths)
 
 
-def _node(node: NumaNode) -> TopologyNode:
-    cpus = node.cpus if isinstance(node.cpus, Unknown) else ranges(node.cpus)
-    return TopologyNode(node.node, cpus, node.total_bytes)
+def _node(numa_node: NumaNode) -> TopologyNode:
+    cpus = numa_node.cpus if isinstance(numa_node.cpus, Unknown) else ranges(numa_node.cpus)
+    return TopologyNode(numa_node.node, cpus, numa_node.total_bytes)
 
 
 def natural(name: str) -> tuple[str, int]:
@@ -343,10 +348,10 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
     hidden = Unknown(f"{address}: is not among the devices on PCI")
-    node = hidden if function is None else function.node
+    numa_node = hidden if function is None else function.node
     known = address if ":" in address else ""
     name, model = f"GPU{index}", _model(function, nvml)
-    return TopologyDevice("gpu", name, known, node, model, users)
+    return TopologyDevice("gpu", name, known, numa_node, model, users)
 
 
 def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
@@ -413,16 +418,16 @@ def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
 class TopologyDevice(NamedTuple):
     """A GPU or an RDMA device.
 
-    kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
-    node: its NUMA node, None if the firmware names none. what: model and, of a NIC, its ports
-    (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
-    active: of a NIC, whether a port of the NIC is.
+    device_kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: on PCI, or "". numa_node: None
+    if the firmware does not say. what: model and, of a NIC, its ports (``NVIDIA H20``, ``mlx5 400
+    Gb/s ACTIVE``). used_by: processes of the launch, () without one. active: of a NIC, whether a
+    port of the NIC is.
     """
 
-    kind: str
+    device_kind: str
     name: str
     address: str
-    node: int | Unknown | None
+    numa_node: int | Unknown | None
     what: str
     used_by: tuple[str, ...] = ()
     active: bool = False
@@ -431,7 +436,7 @@ class TopologyDevice(NamedTuple):
 class TopologyNode(NamedTuple):
     """A NUMA node. cpus: as the kernel lists them. memory_bytes: MemTotal."""
 
-    node: int
+    numa_node: int
     cpus: str | Unknown
     memory_bytes: int | Unknown
 

@@ -136,8 +136,10 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
     """Return the lines that compare the installed Mooncake's answer with the prediction."""
     if not answer.asked:
         return []
-    if isinstance(seen.found, Unknown):
-        return wrapped(f"  {paint('not measured', 'magenta')}: {clean(seen.found.reason)}", width)
+    if isinstance(seen.measured, Unknown):
+        return wrapped(
+            f"  {paint('not measured', 'magenta')}: {clean(seen.measured.reason)}", width
+        )
     who = "the installed Mooncake"
     if isinstance(answer.engine, Engine) and answer.engine.wheel:
         who = f"{answer.engine.wheel} {answer.engine.version}"
@@ -172,7 +174,7 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
     topology = answer.topology
     return {
         "numa_nodes": [
-            {"numa_node": plain(item.node), **fields(item, "cpus", "memory_bytes")}
+            {"numa_node": plain(item.numa_node), **fields(item, "cpus", "memory_bytes")}
             for item in topology.nodes
         ],
         "gpus": [_device_object(gpu) for gpu in topology.gpus],
@@ -192,7 +194,7 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
 
 def _device_object(device: TopologyDevice) -> dict[str, Any]:
     uses = fields(device, "what", "used_by")
-    return {**fields(device, "name", "address"), "numa_node": plain(device.node), **uses}
+    return {**fields(device, "name", "address"), "numa_node": plain(device.numa_node), **uses}
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def _view_object(seen: MooncakeView) -> dict[str, Any]:
             {**fields(lost, "name", "cause"), "reason": lost.why} for lost in seen.devices.lost
         ],
         "predicted": _locations(view if isinstance(view, Unknown) else view.locations),
-        "measured": _locations(seen.found),
+        "measured": _locations(seen.measured),
         "differs": [
             {"location": name, "predicted": foretold, "measured": measured}
             for name, foretold, measured in seen.differs
@@ -228,22 +230,24 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
     """Draw a box for each NUMA node with devices, for other nodes, for devices without a node."""
     devices = (*topology.gpus, *topology.nics)
-    only = topology.nodes[0].node if len(topology.nodes) == 1 else None
+    only = topology.nodes[0].numa_node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
-    at = {each.name: each.node if isinstance(each.node, int) else only for each in devices}
-    shown = {node.node for node in topology.nodes}
+    at = {
+        each.name: each.numa_node if isinstance(each.numa_node, int) else only for each in devices
+    }
+    shown = {numa.numa_node for numa in topology.nodes}
     gaps = _columns(devices, width)
     lines: list[str] = []
     empty: list[TopologyNode] = []
-    for node in topology.nodes:
-        here = [device for device in devices if at[device.name] == node.node]
+    for numa in topology.nodes:
+        here = [device for device in devices if at[device.name] == numa.numa_node]
         if here:
             rows = [_row(device, gaps) for device in _in_order(here)]
-            lines += box(_heading(node), rows, width, strokes)
+            lines += box(_heading(numa), rows, width, strokes)
         else:
-            empty.append(node)
+            empty.append(numa)
     if empty:
-        title, rows = "nodes without GPU and NIC", [_heading(node) for node in empty]
+        title, rows = "nodes without GPU and NIC", [_heading(numa) for numa in empty]
         if len(rows) == 1:
             title, rows = rows[0], ["no GPU, no NIC"]
         lines += box(title, rows, width, strokes)
@@ -259,12 +263,12 @@ def _in_order(devices: Sequence[TopologyDevice]) -> list[TopologyDevice]:
     return sorted(devices, key=lambda device: (not device.address, device.address))
 
 
-def _heading(node: TopologyNode) -> str:
-    size = node.memory_bytes
+def _heading(numa: TopologyNode) -> str:
+    size = numa.memory_bytes
     memory = "memory not known" if isinstance(size, Unknown) else format_bytes(size)
-    known = "not known" if isinstance(node.cpus, Unknown) else node.cpus
+    known = "not known" if isinstance(numa.cpus, Unknown) else numa.cpus
     cpus = f"CPUs {known}" if known else "no CPU"
-    return f"node {node.node}  {memory}  {cpus}"
+    return f"node {numa.numa_node}  {memory}  {cpus}"
 
 
 def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, int]:

@@ -6,7 +6,8 @@ left of an earlier one is the end of its path. Counting those runs in place of b
 needs no library: a run costs two walks of a binary indexed tree over requests, a block one look-up.
 
 A cache of the least recently used evicts the end of a prompt first, as SGLang's radix tree does: a
-leaf before its parent. What a request finds is told before its own new blocks take room.
+leaf before its parent. What a request finds is counted before the new blocks of that request take
+room.
 
 Sources: R. L. Mattson and others, Evaluation techniques for storage hierarchies (1970); C. A.
 Waldspurger and others, Efficient MRC construction with SHARDS (2015), with its correction of the
@@ -35,8 +36,8 @@ class Curve(NamedTuple):
     """Hits of a cache by its size: straight lines between the points.
 
     sizes: in blocks, rising, from 0; hits: accesses that a cache of so many blocks answers.
-    accesses: blocks of all requests. distinct: of them, None where a sample was followed. sampled:
-    the part of all blocks that was followed. error: one standard error of a rate, at most.
+    accesses: blocks of all requests. distinct: different ones, None if a sample was followed.
+    sampled: the part of all blocks that was followed. error: one standard error of a rate, at most.
     """
 
     sizes: Sequence[int]
@@ -101,11 +102,11 @@ class _Stack:
         """Count one request. uses: to each earlier request, who uses what it touched last."""
         last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
         now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
-        found = list(map(last.get, blocks))
-        while at < size and (request := found[at]) is not None:
+        touched_by = list(map(last.get, blocks))
+        while at < size and (request := touched_by[at]) is not None:
             start = at
             at += 1
-            while at < size and found[at] == request:
+            while at < size and touched_by[at] == request:
                 at += 1
             older, index = 0, request + 1
             while index:
@@ -137,23 +138,23 @@ class _Stack:
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
         """Return a new one that follows the blocks of ``part`` alone and has counted nothing."""
-        found = _Stack(scale)
+        thin = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
         for at in kept.values():
             touched[at] = touched.get(at, 0) + 1
         numbers = {at: number for number, at in enumerate(sorted(touched))}
-        found.last = {block: numbers[at] for block, at in kept.items()}
+        thin.last = {block: numbers[at] for block, at in kept.items()}
         for at in numbers:
-            found._append(touched[at])
-        return found
+            thin._append(touched[at])
+        return thin
 
 
 class CurveCounter:
     """Takes requests one after the other; ``curve`` says what they come to.
 
-    Follows all blocks up to ``most_blocks`` of them, then a part chosen by their names, which is
-    halved each time that they are too many again: memory stays bounded.
+    Follows all blocks as long as they are ``most_blocks`` at most, then a part chosen by their
+    names, which is halved each time that they are too many again: memory stays bounded.
     """
 
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
@@ -188,7 +189,7 @@ class CurveCounter:
             for stack, share in zip(self._stacks, shares, strict=True):
                 if share:
                     stack.take(share)
-        followed = sum(len(one.last) for one in self._stacks)
+        followed = sum(len(stack.last) for stack in self._stacks)
         if followed > self._most or len(self._stacks[0].tree) > self._most:
             self._thin()
 
@@ -204,7 +205,7 @@ class CurveCounter:
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
     def _steps(self, part: int) -> dict[int, float]:
-        """Return what a part has counted since it is followed."""
+        """Return the steps that a part has counted since it is followed."""
         stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.
@@ -214,26 +215,26 @@ class CurveCounter:
     def curve(self) -> Curve:
         """Return the curve of all that was taken so far."""
         if self.uses is not None:
-            found = _curve(self._stacks[0].steps, self.accesses)
-            return found._replace(distinct=self.distinct)
+            curve = _curve(self._stacks[0].steps, self.accesses)
+            return curve._replace(distinct=self.distinct)
         parts = [self._steps(part) for part in range(PARTS)]
         mean = {at: step / PARTS for at, step in _sum(*parts).items()}
-        found = _curve(_sum(self._whole, mean), self.accesses)
-        last = max(1.0, found.sizes[-1])
+        curve = _curve(_sum(self._whole, mean), self.accesses)
+        last = max(1.0, curve.sizes[-1])
         rates = []
         for part in parts:
             alone = _curve(_sum(self._whole, part), self.accesses)
             rates.append([alone.rate(last / 2 ** (at / 4)) for at in range(64)])
         error = max(map(stdev, zip(*rates, strict=True))) / PARTS**0.5
-        return found._replace(sampled=PARTS / self._stacks[0].scale, error=error)
+        return curve._replace(sampled=PARTS / self._stacks[0].scale, error=error)
 
 
 def _sum(*every: dict[int, float]) -> dict[int, float]:
-    found = dict(every[0])
+    total = dict(every[0])
     for steps in every[1:]:
         for at, step in steps.items():
-            found[at] = found.get(at, 0) + step
-    return found
+            total[at] = total.get(at, 0) + step
+    return total
 
 
 def _curve(steps: dict[int, float], accesses: int) -> Curve:
@@ -259,23 +260,23 @@ def optimum(uses: Runs, sizes: Sequence[int], since: int = 0) -> list[int]:
 
 def _optimum(uses: Runs, size: int, since: int) -> int:
     """Count the hits of the best possible cache of ``size`` blocks, from request ``since`` on."""
-    hits, held = 0, 0
+    hits, kept_blocks = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []
     for now, later in enumerate(uses):
         count = kept.pop(now, 0)
         hits += count if now >= since else 0
-        held -= count
+        kept_blocks -= count
         for request, count in later:
             if request not in kept:
                 heappush(latest, -request)
             kept[request] = kept.get(request, 0) + count
-            held += count
-        while held > size:
+            kept_blocks += count
+        while kept_blocks > size:
             request = -latest[0]
-            dropped = min(kept[request], held - size)
+            dropped = min(kept[request], kept_blocks - size)
             kept[request] -= dropped
-            held -= dropped
+            kept_blocks -= dropped
             if not kept[request]:
                 del kept[request]
                 heappop(latest)

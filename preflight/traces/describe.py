@@ -46,10 +46,10 @@ class Window(NamedTuple):
 
 
 class Described(NamedTuple):
-    """span_seconds: None where no time is recorded. conversations: None where none is named.
+    """span_seconds: None if no time is recorded. conversations: None if none is named.
 
-    windows: parts with as many requests each, ten to twenty of them, and what is left; () where a
-    sample of the blocks was followed.
+    windows: ten to twenty parts with as many requests each, and the rest; () where a sample of the
+    blocks was followed.
     """
 
     trace: Trace
@@ -90,7 +90,7 @@ class _Lengths:
 
 
 def described(trace: Trace, tell: Callable[[str], None]) -> Described:
-    """Read all of it, once. tell: told now and then how far it is. Raises UsageError."""
+    """Read the whole trace, once. tell: called now and then with progress. Raises UsageError."""
     counter = CurveCounter()
     inputs, outputs = _Lengths(), _Lengths()
     sessions: set[int] = set()
@@ -151,16 +151,16 @@ def salted(name: int, salt: bytes) -> int:
     return int.from_bytes(digest, "big") >> 3
 
 
-def described_text(found: Described, width: int) -> str:
+def described_text(about: Described, width: int) -> str:
     """Return the description for a person; no final newline."""
-    curve, block = found.curve, found.trace.block_tokens
-    lines = [f"{found.trace.name} ({found.trace.format}): {found.requests:,} requests"]
-    if found.span_seconds:
-        rate = found.requests / found.span_seconds
-        lines[0] += f" over {found.span_seconds:,.0f} s, {rate:,.2f} a second"
-    if found.conversations is not None:
-        asked = found.requests / found.conversations
-        lines.append(f"{found.conversations:,} conversations, {asked:.1f} requests each")
+    curve, block = about.curve, about.trace.block_tokens
+    lines = [f"{about.trace.name} ({about.trace.format}): {about.requests:,} requests"]
+    if about.span_seconds:
+        rate = about.requests / about.span_seconds
+        lines[0] += f" over {about.span_seconds:,.0f} s, {rate:,.2f} a second"
+    if about.conversations is not None:
+        asked = about.requests / about.conversations
+        lines.append(f"{about.conversations:,} conversations, {asked:.1f} requests each")
     distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
     lines.append(f"{curve.accesses:,} blocks of {block} tokens{distinct}")
     lines.append(
@@ -168,16 +168,16 @@ def described_text(found: Described, width: int) -> str:
         f"so many holds {(curve.size_for(curve.ceiling) or 0) * block:,} tokens, for half of them "
         f"{(curve.size_for(curve.ceiling / 2) or 0) * block:,}"
     )
-    lines += [f"note: {note}" for note in found.trace.notes]
+    lines += [f"note: {note}" for note in about.trace.notes]
     lengths = [
         [name, f"{each.mean:,.0f}", f"{each.median:,}", f"{each.p95:,}", f"{each.most:,}"]
-        for name, each in (("prompt", found.input), ("answer", found.output))
+        for name, each in (("prompt", about.input), ("answer", about.output))
     ]
     parts = ["\n".join(filled(line, width) for line in lines)]
     heads = ["tokens of a", "mean", "median", "95% below", "most"]
     parts.append(fitted(lengths, heads, width, right=range(1, 5)))
     rows, upto, known = [], 0, 0
-    for part in found.windows:
+    for part in about.windows:
         upto, known = upto + part.requests, known + part.new
         again = f"{100 * (1 - part.new / part.accesses if part.accesses else 0.0):.1f}%"
         rows.append([f"{upto:,}", f"{part.accesses:,}", again, f"{known * block:,}"])
@@ -187,14 +187,14 @@ def described_text(found: Described, width: int) -> str:
     return "\n\n".join(parts)
 
 
-def described_object(found: Described) -> dict[str, Any]:
+def described_object(about: Described) -> dict[str, Any]:
     """Return the answer of ``schemas/trace-v1.schema.json``."""
     return {
-        **fields(found.trace, "name", "format", "block_tokens"),
-        **fields(found, "requests", "input", "output", "span_seconds", "conversations"),
-        **fields(found.curve, "accesses", "distinct", "ceiling", "sampled"),
-        "windows": plain(found.windows),
-        "notes": list(found.trace.notes),
+        **fields(about.trace, "name", "format", "block_tokens"),
+        **fields(about, "requests", "input", "output", "span_seconds", "conversations"),
+        **fields(about.curve, "accesses", "distinct", "ceiling", "sampled"),
+        "windows": plain(about.windows),
+        "notes": list(about.trace.notes),
     }
 
 
@@ -214,10 +214,10 @@ class Profile(NamedTuple):
     """One kind of traffic.
 
     shared: tokens that all prompts begin with. documents: how many there are for a conversation to
-    begin with, the n-th asked for 1/n as often as the first (0: it has one of its own), document:
-    tokens of each, chosen: how many a question takes, anew each time. turns: mean questions of a
-    conversation. pause_seconds: mean from an answer to the next question. per_second: conversations
-    that begin.
+    begin with, the n-th asked for 1/n as often as the first (0: each conversation has another),
+    document: tokens of each, chosen: how many a question takes, anew each time. turns: mean
+    questions of a conversation. pause_seconds: mean from an answer to the next question.
+    per_second: conversations that begin.
     """
 
     about: str
@@ -293,11 +293,11 @@ def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Reques
             heappush(waiting, (begun, number, talk, left))
             begun += rng.expovariate(profile.per_second)
         now, number, talk, left = heappop(waiting)
-        own = 2 * number + 1  # even numbers are parts that all share
-        talk.add(own, profile.question.draw(rng))
+        of_talk = 2 * number + 1  # even numbers are parts that all share
+        talk.add(of_talk, profile.question.draw(rng))
         answer = profile.answer.draw(rng)
         yield talk.request(answer, now, number)
         if left > 1:
-            talk.add(own, answer)
+            talk.add(of_talk, answer)
             later = now + rng.expovariate(1 / profile.pause_seconds)
             heappush(waiting, (later, number, talk, left - 1))

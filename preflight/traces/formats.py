@@ -84,35 +84,35 @@ def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Re
     """Parse one record with ``read``; raise UsageError if that fails or gives no object."""
     where = f"--trace {name}, line {number}"
     try:
-        found = read(text)
+        record = read(text)
     except (ValueError, RecursionError) as error:
         why = getattr(error, "msg", str(error))
         raise UsageError(f"{where}: {text[:40]!r}: not JSON ({why})") from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise UsageError(f"{where}: {text[:40]!r}: must be an object with a request")
-    return found
+    return record
 
 
 def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
     """Yield the objects of one list, read as far as each needs."""
-    decoder, held, number = json.JSONDecoder(), "", 0
-    found: Any
+    decoder, rest, number = json.JSONDecoder(), "", 0
+    record: Any
     for number, text in lines:
-        held = f"{held}\n{text}".lstrip("[, \n\t\r")
-        while held and held[0] != "]":
+        rest = f"{rest}\n{text}".lstrip("[, \n\t\r")
+        while rest and rest[0] != "]":
             try:
-                found, end = decoder.raw_decode(held)
+                record, end = decoder.raw_decode(rest)
             except ValueError:
                 break  # the rest of it is to come
-            if not isinstance(found, dict):
+            if not isinstance(record, dict):
                 where = f"--trace {name}, line {number}"
-                raise UsageError(f"{where}: {held[:40]!r}: must be an object with a request")
-            yield number, found
-            held = held[end:].lstrip(", \n\t\r")
-        if len(held) > _LONGEST_LINE:
+                raise UsageError(f"{where}: {rest[:40]!r}: must be an object with a request")
+            yield number, record
+            rest = rest[end:].lstrip(", \n\t\r")
+        if len(rest) > _LONGEST_LINE:
             break
-    if held and held[0] != "]":
-        raise UsageError(f"--trace {name}, line {number}: {held[:40]!r}: not JSON")
+    if rest and rest[0] != "]":
+        raise UsageError(f"--trace {name}, line {number}: {rest[:40]!r}: not JSON")
 
 
 # SGLang's --log-requests (level 2 or 3) and vLLM's --enable-log-requests, as text. What SGLang says
@@ -169,8 +169,8 @@ Earlier = dict[Any, Any]
 class Request(NamedTuple):
     """One prompt, as its blocks from the first on.
 
-    seconds: when it came, from the trace's own zero; None where it is not recorded. session: the
-    conversation that it is of; None where that is not recorded. The last block may be short.
+    seconds: when it came, from the trace's own zero; None if it is not recorded. session: the
+    conversation that it is of; None if that is not recorded. The last block may be short.
     """
 
     blocks: list[int]
@@ -210,26 +210,26 @@ class LineError(ValueError):
 def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> Trace:
     """Open ``name`` (``-`` for standard input) and tell its format by its first record.
 
-    page_tokens: of the launch, by which tokens become blocks. block_tokens: of the trace, where it
-    does not say it itself. Raises UsageError, as the requests do when they are read.
+    page_tokens: of the launch, by which tokens become blocks. block_tokens: of a trace that does
+    not say it. Raises UsageError, as the requests do when they are read.
     """
     records = read_records(name)
     first = list(islice(records, _LOOKED_AT))
     if not first:
         raise UsageError(f"--trace {name}: holds no request")
     line, record = first[0]
-    found = next((each for each in FORMATS if all(f in record for f in each.fields)), None)
-    if found is None:
+    form = next((each for each in FORMATS if all(f in record for f in each.fields)), None)
+    if form is None:
         known = "; ".join(f"{each.name}: {', '.join(each.fields)}" for each in FORMATS)
-        said = ", ".join(sorted(record)[:8]) or "no field"
-        raise UsageError(f"--trace {name}, line {line}: has {said}: of no known format ({known})")
-    size = block_tokens or _told_size(found, [each for _, each in first]) or page_tokens
-    requests = _requests(name, found, size, chain(first, records))
-    return Trace(name, found.name, size, requests, (found.note,) if found.note else ())
+        has = ", ".join(sorted(record)[:8]) or "no field"
+        raise UsageError(f"--trace {name}, line {line}: has {has}: of no known format ({known})")
+    size = block_tokens or _told_size(form, [each for _, each in first]) or page_tokens
+    requests = _requests(name, form, size, chain(first, records))
+    return Trace(name, form.name, size, requests, (form.note,) if form.note else ())
 
 
 def _requests(
-    name: str, found: Format, size: int, records: Iterator[tuple[int, Record]]
+    name: str, form: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
     """Yield the requests of the records. Raises UsageError, which begins with file and line."""
     earlier: Earlier = {}
@@ -237,7 +237,7 @@ def _requests(
     try:
         for line, record in records:
             where = f"--trace {name}, line {line}"
-            yield from found.read(record, size, earlier)
+            yield from form.read(record, size, earlier)
     except LineError as error:
         raise UsageError(f"{where}: {error}") from None
 
@@ -275,7 +275,7 @@ def _list(record: Record, field: str) -> list[Any]:
 
 def chained(parts: list[Any], field: str) -> list[int]:
     """Return a number for each part, which stands for it and all before it, in every run alike."""
-    name, found = 0, []
+    name, names = 0, []
     for part in parts:
         if type(part) is not int:
             if not isinstance(part, str):
@@ -285,14 +285,14 @@ def chained(parts: list[Any], field: str) -> list[int]:
             )
         # -1 and -2 have the same hash.
         name = hash((name, part) if part >= 0 else (name, ~part, 1))
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 # ---- formats ----
 
 
-def _told_size(found: Format, records: list[Record]) -> int:
+def _told_size(form: Format, records: list[Record]) -> int:
     """Return a block's tokens: as the records name them, else the format's or a fitting power of 2.
 
     0 for a format that has the tokens themselves: they become pages of any size.
@@ -306,10 +306,10 @@ def _told_size(found: Format, records: list[Record]) -> int:
         if isinstance(hashes := each.get("hash_ids"), list)
         and isinstance(length := each.get("input_length"), int)
     ]
-    for size in (found.block_tokens, *(1 << bit for bit in range(16, -1, -1) if lengths)):
+    for size in (form.block_tokens, *(1 << bit for bit in range(16, -1, -1) if lengths)):
         if all(_fits(length, count, size) for length, count in lengths):
             return size
-    return found.block_tokens
+    return form.block_tokens
 
 
 def _fits(length: int, count: int, size: int) -> bool:
@@ -321,9 +321,9 @@ def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a record that names its blocks by ``hash_ids`` as one request. Raises LineError."""
     length = _count(record, "input_length", 1)
     hashes = _list(record, "hash_ids")
-    own = record.get("block_size")
-    if own is not None and own != size:
-        raise LineError(f'"block_size": {own!r:.60}: must be {size}, as in the lines before')
+    unit = record.get("block_size")
+    if unit is not None and unit != size:
+        raise LineError(f'"block_size": {unit!r:.60}: must be {size}, as in the lines before')
     if not _fits(length, len(hashes), size):
         raise LineError(
             f'"hash_ids" are {len(hashes)}: "input_length" {length} is {-(-length // size)} blocks '
@@ -341,8 +341,8 @@ def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 
 
 def _session(record: Record) -> int | None:
-    given = record.get("session")
-    return None if given is None else chained([given], "session")[0]
+    session = record.get("session")
+    return None if session is None else chained([session], "session")[0]
 
 
 def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
@@ -362,16 +362,16 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
     """Read --log-requests-format json of SGLang: "request.received", and the same at its end."""
     if record.get("event") != "request.received":
         return ()
-    given, came = record.get("obj"), record.get("timestamp")
-    if not isinstance(given, dict):
-        raise LineError(f'"obj": {given!r:.60}: must be an object')
+    obj, came = record.get("obj"), record.get("timestamp")
+    if not isinstance(obj, dict):
+        raise LineError(f'"obj": {obj!r:.60}: must be an object')
     try:
         milliseconds = datetime.fromisoformat(came).timestamp() * 1000 if came else None
     except (TypeError, ValueError):
         raise LineError(f'"timestamp": {came!r:.60}: must be a time, as 2026-01-31T10:00') from None
-    if isinstance(given.get("input_ids"), list):
-        return _tokens({"input_ids": given["input_ids"], "timestamp": milliseconds}, size, earlier)
-    text = given.get("text")
+    if isinstance(obj.get("input_ids"), list):
+        return _tokens({"input_ids": obj["input_ids"], "timestamp": milliseconds}, size, earlier)
+    text = obj.get("text")
     if not isinstance(text, str):
         raise LineError(
             '"obj": has neither "input_ids" nor "text": log with --log-requests-level 3'
@@ -397,14 +397,14 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
     field = "conversations" if "conversations" in record else "messages"
     turns = [_said(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1
-    before, found = "", []
+    before, requests = "", []
     for who, what in turns:
         if who in ("gpt", "assistant", "chatgpt", "bing", "bard") and before:
-            found.append(_text_request(before, size, len(what), session))
+            requests.append(_text_request(before, size, len(what), session))
         before += f"\n{who}: {what}"
-    if not found and before:
-        found.append(_text_request(before, size, 0, session))
-    return found
+    if not requests and before:
+        requests.append(_text_request(before, size, 0, session))
+    return requests
 
 
 def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
@@ -419,9 +419,9 @@ def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Return the requests in KV events of vLLM and SGLang, as the blocks they add to a prefix."""
     if record.get("type") != "BlockStored":
         return ()
-    own, at = record.get("block_size"), record.get("parent_block_hash")
-    if own != size:
-        raise LineError(f'"block_size": {own!r:.60}: must be {size}, as in the events before')
+    unit, at = record.get("block_size"), record.get("parent_block_hash")
+    if unit != size:
+        raise LineError(f'"block_size": {unit!r:.60}: must be {size}, as in the events before')
     hashes = _list(record, "block_hashes")
     # For their checks: an event's hashes are chained already.
     names = chained(hashes, "block_hashes")

@@ -9,9 +9,9 @@ What is modelled, and where it was read (SGLang 0.5.23, ``unified_tree_core.py``
   not fetched;
 - L1 and L2 are one tree. A node is what one request added, until another one ends or parts within
   it, which splits it, and counts as a use of the rest. L1 evicts the least recently used leaf, as a
-  whole: with a copy in L2 it lives on there alone; without, it is lost, or written then
+  whole: with a copy in L2 it lives on in L2 alone; without, it is lost, or written then
   (``write_back``). L2 evicts the least recently used leaf that it alone holds;
-- L2 gets a node when a request has left it in L1 (``write_through``) or has left it there twice
+- L2 gets a node when a request has left it in L1 (``write_through``) or two have
   (``write_through_selective``). What L1 holds too is not evicted from L2, so L2 may be full: then
   the node waits for the next request that has it. With ``write_back`` copies that L1 holds too go
   first, those of its leaves last;
@@ -49,13 +49,13 @@ BUFFERED_PART = 0.9
 class TierSizes(NamedTuple):
     """Tokens that each tier holds; None for a tier that there is not.
 
-    l1, l2: of one cache, of which ``caches`` stand side by side. pool, disk: of the store, which
-    all share: the pool up to its watermark.
+    l1, l2: of one cache, of which ``caches`` stand side by side. store, disk: which all
+    caches share: the memory of the store up to its watermark.
     """
 
     l1: int
     l2: int | None = None
-    pool: int | None = None
+    store: int | None = None
     disk: int | None = None
 
 
@@ -91,10 +91,10 @@ class Rules(NamedTuple):
     unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room for a whole copy in L2,
     or for all that it loads into L1, whatever is free; and keeps copies of what L1 holds too.
     buffers: L2 is staging for the store (buffer_only), of which a part may be under prefetch.
-    stores: what L2 gets goes to the store (with write_back from 0.5.9 on). asks: the store is
-    asked where L2 has the end of what is found (copied), where it has the end of what L1 has
-    (loaded, up to 0.5.9), or always, if only L1 has that for keys that nothing has (to 0.5.18).
-    partial: where L2 has no room for all that is asked for, less is.
+    stores: what L2 gets goes to the store (with write_back from 0.5.9 on). asks: the store is asked
+    where L2 has the end of what is found (copied), if it has the end of what L1 has (loaded, up to
+    0.5.9), or always, if only L1 has that for keys that nothing has (to 0.5.18). partial: where L2
+    has no room for all that is asked for, less is.
     """
 
     write_policy: str = "write_through"
@@ -162,16 +162,16 @@ class StorePool:
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
         """Return the tier of each block up to the first that is missing; lease those found."""
-        found: list[str] = []
+        tiers: list[str] = []
         for block in blocks:
             if block in self:
                 self._lease(block, now)
-                found.append("L3")
+                tiers.append("L3")
             elif self._disk is not None and block in self._disk:
-                found.append("SSD")
+                tiers.append("SSD")
             else:
                 break
-        return found
+        return tiers
 
     def put(self, blocks: Iterable[int], now: float) -> None:
         """Write the blocks that the store does not have; renew the leases of the others."""
@@ -245,7 +245,7 @@ class _Cache:
     """L1 and L2 of one instance: SGLang's tree of prefixes."""
 
     def __init__(
-        self, l1: int, l2: int | None, pool: StorePool | None, rules: Rules, flows: Flows
+        self, l1: int, l2: int | None, store: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
         """Begin empty. l1, l2: blocks that each tier holds; l2 None: there is no L2."""
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
@@ -258,7 +258,7 @@ class _Cache:
         # With write_back: what L1 got back from L2, in that order; and what a request holds.
         self._doubles: dict[_Node, None] = {}
         self._held: list[_Node] = []
-        self._pool, self._rules, self._flows = pool, rules, flows
+        self._pool, self._rules, self._flows = store, rules, flows
         self._back = rules.write_policy == "write_back"
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
 
@@ -266,99 +266,99 @@ class _Cache:
         """Serve one request; returns the tier of each block that is found, from the first on."""
         self._now = now
         blocks = blocks[: self._size]  # what is longer than L1 does not run at all
-        found = self._match(blocks)
-        loaded = [node for node in self._held if not node.l1]
-        for node in loaded:
-            self._load(node)
+        tiers = self._match(blocks)
+        loaded = [part for part in self._held if not part.l1]
+        for part in loaded:
+            self._load(part)
         if self._pool is not None:
-            stored = self._fetch(self._pool, blocks[len(found) :], block_tokens, loaded)
+            stored = self._fetch(self._pool, blocks[len(tiers) :], block_tokens, loaded)
             if stored:
-                node = self._add(blocks[len(found) : len(found) + len(stored)])
+                part = self._add(blocks[len(tiers) : len(tiers) + len(stored)])
                 if not self._rules.buffers:
-                    node.l2 = True
+                    part.l2 = True
                     self._free2 -= len(stored)
-                self._load(node)
-                loaded.append(node)
-                found += stored
-        new = enough = len(blocks) - len(found)
+                self._load(part)
+                loaded.append(part)
+                tiers += stored
+        new = enough = len(blocks) - len(tiers)
         if self._free1 < 0 and not self._rules.unified:
-            enough = max(enough, self._free1 + sum(len(node.blocks) for node in loaded))
+            enough = max(enough, self._free1 + sum(len(part.blocks) for part in loaded))
         if self._free1 < enough:
             self._evict(enough)
         if new:
             step = new if self._rules.whole_nodes else 1
-            for at in range(len(found), len(blocks), step):
+            for at in range(len(tiers), len(blocks), step):
                 self._enter(self._add(blocks[at : at + step]))
         self._use(self._held)
         if self._back:
             self._doubles.update(dict.fromkeys(reversed(loaded)))
         elif self._has_l2:
             self._write_through()
-        return found
+        return tiers
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
         """Return the tiers of the blocks that are found; split a node that matches in part."""
-        node, found, at = self._root, list[str](), 0
-        self._held = held = list[_Node]()
-        while at < len(blocks) and (child := node.children.get(blocks[at])) is not None:
-            node, same = child, len(child.blocks)
-            if same > 1 and blocks[at : at + same] != node.blocks:
-                pairs = enumerate(zip(node.blocks, blocks[at:], strict=False))
-                apart = (at for at, (one, other) in pairs if one != other)
-                node = self._split(node, next(apart, min(same, len(blocks) - at)))
-                same = len(node.blocks)
-            held.append(node)
-            found += _IN_L1 * same if node.l1 else _IN_L2 * same
+        part, tiers, at = self._root, list[str](), 0
+        self._held = path = list[_Node]()
+        while at < len(blocks) and (child := part.children.get(blocks[at])) is not None:
+            part, same = child, len(child.blocks)
+            if same > 1 and blocks[at : at + same] != part.blocks:
+                pairs = enumerate(zip(part.blocks, blocks[at:], strict=False))
+                apart = (at for at, (mine, other) in pairs if mine != other)
+                part = self._split(part, next(apart, min(same, len(blocks) - at)))
+                same = len(part.blocks)
+            path.append(part)
+            tiers += _IN_L1 * same if part.l1 else _IN_L2 * same
             at += same
-        self._use(held)
-        return found
+        self._use(path)
+        return tiers
 
-    def _split(self, node: _Node, at: int) -> _Node:
+    def _split(self, part: _Node, at: int) -> _Node:
         """Return the front of a node; the rest counts as used now."""
-        front = _Node(node.blocks[:at], node.parent)
-        front.children[node.blocks[at]] = node
-        front.l1, front.l2, front.left, front.in_l1 = node.l1, node.l2, node.left, int(node.l1)
-        front.parent.children[node.blocks[0]] = front
-        node.parent, node.blocks = front, node.blocks[at:]
-        self._use((node,))
-        if self._back and node.l1 and node.l2:
+        front = _Node(part.blocks[:at], part.parent)
+        front.children[part.blocks[at]] = part
+        front.l1, front.l2, front.left, front.in_l1 = part.l1, part.l2, part.left, int(part.l1)
+        front.parent.children[part.blocks[0]] = front
+        part.parent, part.blocks = front, part.blocks[at:]
+        self._use((part,))
+        if self._back and part.l1 and part.l2:
             self._doubles[front] = None
         return front
 
     def _use(self, nodes: Iterable[_Node]) -> None:
-        """Mark nodes as used, the last of them as the latest."""
-        for node in nodes:
+        """Mark nodes as used, the last one as the latest."""
+        for part in nodes:
             self._uses += 1
-            node.used = self._uses
-            if not node.in_l1:  # else it is no leaf
-                self._may_go(node)
+            part.used = self._uses
+            if not part.in_l1:  # else it is no leaf
+                self._may_go(part)
 
-    def _may_go(self, node: _Node) -> None:
-        """Queue a node in the tier that may evict it: nothing behind it is there."""
-        if node.l1:
-            if not node.in_l1:
-                heappush(self._leaves1, (node.used, node))
-        elif node.l2 and not node.children:
-            heappush(self._leaves2, (node.used, node))
+    def _may_go(self, part: _Node) -> None:
+        """Queue a node in the tier that may evict it, which holds nothing behind the node."""
+        if part.l1:
+            if not part.in_l1:
+                heappush(self._leaves1, (part.used, part))
+        elif part.l2 and not part.children:
+            heappush(self._leaves2, (part.used, part))
 
     def _add(self, blocks: Sequence[int]) -> _Node:
         """Add a node behind those that the request holds, and return it."""
         parent = self._held[-1] if self._held else self._root
-        node = parent.children[blocks[0]] = _Node(blocks, parent)
-        self._held.append(node)
-        return node
+        part = parent.children[blocks[0]] = _Node(blocks, parent)
+        self._held.append(part)
+        return part
 
-    def _enter(self, node: _Node) -> None:
-        node.l1 = True
-        node.parent.in_l1 += 1
-        self._free1 -= len(node.blocks)
+    def _enter(self, part: _Node) -> None:
+        part.l1 = True
+        part.parent.in_l1 += 1
+        self._free1 -= len(part.blocks)
 
-    def _load(self, node: _Node) -> None:
-        self._enter(node)
-        self._flows.moved["L2", "L1"] += len(node.blocks)
+    def _load(self, part: _Node) -> None:
+        self._enter(part)
+        self._flows.moved["L2", "L1"] += len(part.blocks)
 
     def _fetch(
-        self, pool: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
+        self, store: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
     ) -> list[str]:
         """Prefetch blocks from the store into L2; return their tiers, [] if they are too few.
 
@@ -366,10 +366,10 @@ class _Cache:
         """
         rules = self._rules
         least = max(1, -(-rules.prefetch_threshold // block_tokens))
-        held = self._held
+        path = self._held
         if rules.asks == "loaded":
-            held = [node for node in held if node not in loaded]
-        copied = rules.buffers or not held or held[-1].l2
+            path = [part for part in path if part not in loaded]
+        copied = rules.buffers or not path or path[-1].l2
         if len(wanted) < least or not (copied or rules.asks == "always"):
             return []
         if not rules.unified:  # room for all that is asked for, found or not
@@ -378,7 +378,7 @@ class _Cache:
             if len(wanted) < least or not (room or rules.partial):
                 return []
         self._flows.asked += len(wanted)
-        stored = pool.find(wanted, self._now) if copied else []
+        stored = store.find(wanted, self._now) if copied else []
         if len(stored) < least or (rules.buffers and len(stored) > self._free2 * BUFFERED_PART):
             return []
         self._room(len(stored), whole=True)
@@ -392,13 +392,13 @@ class _Cache:
     def _write_through(self) -> None:
         """Copy to L2 each node that enough requests left in L1, its parents first."""
         room = True
-        for at, node in enumerate(self._held):
-            node.left += 1
-            if node.l2 or node.left < self._after:
+        for at, part in enumerate(self._held):
+            part.left += 1
+            if part.l2 or part.left < self._after:
                 continue
             if self._rules.buffers:
-                if node.left == self._after and len(node.blocks) <= self._free2:
-                    self._store(node)
+                if part.left == self._after and len(part.blocks) <= self._free2:
+                    self._store(part)
                 continue
             for each in self._held[: at + 1] if room else ():
                 if not each.l2:
@@ -406,15 +406,15 @@ class _Cache:
                         break  # nor is there for what comes behind it
                     self._copy(each)
 
-    def _copy(self, node: _Node) -> None:
-        node.l2 = True
-        self._free2 -= len(node.blocks)
-        self._flows.moved["L1", "L2"] += len(node.blocks)
-        self._store(node)
+    def _copy(self, part: _Node) -> None:
+        part.l2 = True
+        self._free2 -= len(part.blocks)
+        self._flows.moved["L1", "L2"] += len(part.blocks)
+        self._store(part)
 
-    def _store(self, node: _Node) -> None:
+    def _store(self, part: _Node) -> None:
         if self._pool is not None and self._rules.stores:
-            self._pool.put(node.blocks, self._now)
+            self._pool.put(part.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
         """Make room for ``wanted`` blocks in L2, and return whether there is enough now.
@@ -428,35 +428,35 @@ class _Cache:
             self._give_up_doubles(enough)
         leaves = self._leaves2
         while self._free2 < enough and leaves:
-            used, node = heappop(leaves)
-            if used == node.used and node.l2 and not node.l1 and not node.children:
-                del node.parent.children[node.blocks[0]]
-                self._forget(node)
-                self._may_go(node.parent)
+            used, part = heappop(leaves)
+            if used == part.used and part.l2 and not part.l1 and not part.children:
+                del part.parent.children[part.blocks[0]]
+                self._forget(part)
+                self._may_go(part.parent)
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
         """Drop L2 copies of nodes that L1 holds too; leaves last, since L1 evicts them next."""
         for leaves in (False, True):
             gone = []
-            for node in self._doubles:
+            for part in self._doubles:
                 if self._free2 >= enough:
                     break
-                if node.l1 and node.l2:
-                    if not leaves and not node.in_l1 and node not in self._held:
+                if part.l1 and part.l2:
+                    if not leaves and not part.in_l1 and part not in self._held:
                         continue
-                    node.l2 = False
-                    self._free2 += len(node.blocks)
-                gone.append(node)
-            for node in gone:
-                del self._doubles[node]
+                    part.l2 = False
+                    self._free2 += len(part.blocks)
+                gone.append(part)
+            for part in gone:
+                del self._doubles[part]
 
-    def _forget(self, node: _Node) -> None:
+    def _forget(self, part: _Node) -> None:
         """Remove a node's copy from L2, and count its blocks as evicted."""
-        node.l2 = False
-        self._free2 += len(node.blocks)
-        self._flows.evicted["L2"] += len(node.blocks)
-        self._doubles.pop(node, None)
+        part.l2 = False
+        self._free2 += len(part.blocks)
+        self._flows.evicted["L2"] += len(part.blocks)
+        self._doubles.pop(part, None)
 
     def _evict(self, enough: int) -> None:
         """Evict leaves of L1 until so many blocks are free, or none is left.
@@ -465,23 +465,23 @@ class _Cache:
         """
         leaves, freed = self._leaves1, self._free1
         while self._free1 < enough and leaves:
-            used, node = heappop(leaves)
-            if used != node.used or not node.l1 or node.in_l1:
+            used, part = heappop(leaves)
+            if used != part.used or not part.l1 or part.in_l1:
                 continue
-            if self._back and self._has_l2 and not node.l2 and self._room(len(node.blocks)):
-                self._copy(node)
-            node.l1 = False
-            node.parent.in_l1 -= 1
-            self._free1 += len(node.blocks)
-            if not node.l2:
-                del node.parent.children[node.blocks[0]]
-                behind = list(node.children.values())
+            if self._back and self._has_l2 and not part.l2 and self._room(len(part.blocks)):
+                self._copy(part)
+            part.l1 = False
+            part.parent.in_l1 -= 1
+            self._free1 += len(part.blocks)
+            if not part.l2:
+                del part.parent.children[part.blocks[0]]
+                behind = list(part.children.values())
                 for each in behind:
                     self._forget(each)
                     behind += each.children.values()
-            elif not node.children:
-                heappush(self._leaves2, (used, node))
-            self._may_go(node.parent)
+            elif not part.children:
+                heappush(self._leaves2, (used, part))
+            self._may_go(part.parent)
         self._flows.evicted["L1"] += self._free1 - freed
 
 
@@ -493,10 +493,10 @@ class Replay:
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
-        pool = None
+        store = None
         if memory is not None and l2:
-            pool = StorePool(memory, disk, rules.store, self.flows)
-        self._caches = [_Cache(l1 or 0, l2, pool, rules, self.flows) for _ in range(rules.caches)]
+            store = StorePool(memory, disk, rules.store, self.flows)
+        self._caches = [_Cache(l1 or 0, l2, store, rules, self.flows) for _ in range(rules.caches)]
         self._now = 0.0
         # To which cache each block was routed last, and the blocks that each got.
         self._routed: dict[int, int] = {}
@@ -511,19 +511,19 @@ class Replay:
         else:
             self._now += 1  # without leases the order alone counts
         at = self._route(request) if len(self._caches) > 1 else 0
-        found = self._caches[at].take(request.blocks, self._block, self._now)
+        tiers = self._caches[at].take(request.blocks, self._block, self._now)
         flows.requests += 1
         flows.accesses += len(request.blocks)
         flows.input_tokens += request.input_tokens
         flows.too_long += request.input_tokens > self._sizes.l1
         most, before = (request.input_tokens - 1) // self._page * self._page, 0
-        for tier in dict.fromkeys(found):
-            count = found.count(tier)
+        for tier in dict.fromkeys(tiers):
+            count = tiers.count(tier)
             flows.hits[tier] += count
             after = min(most, before + count * self._block)
             flows.saved[tier] += after - before
             before = after
-        return found
+        return tiers
 
     def _route(self, request: Request) -> int:
         """Return the index of the cache that gets the request.

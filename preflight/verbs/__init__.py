@@ -1,4 +1,4 @@
-"""RDMA objects by whichever library is there: pyverbs or ctypes.
+"""RDMA objects by whichever library is installed: pyverbs or ctypes.
 
 It opens devices and registers memory for who asks.
 """

@@ -121,7 +121,7 @@ def test_what_sglang_demands_is_kept_up_to_0_5_14() -> None:
     """L2 larger than L1, and 0.8 of the difference holds a conversation."""
     found = best_of("Qwen/Qwen3-8B", Description("400gb", "1xA10", "1xmlx5", "1"), "0.5.14")
     assert found.answered is not None
-    held = dict(found.answered.tried[0].held)
+    held = dict(found.answered.tried[0].tier_tokens)
     assert 0.8 * (held["L2"] - held["L1"]) >= 20_480
 
 

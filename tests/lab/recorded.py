@@ -63,7 +63,7 @@ def _ended(said: str) -> int | None:
 def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> RehearsalRun:
     """Return what was measured, as of the steps of ``plan``, which must be those of then."""
     names = [step.member.name for step in plan.steps]
-    now = [(name, step.kind) for name, step in zip(names, plan.steps, strict=True)]
+    now = [(name, step.action) for name, step in zip(names, plan.steps, strict=True)]
     steps = then["steps"]
     assert [(one["process"], one["kind"]) for one in steps] == now[: len(steps)]
     done = []

@@ -166,7 +166,7 @@ def test_the_law_no_answer_by_words_is_a_cause() -> None:
 def test_a_year_in_the_time_of_glog_is_read() -> None:
     """glog 0.6 and later write one where it is built with its defaults."""
     unknown = read_log(["E20250722 21:51:37.218041 2814 foo.cpp:1] no frob"]).unknown[0].unknown
-    assert (unknown.kind, unknown.time[1]) == ("error", "07-22 21:51:37")
+    assert (unknown.fault, unknown.time[1]) == ("error", "07-22 21:51:37")
     assert read_log(["I20250722 21:51:37.218041 2814 foo.cpp:1] Failed to frob"]).unknown == []
 
 

@@ -109,7 +109,7 @@ def bar(found: MemoryMap, name: str, *, now: bool = False) -> Bar:
 
 
 def parts(shown: Bar) -> dict[str, int]:
-    return {part.kind: part.bytes // GIB for part in shown.parts}
+    return {part.key: part.bytes // GIB for part in shown.parts}
 
 
 def take(owner: str, gib: int, node: int | None = None, page: int | None = PAGE) -> Take:
@@ -300,7 +300,7 @@ def test_the_parts_are_the_memory_and_what_is_over(
             assert size == shown.total_bytes + shown.over_bytes
         assert all(part.bytes > 0 for part in shown.parts)
         assert shown.over_bytes >= 0
-        order = [list(KINDS).index(part.kind) for part in shown.parts]
+        order = [list(KINDS).index(part.key) for part in shown.parts]
         assert order == sorted(set(order))
         if shown.over_bytes:
             assert not shown.bytes_of("free")
@@ -319,7 +319,7 @@ def test_the_launch_is_shown_whole_however_short_memory_is(
     assert isinstance(host.after, Bar)
     owners = ("l2", "segment", "arena", "buffer", "other")
     kinds = {*owners, *(f"{owner}_huge" for owner in owners)}
-    shown = sum(part.bytes for part in host.after.parts if part.kind in kinds)
+    shown = sum(part.bytes for part in host.after.parts if part.key in kinds)
     assert shown == sum(take.bytes for take in takes)
 
 
@@ -356,7 +356,7 @@ def test_what_is_drawn_is_what_the_checks_judge_by(tmp_path: Path, text: str) ->
     assert huge == sum(p.hugetlb_bytes for p in processes if isinstance(p.hugetlb_bytes, int))
     assert regular == sum(p.regular_bytes for p in processes if isinstance(p.regular_bytes, int))
     assert huge + regular > 200 * GIB
-    assert {take.node for take in takes} == {0, 1}
+    assert {take.numa_node for take in takes} == {0, 1}
 
 
 def test_a_launch_of_unknown_size_is_unknown(tmp_path: Path) -> None:

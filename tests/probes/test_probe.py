@@ -206,10 +206,10 @@ def test_the_limit_is_told_from_all_the_evidence(
 ) -> None:
     """An errno has several causes; the counters and the kernel's log say which."""
     met = limit_met(refusal)
-    assert (met.kind, met.sure) == (kind, sure)
+    assert (met.limit, met.sure) == (kind, sure)
     assert f"[{refusal.number}]" in met.text
     assert (
-        met.kind
+        met.limit
         in SCHEMA["$defs"]["ceiling"]["properties"]["met"]["oneOf"][1]["properties"]["kind"]["enum"]
     )
 
@@ -302,7 +302,7 @@ def test_what_is_predicted_of_this_process() -> None:
     found = ceilings(facts, facts.rdma.present, 16 * MIB, 4096)
     by_kind: dict[str, list[int | None]] = {}
     for one in found:
-        by_kind.setdefault(one.kind, []).append(one.bytes if one.regions is None else one.regions)
+        by_kind.setdefault(one.limit, []).append(one.bytes if one.regions is None else one.regions)
     assert by_kind == {MEMLOCK: [15 * 16 * MIB], CGROUP: [5], MEMORY_KEYS: [524287, 524287]}
 
 

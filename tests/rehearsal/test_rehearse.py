@@ -263,7 +263,7 @@ def test_the_client_that_has_the_segment_is_started_first() -> None:
     rank = process(0, 16 * MIB, (4 * MIB,), name="rank 0", dummy=True)
     members = (member(rank, "sglang"), member(process(name="client"), "mooncake_client"))
     found = plan(rank, process(name="client"), members=members)
-    kinds = [(step.member.name, step.kind) for step in found.steps]
+    kinds = [(step.member.name, step.action) for step in found.steps]
     assert kinds == [
         ("rank 0", "pool"),
         ("client", "program"),
@@ -276,7 +276,7 @@ def test_halves_cover_the_pool() -> None:
     """K and V, as SGLang registers them, to the last byte."""
     rank = process(pools=(4 * MIB + 3,))._replace(split_pools=(True,))
     found = plan(rank, members=(member(rank, "sglang"),))
-    parts = [s.order for s in found.steps if s.kind == "register"]
+    parts = [s.order for s in found.steps if s.action == "register"]
     assert [(part["offset"], part["bytes"]) for part in parts] == [
         (0, 2 * MIB + 1),
         (2 * MIB + 1, 2 * MIB + 2),
@@ -315,7 +315,7 @@ def test_errors_are_the_same_where_the_words_or_the_signal_are(
     """A program of its own ends in its own way; anything else says what was foretold."""
     asked = plan().steps[0].asked[0]
     foretold = asked._replace(error=predicted, on_shortage=shortage, may_die=may_die)
-    step = plan().steps[0]._replace(kind=kind)
+    step = plan().steps[0]._replace(action=kind)
     assert same_error(foretold, StepResult(step, measured, 0.1, {}, ended=ended)) is same
 
 
@@ -347,7 +347,7 @@ def test_what_is_bound_to_a_node_needs_room_there(tmp_path: Path) -> None:
     assert watch.too_small({None: 1 << 20, 1: 200 * 1024}) is None
     found = watch.too_small({None: 1 << 20, 1: 200 * 1024 + 1})
     assert found is not None
-    assert (found[0], found[1].node) == (200 * 1024 + 1, 1)
+    assert (found[0], found[1].numa_node) == (200 * 1024 + 1, 1)
     assert MemoryWatch(Root(str(tmp_path)), ()).room().bytes == 8000 * 1024
 
 

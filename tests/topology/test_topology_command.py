@@ -316,7 +316,7 @@ def large(gpus: int, nics: int) -> Topology:
         for kind, name, count in (("gpu", "GPU", gpus), ("nic", "mlx5_", nics))
     ]
     paths: dict[tuple[str, str], str | Unknown] = {
-        (gpu.name, nic.name): "NODE" if gpu.node == nic.node else "SYS"
+        (gpu.name, nic.name): "NODE" if gpu.numa_node == nic.numa_node else "SYS"
         for gpu in devices[0]
         for nic in devices[1]
     }
