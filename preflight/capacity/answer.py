@@ -48,10 +48,7 @@ from preflight.sizing.launch_sizing import LaunchInputs, worst
 
 
 class SsdStream(NamedTuple):
-    """Tokens a second with which the buckets of all clients fill in a heartbeat; 0: none is lost.
-
-    token_bytes: of the store's objects of one token.
-    """
+    """Tokens a second that fill all buckets in a heartbeat, 0 if none is lost; bytes of a token."""
 
     filling: int
     token_bytes: int
@@ -67,11 +64,7 @@ def ssd_stream(
     objects: PageObjects,
     mooncake: MooncakeRelease,
 ) -> SsdStream:
-    """Return the tokens a second that fill the offload buckets of all SSD clients in a heartbeat.
-
-    That decides how much this release of Mooncake loses; 0 if it loses nothing. The first
-    client that can lose objects gives the bucket size and the heartbeat for all.
-    """
+    """Return the tokens a second that fill the offload buckets of all SSD clients; 0: no loss."""
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
     for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:

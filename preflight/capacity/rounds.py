@@ -148,10 +148,7 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
 
 
 def _before_full(turn: Turn, tier: TierModel) -> float:
-    """Return the reusable tokens of the clients whose turn comes before the tier is full.
-
-    It was not when the round began. Each adds what its round adds: the order does not matter.
-    """
+    """Return the reusable tokens of the clients whose turn comes before the tier is full."""
     step = turn.after - turn.before
     if isinstance(tier.fills, Unknown) or step <= 0 or tier.late:
         return 0.0
@@ -160,10 +157,7 @@ def _before_full(turn: Turn, tier: TierModel) -> float:
 
 
 def _random_order(turn: Turn, capacity: int) -> float:
-    """Return the mean over all orders.
-
-    Of the clients still to come, any number may have been behind it last time, each as likely.
-    """
+    """Return the reusable tokens that the tier keeps, the mean over all orders of clients."""
     total = 0.0
     for place in range(turn.clients):
         left = capacity - place * turn.after
@@ -200,9 +194,7 @@ _ANY_TOKENS = 10**18
 
 
 class Tiers(NamedTuple):
-    """The tiers of one deployment. evicted_alone: disks get the pages that leave the pool, and no
-    others.
-    """
+    """The tiers of a server. evicted_alone: disks get the pages that leave the store alone."""
 
     gpu: Tier
     host: Tier | None
@@ -279,10 +271,7 @@ def _front(nearer: TierModel) -> int:
 
 
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Model the SSD; if it gets only what the pool evicts, it may fill later.
-
-    nearer: the model of the tier in front.
-    """
+    """Model the SSD behind ``nearer``; with only what that evicts it may fill later."""
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)

@@ -123,10 +123,7 @@ def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """Return the bytes of one token on the ranks of one group.
-
-    The bounds differ by the sliding-window layers, which hold a part of the tokens.
-    """
+    """Return the bytes of a token on the ranks of a group; most: with sliding-window layers."""
     rows = _rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)

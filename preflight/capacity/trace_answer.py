@@ -44,10 +44,7 @@ class TraceRequest(NamedTuple):
 
 
 class ServerReplay(NamedTuple):
-    """One server's tiers on the trace: with the least that they may hold, and with the most.
-
-    merged: L1 is not known, so what it answers stands with L2.
-    """
+    """A server with the least and the most that its tiers hold. merged: L1 counts as L2."""
 
     least: Flows
     most: Flows
@@ -90,10 +87,7 @@ def page_of(answer: CapacityAnswer) -> int:
 def trace_answers(
     sized: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
 ) -> tuple[TraceAnswer, ...]:
-    """Replay ``trace``, which is read once, on each. tell: told now and then how far it is.
-
-    Raises UsageError for a line that cannot be meant.
-    """
+    """Replay a trace, read once, on each answer. tell: gets progress. Raises UsageError."""
     page = page_of(sized[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge

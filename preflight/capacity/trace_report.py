@@ -20,10 +20,7 @@ Row = list[str]
 
 
 def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
-    """Return the trace, each server's tiers on it, and the curve; no final newline.
-
-    plot: of the curve.
-    """
+    """Return trace, tiers and curve (``plot`` is drawn already); no final newline."""
     parts = [filled(trace_head(answer), width)]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):

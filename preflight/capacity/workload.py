@@ -79,10 +79,7 @@ _OTHERS = tuple(
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload that is asked about; None if there is none. Raises UsageError.
-
-    Numbers override --workload, which overrides the benchmark that the launch starts.
-    """
+    """Return the workload of numbers, --workload or the launch; None: none. Raises UsageError."""
     workload: MultiTurnWorkload | Unknown | None = None
     if wanted.command is not None:
         workload = read_command(wanted.command)

@@ -284,10 +284,7 @@ class Chooser:
         return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
 
     def staged_bytes(self, values: SizeValues) -> int:
-        """Return a L2 that stages ``_STAGED`` conversations, from that of ``values``.
-
-        0 if the release has no such mode, the launch has it, or it is none for the server.
-        """
+        """Return an L2 that stages ``_STAGED`` conversations; 0 if nothing could stage them."""
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
@@ -427,10 +424,7 @@ def _times(tier: Tier | None, factor: float) -> Tier | None:
 
 
 def _unique(capacity: CapacityAnswer) -> int:
-    """Return the tokens that are held at least once; the store is one for all servers.
-
-    With write_through each tier gets what the one in front has: they are copies of each other.
-    """
+    """Return the tokens that are held at least once: tiers with write_through hold copies."""
     in_servers, in_store = 0, 0
     for server in capacity.servers:
         tiers = server.tiers
@@ -488,10 +482,7 @@ def of_rounds(
 def _requests(
     workload: MultiTurnWorkload, block: int, seed: int
 ) -> tuple[tuple[Request, ...], int]:
-    """Return the requests of the rounds, and their blocks that were seen before.
-
-    They are the same for every division.
-    """
+    """Return a workload's requests in blocks, and how many of these blocks were seen before."""
     requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
     seen = 0
     for request in requests:
@@ -510,10 +501,7 @@ def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) 
 
 
 def _rates(answer: TraceAnswer) -> Rates:
-    """Return the rates of the servers that are replayed; larger tiers may answer less.
-
-    Raises UsageError if none is.
-    """
+    """Return (least, most) of each server that is replayed. Raises UsageError if none is."""
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)

@@ -131,10 +131,7 @@ class FirstLaunch(NamedTuple):
         )
 
     def words(self) -> tuple[str, ...]:
-        """Return the launch as a command, with sizes to start from.
-
-        They are 1 GB for each rank, 64 MiB for each segment.
-        """
+        """Return a command with 1 GB of L2 for each rank and segments of 64 MiB, to start from."""
         return "bash", "-c", self.script("launch.sh", 1, self.ranks * (64 << 20))
 
 
@@ -324,9 +321,7 @@ def _edited(
 
 
 def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
-    """Yield the commands for the pools that have to grow, and for limits of the host and of
-    containers, which no size needs.
-    """
+    """Yield commands for pools that have to grow, and for limits that no size needs."""
     if answer.fits is None:
         return
     settings = []
@@ -355,10 +350,7 @@ _MARK = b"\xef\xbb\xbf"
 
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
-    """Write each file whole or not at all, with its mode and owner; the old text goes into a copy.
-
-    Returns the paths written. Raises UsageError for what cannot be, before anything is.
-    """
+    """Write the files, each with a copy of the old; return the paths. Raises UsageError before."""
     path, why = "", ""
     try:
         for edit in edits:
@@ -446,10 +438,7 @@ def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[st
 
 
 def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint where a larger L2 would pass on regular pages.
-
-    SGLang's gate asks for the pool's size of available memory, whatever the pool lies on.
-    """
+    """Yield a hint if a larger L2 would pass SGLang's gate on regular pages."""
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
     gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading

@@ -307,10 +307,7 @@ class Asked(NamedTuple):
 
 
 class SizeBound(NamedTuple):
-    """What stops one size: ``findings`` are those that one step more has, the worst first.
-
-    size: ``l2`` or ``segment``. value_bytes: one step more than the answer.
-    """
+    """What stops ``size`` (l2, segment) at one step more, ``value_bytes``: the worst first."""
 
     size: str
     value_bytes: int

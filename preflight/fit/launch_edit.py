@@ -73,10 +73,7 @@ def launch_texts(
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """Return its one command with the variables that changed in front, without secrets.
-
-    "" for several commands.
-    """
+    """Return the one command, with changed variables in front, no secrets; "" for several."""
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]

@@ -92,10 +92,7 @@ class SizeValues(NamedTuple):
 
 
 def gigabytes(size: int) -> str:
-    """Return a size as SGLang's --hicache-size takes it.
-
-    It is a whole number of 10^9 bytes (an int of argparse).
-    """
+    """Return a size as --hicache-size takes it: a whole number of 10^9 bytes."""
     return str(size // GIGABYTE)
 
 

@@ -268,10 +268,7 @@ _NO_GATE = "nothing that could be judged of this launch here depends on the size
 def solve(
     state: LaunchState, host: HostState, goal: Goal, chooser: Chooser | None = None
 ) -> FitAnswer:
-    """Return the largest sizes by ``goal``, of divisions the first by ``chooser`` that fits.
-
-    Raises UsageError for a size that the launch does not have.
-    """
+    """Return the largest sizes, or the first division that fits. Raises UsageError."""
     _refuse(state, goal)
     search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()

@@ -129,10 +129,7 @@ def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
 
 
 def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
-    """Return the ids of lines that a person's own words are likely about, as ``ranked`` does.
-
-    A share is above 1 if all words are in an id.
-    """
+    """Return (id, share) of lines that a person's words likely mean; above 1: all in an id."""
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
     ids_parts = {}
@@ -182,10 +179,7 @@ def _weight_in(
 
 
 def index_rows() -> list[Explanation]:
-    """Return each known line that has a cause, in alphabetical order of its text.
-
-    ``excerpt`` is an example without its time and place; numbers and names are the example's.
-    """
+    """Return an example of each line with a cause, without time and place, by its text."""
     rows = [
         each._replace(excerpt=_STAMP.sub("", pattern.example))
         for pattern in read_patterns()

@@ -73,10 +73,7 @@ def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the memory that SGLang's check of host memory misses, in its GB of 10^9.
-
-    The free memory that SGLang prints is after its reserve, in all releases from 0.5.2 on.
-    """
+    """Compute the memory that SGLang's check misses, in GB of 10^9; its free is after reserve."""
     try:
         asked, free = float(groups["asked"]), float(groups["free"])
     except (KeyError, ValueError):
@@ -232,10 +229,7 @@ class LogReading(NamedTuple):
 
 
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
-    """Read the known problems and the number of lines. Holds one block of the log at a time.
-
-    alone: a line that was quoted: what stands beside it is not known, and decides nothing.
-    """
+    """Explain the lines of a log. alone: one quoted line, for which no other line decides."""
     return read_logs([("", lines)], alone)
 
 

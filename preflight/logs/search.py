@@ -419,10 +419,7 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Say why the open ``handle`` is no log; "" for a file, a pipe, a terminal and /dev/null.
-
-    Other devices have no end: /dev/zero would be read for ever. Raises OSError.
-    """
+    """Say why a handle is no log, as /dev/zero, which has no end; "" if it is. Raises OSError."""
     import os
     import stat
 

@@ -122,10 +122,7 @@ class Killing(Measuring):
     """A store of two clients, the process that is killed, and who looks on."""
 
     def survival(self, killed: str) -> Survival:
-        """Kill one process, and return the effects on objects and calls.
-
-        Raises UsageError for one that the launch has not; MeasureError, StoppedError, OSError.
-        """
+        """Kill one process; return the effects on calls and objects. Raises UsageError."""
         usual = "http" if killed == "metadata" else PEER_TO_PEER
         self._metadata = metadata = self._wanted.metadata or usual
         if metadata not in (PEER_TO_PEER, "http"):
@@ -214,10 +211,7 @@ class Killing(Measuring):
             return _STAMP.sub("", str(error))
 
     def _client(self, address: str) -> Running:
-        """Start a process and join it to the store as a client at ``address`` (HOST:PORT).
-
-        Raises MeasureError if the client is refused.
-        """
+        """Join a new client to the store at HOST:PORT. Raises MeasureError if it is refused."""
         (process,) = self._loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
@@ -277,10 +271,7 @@ class Killing(Measuring):
         return not body or rest[:1] not in ("", "0")
 
     def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Wait for a round whose puts and gets all succeed; return its time and its objects' name.
-
-        The time is in seconds after ``began``. None if no round succeeds in time.
-        """
+        """Return (seconds after ``began``, name) of a round that succeeds; None if none does."""
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:

@@ -76,9 +76,7 @@ def measure(
 
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
-    """Kill one process of a small store and return the effects; Unknown if it cannot be tried.
-    Raises UsageError.
-    """
+    """Kill one process of a small store; return the effects, or why none. Raises UsageError."""
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
@@ -152,10 +150,7 @@ def prepare(
 
 
 def own_address(peer: str = "") -> str:
-    """Return the address by which this host reaches ``peer`` (HOST:PORT), or others at all.
-
-    Nothing is sent. Raises UsageError.
-    """
+    """Return this host's address towards ``peer`` (HOST:PORT); sends nothing. Raises UsageError."""
     host, _, port = peer.rpartition(":")
     if peer and not (host and port.isdecimal() and 0 < int(port) < 65536):
         raise UsageError(f"--to {peer!r}: give HOST:PORT, as measure --serve printed it")
@@ -183,11 +178,7 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Say in one sentence why the measurement has this status.
-
-        By the first part that failed, why nothing was measured, the first bad finding, or
-        what was measured.
-        """
+        """Say what failed, why nothing was measured, what is bad, or what was measured."""
         bad = [finding for finding in self.findings if finding.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
         done = [part.name for part in self.measured.parts if part.rates or part.ceiling]

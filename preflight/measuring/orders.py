@@ -120,10 +120,7 @@ def copy(_player: Any, order: Json) -> Json:
 
 
 def _cuda() -> Callable[..., None]:
-    """Open the first GPU; the function that is returned calls CUDA's driver API, or raises OSError.
-
-    The GPU's memory and its context go with the process.
-    """
+    """Open the first GPU; return a call of CUDA's driver API, which raises OSError."""
     library = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: Any) -> None:
@@ -202,10 +199,7 @@ def register(player: Any, order: Json) -> Json:
 
 
 def announce(player: Any, order: Json) -> Json:
-    """Write for the other side where this memory is, at the address that it reads first.
-
-    The address is in this memory, or in a pool of the engine's own (seen with 0.3.8).
-    """
+    """Write what this memory is at the address that the other side reads first."""
     about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
     text = json.dumps(about).encode()[: HEAD_BYTES - 1]
     first = player.engine.get_first_buffer_address(order["own"]) or player.address
@@ -235,10 +229,7 @@ def hello(player: Any, order: Json) -> Json:
 
 
 def transfer(player: Any, order: Json) -> Json:
-    """Time transfers of one size, one after the other; the first page stays as it is.
-
-    Between memory of the host on both sides; with ``gpu`` this side's is memory of its GPU.
-    """
+    """Time transfers of one size to the other side's host memory. gpu: of this side's GPU."""
     size = order["size"]
     first = player.gpu_address if order.get("gpu") else player.address
     call = getattr(player.engine, f"transfer_sync_{order['op']}")

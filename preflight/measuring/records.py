@@ -57,10 +57,7 @@ class Rate(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The transport that an engine says it took: rdma or tcp, "" if its log says neither.
-
-    error: the last that its log has of RDMA, "" for nothing.
-    """
+    """Transport (rdma, tcp or ""), devices and last RDMA error ("") by an engine's log."""
 
     transport: str
     devices: tuple[str, ...]
@@ -210,10 +207,7 @@ def pages_text(page_bytes: int) -> str:
 def populating(
     free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
 ) -> list[Populating]:
-    """Choose the memory to populate, ``spend_bytes`` at most of each page size and NUMA node.
-
-    Half of the free huge pages are left for processes that start meanwhile.
-    """
+    """Choose memory to populate: ``spend_bytes`` of each page size and node, or half of it."""
     every = []
     for (page, numa_node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)
@@ -348,10 +342,7 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
 
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
-    """Return the bytes that each process that populates memory maps and registers at its start.
-
-    Unknown if the memory that the launch maps is not known.
-    """
+    """Return the bytes that each process populates and registers at start; Unknown if unknown."""
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most

@@ -126,10 +126,7 @@ class Measuring:
         return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(measured))
 
     def serve(self, stack: ExitStack, host: str) -> int:
-        """Offer memory at ``host`` until ``stack`` is closed, and return the port.
-
-        Raises MeasureError, StoppedError, SkippedError and OSError.
-        """
+        """Offer memory at ``host`` until ``stack`` closes; return the port. Raises OSError, too."""
         self._stack = stack
         (process,) = self._loaded(1)
         return self._served(process, host)
@@ -220,10 +217,7 @@ class Measuring:
         return port
 
     def _transfer(self, address: str, peer: str | None) -> MeasuredPart:
-        """Measure transfers between two engines; with RDMA also through each NIC alone.
-
-        own, peer: addresses of both engines; peer None: a second process on this host.
-        """
+        """Measure transfers to ``peer``, or to an engine here; with RDMA by each NIC alone too."""
         rates: list[Rate] = []
         notes, there = [], None
         with self._apart():
@@ -294,10 +288,7 @@ class Measuring:
     def _connected(
         self, address: str, peer: str | None, gpu: bool = False, **more: Any
     ) -> tuple[Running, Used, str]:
-        """Start an engine, and a second one if ``peer`` is None; return the peer's address too.
-
-        gpu: the first engine registers memory of a GPU as well.
-        """
+        """Start an engine, and one more without ``peer``. gpu: the first registers GPU memory."""
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
             peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"

@@ -86,10 +86,7 @@ NAME = "mooncake-preflight check"
 
 
 class PagePart(NamedTuple):
-    """A part of the page below the findings, made by ``draw``; a failure is shown in its place.
-
-    on_paper: the part is printed, too.
-    """
+    """A part that ``draw`` makes, or the reason why not. on_paper: it is printed, too."""
 
     heading: str
     draw: Callable[[], Html | Unknown]

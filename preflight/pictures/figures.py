@@ -331,10 +331,7 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Return the key of the curve: one entry for each tier with mark and name.
-
-    ``rounds`` only decides the colours.
-    """
+    """Return the key of the curve: mark and name of each tier, in the colours of ``rounds``."""
     items = []
     for name in tiers:
         at = _colour(rounds, name)
@@ -399,10 +396,7 @@ def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the nearest level of a GPU's paths, and the NICs at that level.
-
-    None if no path is known.
-    """
+    """Return the nearest level of a GPU's paths, and the NICs at that level; None if unknown."""
     paths = {nic: path for (its, nic), path in topology.paths.items() if its == gpu}
     known = [path for path in paths.values() if isinstance(path, str)]
     for level in (level for level in LEVELS if level in known):

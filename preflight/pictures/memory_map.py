@@ -356,10 +356,7 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return the memory that every mapping takes; of an L2 between two bounds the upper.
-
-    Unknown if a check would say so too: the size of some process is not known.
-    """
+    """Return the memory of every mapping (of two bounds the upper), or why it is Unknown."""
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):
             if isinstance(size, Unknown):

@@ -254,9 +254,7 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """Return the bytes and regions that the launch registers with ``devices``; Unknown if its
-    memory is not known.
-    """
+    """Return the bytes and regions that a launch registers with ``devices``, or Unknown."""
     most = 0
     every = uses(facts.rdma, needs)
     lengths: set[int] = set()

@@ -95,10 +95,7 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
 
 def map_range(layout: Layout) -> int:
-    """Map the range and return its address. Raises OSError: no memory, or no huge page.
-
-    It is never unmapped: the process that asks for it ends soon.
-    """
+    """Map the range for good and return its address. Raises OSError: no memory, no huge page."""
     descriptor = _buffer(layout)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -227,10 +224,7 @@ def child(order: Order, parent: int, say: Say) -> int:
 
 
 def _measure(order: Order, say: Say) -> None:
-    """Find how many bytes can be registered with all RDMA devices at the same time.
-
-    It reports the number and releases the memory. Raises OSError.
-    """
+    """Register as much as all devices take at once, report it, release it. Raises OSError."""
 
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
@@ -383,10 +377,7 @@ Register = Callable[[int], bool]
 
 
 def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> int:
-    """Return how many bytes are held in regions of ``region_bytes``, up to ``up_to_bytes``.
-
-    largest_bytes: of one registration, at least ``region_bytes``.
-    """
+    """Return the bytes that are held, up to ``up_to_bytes``. largest_bytes: of a registration."""
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
     count, step = 0, 1
@@ -450,10 +441,7 @@ class ProbeError(Exception):
 
 
 def measure(order: Order, progress: Say) -> Measurement:
-    """Run the measurement and return it.
-
-    Raises ProbeError, and KeyboardInterrupt once the process is gone.
-    """
+    """Measure in a child. Raises ProbeError, and KeyboardInterrupt once that is gone."""
     reading, writing = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()

@@ -119,10 +119,7 @@ def registration_ceiling(
 def _chosen(
     devices: Sequence[str], facts: Facts, launched: tuple[str, ...] | Unknown | None
 ) -> tuple[Nic, ...] | Unknown:
-    """Return the devices to register with: the named ones, the launch's, or all.
-
-    Raises UsageError.
-    """
+    """Return the NICs that are named, the launch's or all. Raises UsageError for others."""
     there = {nic.name: nic for nic in facts.rdma.present}
     names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
     missing = [name for name in names if name not in there]

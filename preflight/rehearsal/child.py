@@ -183,10 +183,7 @@ def value_of(order: dict[str, Any]) -> bytes:
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Read orders (lines of JSON) from a descriptor and write each answer to another.
-
-    Until the first is closed. more: a file of Python with further orders, "" for none.
-    """
+    """Answer each order (a line of JSON) until the end. more: a file of further orders, or ""."""
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:

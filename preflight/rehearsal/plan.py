@@ -127,10 +127,7 @@ def refusal(region: Region, forking: Forking | None) -> str:
 def until_refused(
     allocations: Iterable[Allocation], forking: Forking | None
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Return the allocations of a store client until a registration is refused, and why, or "".
-
-    Each is registered before the next is mapped.
-    """
+    """Return a store client's allocations until a registration is refused, and why, or ""."""
     done: list[Allocation] = []
     for shares in mappings(allocations):
         mapped = whole(shares)
@@ -260,10 +257,7 @@ def make_plan(
     library: Library,
     scale: int,
 ) -> RehearsalPlan:
-    """Plan ``written``, the launch at full size, as ``small``, which is run with its ``needs``.
-
-    facts: the host's RDMA devices; None if no process uses any.
-    """
+    """Plan the launch ``written`` as ``small`` with ``needs``. facts: None without RDMA."""
     sizing = small.shown
     assert sizing is not None
     launch = sizing.inputs.launch
@@ -306,10 +300,7 @@ def plan_members(
 
 
 def _refused(written: LaunchSizing, scale: int) -> str:
-    """Return why the launch does not start, whatever it can map: its arguments, SGLang's check.
-
-    That check is of sizes, and a scaled launch has others.
-    """
+    """Return why the launch does not start, whatever it maps; "" if nothing says so."""
     refused = worst(written.inputs.findings)
     if refused is not None:
         return refused.text
@@ -322,10 +313,7 @@ def _refused(written: LaunchSizing, scale: int) -> str:
 def _steps(
     members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
 ) -> Iterator[RehearsalStep]:
-    """Yield the steps: host pools first, then each process's store clients and registrations.
-
-    taken: what the launch is predicted to map here; None if a pool cannot be read.
-    """
+    """Yield host pools first, then store clients and registrations. taken: the prediction."""
     every = list(map(_grouped, asked_for(launch)))
     here = [_Groups({}, {})] * len(every) if taken is None else list(map(_grouped, taken))
     for index, member in enumerate(members):
@@ -409,10 +397,7 @@ def _registrations(
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``member``: the launch's variables, with sizes scaled if needed.
-
-    base: variables that are added if the launch does not set them, such as PATH.
-    """
+    """Return the launch's variables, scaled if needed, over ``base`` (PATH and the like)."""
     more = {} if scale == 1 else scaled_environment(member.process)
     return {**base, **member.environment, **more}
 

@@ -41,9 +41,7 @@ LATE = "it took more than"
 
 
 class StoppedError(Exception):
-    """A step was broken off: the reason is a sentence. The process may be in the middle of the
-    step.
-    """
+    """A step was broken off, perhaps in the middle; the reason is a sentence."""
 
 
 Look = Callable[[], None]
@@ -102,10 +100,7 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Do one thing, and return the reply.
-
-        ``look`` is called meanwhile, and raises StoppedError to break it off.
-        """
+        """Do one thing and return the reply. look: called meanwhile; raises StoppedError."""
         self.order(order)
         return self.answer(limit_seconds, look)
 
@@ -115,9 +110,7 @@ class Running:
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
-        """Return the reply to the oldest order that has none yet. Raises StoppedError when time is
-        over.
-        """
+        """Return the reply to the oldest open order. Raises StoppedError after the limit."""
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -297,10 +290,7 @@ class Programs:
         return answer
 
     def need_client(self, member: Member) -> None:
-        """Start a ``mooncake_client`` without memory, for ranks to hand theirs to.
-
-        Where the launch has one, that runs already; else it is elsewhere, and this stands in.
-        """
+        """Start a ``mooncake_client`` without memory, if the launch's own is elsewhere."""
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"

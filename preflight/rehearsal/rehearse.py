@@ -180,10 +180,7 @@ def judge(
     warnings: Iterable[str] = (),
     checked: Iterable[str] = (),
 ) -> RehearsalAnswer:
-    """Return the answer of a rehearsal that has run.
-
-    checked: what the checks find that keeps memory from being registered, which no replay tells.
-    """
+    """Return the answer of a run. checked: why memory cannot be registered, by the checks."""
     warned = [*warnings, *_warnings(plan, run)]
     failed = failed_step(run)
     findings = tuple(checked) if failed and failed.step.action != "pool" else ()
@@ -255,10 +252,7 @@ def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
 def _differences(
     plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
-    """Yield each difference between the prediction and the run; none if nothing was predicted.
-
-    by_checks: the checks explain the failure, so the failure itself is no difference.
-    """
+    """Yield differences of run and prediction. by_checks: the checks explain the failure."""
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -293,10 +287,7 @@ def _error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Return whether the step failed as predicted: by a bus error, or with the same words.
-
-    A ``mooncake_client`` words its error in another way, so these are not compared.
-    """
+    """Return whether a step failed as predicted: by a bus error, or with the same words."""
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -336,10 +327,7 @@ def _pages_differ(done: StepResult) -> Iterator[str]:
 
 
 def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Yield each process whose pinned bytes are not those predicted.
-
-    A rank's without a segment are pinned by the process that has it: then only all together count.
-    """
+    """Yield processes with other pinned bytes than predicted; without a segment, the sum."""
     rows = [
         (each.member.name, each.member.pinned_bytes, each.member.more_bytes, each.pinned_bytes)
         for each in run.processes
@@ -482,10 +470,7 @@ def _sum(sizes: Iterable[int | Unknown | None]) -> str:
 
 
 def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
-    """Return the answer of ``schemas/rehearse-v1.schema.json``.
-
-    Null is what is not known, and what comes of a plan or a run that there was none of.
-    """
+    """Return the answer of ``schemas/rehearse-v1.schema.json``; null is what is not known."""
     return {
         **fields(answer, "as_predicted", "differences", "warnings"),
         **dict.fromkeys(("library", "scale", "full_size", "notes")),

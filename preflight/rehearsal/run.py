@@ -93,10 +93,7 @@ class _Stage:
         return RehearsalRun(done, kept, self._pages, self._transfer, self._stopped, left, lowest)
 
     def play(self) -> None:
-        """Do the steps until one fails or a limit stops them, then read what each process holds.
-
-        If no step failed, also put a value and get it.
-        """
+        """Do the steps until one fails or is stopped, look at processes, put and get a value."""
         try:
             self._refuse_too_large(self._plan.steps, "the launch")
             self._tell("starting")
@@ -229,10 +226,7 @@ class StepTimes:
         self._pinned: list[float] = []
 
     def look(self, process: Running | None) -> None:
-        """Note the time if the huge pages changed, or the pinned bytes grew, since the last call.
-
-        process: the process that does the step; None if it has not started yet.
-        """
+        """Note the time of new pages and pins since the last call. process: None if not started."""
         now = time.monotonic()
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
@@ -351,10 +345,7 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
 
 
 def settle(root: Root) -> dict[int, Pool]:
-    """Return the pools, once nobody gives pages back any more.
-
-    A process that is gone may still have its pages: whoever reads its /proc files keeps its memory.
-    """
+    """Return the pools by page size, once the counts of pages stay the same for a while."""
     since, pools = time.monotonic(), _pools(root)
     until = since + _BACK_SECONDS
     while any(counts.held_pages for counts in pools.values()):

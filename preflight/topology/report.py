@@ -300,10 +300,7 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Yield index ranges of cells that fit into lines of ``width`` columns.
-
-    first: columns that the name of the row takes.
-    """
+    """Yield ranges of cells that fit into ``width`` columns behind ``first`` columns of name."""
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:

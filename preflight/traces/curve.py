@@ -84,10 +84,7 @@ class Curve(NamedTuple):
 
 
 class _Stack:
-    """Requests in the order of their last touch; ``take`` brings it up to date.
-
-    scale: so many blocks stand for each that is followed.
-    """
+    """Requests by last touch. scale: so many blocks stand for each that is followed."""
 
     def __init__(self, scale: int = 1) -> None:
         """Begin with no request counted. scale: blocks that each followed block stands for."""

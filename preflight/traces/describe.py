@@ -128,10 +128,7 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
 
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
-    """Yield each request as Mooncake's format has it: blocks by salted hashes, and no text.
-
-    With another salt the hashes are others: what they stand for cannot be guessed and tried.
-    """
+    """Yield each request in Mooncake's format: blocks by hashes, secret if ``salt`` is."""
     for request in trace.requests:
         record: dict[str, Any] = {
             "timestamp": None if request.seconds is None else round(request.seconds * 1000),
@@ -262,11 +259,7 @@ class _Talk:
 
 
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
-    """Return a trace of one of ``profiles()``, in the order of time: made, and not recorded.
-
-    The kinds of traffic are rounded from what their users describe, and copied from no trace. The
-    same seed makes the same trace.
-    """
+    """Return the same trace for a seed: of ``profiles()[name]``, made and not recorded."""
     profile = profiles()[name]
     note = f"made, not recorded: {profile.about} (seed {seed})"
     every = islice(_profile_requests(profile, page_tokens, seed), requests)

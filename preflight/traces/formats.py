@@ -293,10 +293,7 @@ def chained(parts: list[Any], field: str) -> list[int]:
 
 
 def _told_size(form: Format, records: list[Record]) -> int:
-    """Return a block's tokens: as the records name them, else the format's or a fitting power of 2.
-
-    0 for a format that has the tokens themselves: they become pages of any size.
-    """
+    """Return a block's tokens by the records, else by the format; 0 if tokens are recorded."""
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:
         return named[0]

@@ -140,10 +140,7 @@ class Flows:
 
 
 class StorePool:
-    """The store's memory and its disks: one for all caches.
-
-    memory: blocks up to the watermark. Times are in seconds and rise.
-    """
+    """Memory (in blocks, to the watermark) and disks of the store. Times: seconds that rise."""
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
         """Begin empty. disk: blocks that the disks hold; None without disks."""
@@ -360,10 +357,7 @@ class _Cache:
     def _fetch(
         self, store: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
     ) -> list[str]:
-        """Prefetch blocks from the store into L2; return their tiers, [] if they are too few.
-
-        loaded: nodes that L1 got from L2 for this request.
-        """
+        """Prefetch from the store into L2; return tiers, [] if few. loaded: nodes L2 gave L1."""
         rules = self._rules
         least = max(1, -(-rules.prefetch_threshold // block_tokens))
         path = self._held
@@ -417,10 +411,7 @@ class _Cache:
             self._pool.put(part.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Make room for ``wanted`` blocks in L2, and return whether there is enough now.
-
-        whole: as many leave, whatever is free (evict_host of prefetch).
-        """
+        """Free L2 for ``wanted`` blocks; return success. whole: as many go, whatever is free."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
