@@ -105,7 +105,9 @@ def with_rates(
     below, above = 0.0, 0.0
     least = most = speed
     for tier in tiers:
-        each = ssd.token_bytes if ssd and tier.name == "SSD" else _token_bytes(tier)
+        each = float(ssd.token_bytes) if ssd and tier.name == "SSD" else None
+        if each is None and isinstance(tier.bytes, Bounds) and isinstance(tier.tokens, Bounds):
+            each = tier.bytes.most / tier.tokens.most if tier.tokens.most else None
         if tier.name != "L1" and policy != DEFAULT_WRITE_POLICY:
             least = 0.0
             if tier.name == "L3" and policy == "write_back" and not release.write_back_stores:
@@ -122,13 +124,6 @@ def with_rates(
         below, above = low, high
         written = None if each is None else Bounds(int(least * each), int(most * each))
         yield tier._replace(written=written, read=read)
-
-
-def _token_bytes(tier: Tier) -> float | None:
-    """Return the bytes of a token in a tier; None if either is not known."""
-    if isinstance(tier.bytes, Unknown) or isinstance(tier.tokens, Unknown) or not tier.tokens.most:
-        return None
-    return tier.bytes.most / tier.tokens.most
 
 
 def rate_sentence(tier: Tier, speed: float) -> str:
@@ -215,11 +210,9 @@ def capacity_of(
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
     answer = compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
-    return answer._replace(
-        unread=sized.sizing.not_whole,
-        source=sized.needs.source,
-        processes=sized.sizing.inputs.processes,
-    )
+    processes = sized.sizing.inputs.processes
+    unread, source = sized.sizing.not_whole, sized.needs.source
+    return answer._replace(unread=unread, source=source, processes=processes)
 
 
 def compute_capacity(
@@ -256,14 +249,8 @@ def _store(
         for process in inputs.processes
         if process.kind is ProcessKind.MASTER
     )
-    return _StoreSetup(
-        segments(inputs, asked.cluster),
-        eviction(inputs.processes, str(mooncake.value), asked.watermark),
-        folders,
-        counts,
-        alone,
-        release,
-    )
+    evicts = eviction(inputs.processes, str(mooncake.value), asked.watermark)
+    return _StoreSetup(segments(inputs, asked.cluster), evicts, folders, counts, alone, release)
 
 
 def _server(
@@ -294,18 +281,11 @@ def _server(
     if asked.new_tokens_per_second is not None:
         speed = asked.new_tokens_per_second
         shown = tuple(with_rates(deployment, shown, every_round, speed, ssd, store.evicted_alone))
-    capacity = Capacity(
-        shown,
-        objects if isinstance(objects, Unknown) else objects.token_bytes,
-        every_round,
-        None if l3 is None else l3.keys,
-        prefetch_budget(deployment, tiers),
-    )
-    notes = (
-        *_server_notes(deployment, tiers, workload),
-        *_budget_note(capacity.prefetch, length, workload),
-        *lost_note(ssd),
-    )
+    size = objects if isinstance(objects, Unknown) else objects.token_bytes
+    keys, budget = None if l3 is None else l3.keys, prefetch_budget(deployment, tiers)
+    capacity = Capacity(shown, size, every_round, keys, budget)
+    notes = (*_server_notes(deployment, tiers, workload), *_budget_note(budget, length, workload))
+    notes += tuple(lost_note(ssd))
     name, model, evicts = deployment.process.name, deployment.model, store.eviction
     return ServerCapacity(name, model, page, capacity, notes, deployment, tiers, evicts, ssd)
 

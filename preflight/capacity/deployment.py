@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from checks.base.record import NamedTuple
 from checks.base.root import Root
@@ -129,18 +130,22 @@ def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None)
         "balancing (--balance-abs-threshold) never acts"
         + (", and power_of_two is random" if name == "power_of_two" else "")
     )
-    routing = Routing(how)
-    if threshold is not None and not threshold.unresolved:
-        try:
-            routing = Routing(how, float(threshold.text))
-        except ValueError:
-            routing = Routing(how, -1.0)
-        if not 0 <= routing.cache_threshold <= 1:
-            raise UsageError(
-                f"--cache-threshold {threshold.text} at {threshold.origin}: must be a part of the "
-                "prompt, 0 to 1, such as 0.3"
-            )
-    return Router(routing, origin, tuple(notes))
+    if threshold is None or threshold.unresolved:
+        return Router(Routing(how), origin, tuple(notes))
+    part = part_of(threshold.text)
+    if part is None:
+        raise UsageError(
+            f"--cache-threshold {threshold.text} at {threshold.origin}: must be a part of the "
+            "prompt, 0 to 1, such as 0.3"
+        )
+    return Router(Routing(how, part), origin, tuple(notes))
+
+
+def part_of(text: str) -> float | None:
+    """Return a number from 0 to 1; None for any other text."""
+    with suppress(ValueError):
+        return part if 0 <= (part := float(text)) <= 1 else None
+    return None
 
 
 class Cluster(NamedTuple):
@@ -165,23 +170,12 @@ def deployments(
         ranks = server_ranks(process.server)
         if isinstance(ranks, Unknown):
             raise UsageError(f"{process.name}: {ranks.reason}")
-        sized = SizedServer(
-            process.server,
-            ranks,
-            server_hardware(process.server, models, inputs.sglang, gpu, root=here),
-            inputs.sglang,
-        )
+        hardware = server_hardware(process.server, models, inputs.sglang, gpu, root=here)
+        sized = SizedServer(process.server, ranks, hardware, inputs.sglang)
         pools = inputs.memory.get(process.number) or ServerMemory((), (), "not sized")
-        servers.append(
-            Deployment(
-                process,
-                sized,
-                pool_request(sized),
-                pools,
-                models.target(process.server.value("model_path")).name,
-                instances(cluster, ranks.nnodes, process),
-            )
-        )
+        model = models.target(process.server.value("model_path")).name
+        alike = instances(cluster, ranks.nnodes, process)
+        servers.append(Deployment(process, sized, pool_request(sized), pools, model, alike))
     if not servers:
         raise UsageError(
             "the launch starts no SGLang server: capacity is about the cache of one, so give the "

@@ -47,12 +47,11 @@ def _server(
     lines = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
     if isinstance(keys := capacity.keys, Keys):
         memory = format_bytes(keys.master_bytes)
-        lines += [
-            f"master: {keys.number:,} keys when the pool is full, about {memory} of its memory"
-        ]
+        text = f"master: {keys.number:,} keys when the pool is full, about {memory} of its memory"
+        lines.append(text)
     if capacity.prefetch is not None:
         most = _known(capacity.prefetch)
-        lines += [f"prefetch: L3 is read for up to {most} tokens at a time in each cache"]
+        lines.append(f"prefetch: L3 is read for up to {most} tokens at a time in each cache")
     if (speed := answer.new_tokens_per_second) is not None:
         lines += [rate_sentence(tier, speed) for tier in capacity.tiers]
     yield "\n".join(filled(line, width) for line in lines)
@@ -78,9 +77,8 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
 
 def _rounds_table(rounds: Sequence[Round], width: int) -> str:
     """Format the table of rounds; ``?`` after a tier's name: it may evict, but need not."""
-    names = [name for name, _, _ in rounds[0].hits]
     heads = ["round", "tokens held", "seen before"]
-    heads += [name if index == 0 else f"to {name}" for index, name in enumerate(names)]
+    heads += [f"to {name}" if at else name for at, (name, _, _) in enumerate(rounds[0].hits)]
     rows = [
         [
             str(each.number),
@@ -154,7 +152,7 @@ def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
     for each in dict.fromkeys((lost[0], lost[-1])):
         name, least, most = each.hits[-1]
         likely = dict(each.likely).get(name)
-        expected = "" if likely is None else f", {percent(likely)} in a random order"
+        expected = "" if likely is None else f", {whole_percent(likely)}% in a random order"
         yield (
             f"in round {each.number}, of {each.reusable_tokens:,} tokens seen before, "
             f"{share(least, most)} are still there{expected}"
@@ -173,10 +171,6 @@ def share(least: float, most: float) -> str:
     """Return ``40 to 79%``, or one number if both round to the same."""
     low, high = whole_percent(least), whole_percent(most)
     return f"{low}%" if low == high else f"{low} to {high}%"
-
-
-def percent(part: float) -> str:
-    return f"{whole_percent(part)}%"
 
 
 def capacity_object(answer: CapacityAnswer) -> dict[str, Any]:

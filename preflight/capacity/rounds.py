@@ -189,8 +189,8 @@ def _falling(first: int, step: int, count: int, most: int) -> float:
 
 
 SELECTIVE = "write_through_selective"
-# A bound where nothing bounds.
-_ANY_TOKENS = 10**18
+# Tokens that a tier of unknown size holds at most.
+_ANY_TOKENS = Bounds(0, 10**18)
 
 
 class Tiers(NamedTuple):
@@ -256,7 +256,7 @@ def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
     holds = tier.tokens
     if isinstance(holds, Unknown):
         return TierModel("L3", holds, holds, ordered=False)
-    front = _front(nearer)
+    front = (_ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps).most
     keeps = Bounds(holds.least, holds.most + front)
     selective = deployment.write_policy == SELECTIVE
     fills = holds
@@ -266,15 +266,12 @@ def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
     return TierModel("L3", fills, keeps, ordered=False, late=selective)
 
 
-def _front(nearer: TierModel) -> int:
-    return _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
-
-
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
     """Model the SSD behind ``nearer``; with only what that evicts it may fill later."""
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)
-    keeps = Bounds(holds.least, holds.most + _front(nearer))
+    front = (_ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps).most
+    keeps = Bounds(holds.least, holds.most + front)
     fills = keeps if tiers.evicted_alone else holds
     return TierModel("SSD", fills, keeps, ordered=False, late=nearer.late)

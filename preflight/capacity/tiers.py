@@ -40,6 +40,7 @@ from preflight.capacity.deployment import (
     Tier,
     cluster_hosts,
     instances,
+    part_of,
 )
 from preflight.consumers.consumer import Client, Consumer
 from preflight.launches.source import Word
@@ -492,13 +493,9 @@ def _ratio(word: Word, name: str) -> float:
     """Parse a master's flag that is a part of the pool, 0 to 1. Raises UsageError for others."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
-    try:
-        number = float(word.text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1:
+    if (part := part_of(word.text)) is None:
         raise _refused(word, name, "a part of the pool, which is 0 to 1, such as 0.9")
-    return number
+    return part
 
 
 def _refused(word: Word, name: str, what: str) -> UsageError:

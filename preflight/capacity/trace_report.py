@@ -120,9 +120,7 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
-    for move in _MOVES:
-        if replay.merged and "L1" in move:
-            continue
+    for move in (each for each in _MOVES if not (replay.merged and "L1" in each)):
         flows = (replay.least, replay.most)
         moved = Bounds(*sorted(each.moved[move] * answer.block_tokens * size for each in flows))
         if not moved.most:
@@ -134,8 +132,7 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
             if move[1] == "SSD" and server.ssd is not None and server.ssd.filling:
                 each += f", of which at most {percent(server.ssd.part(rate / size))} reach it"
         yield f"{move[0]} to {move[1]}: {moved.text(format_bytes)}{each}"
-    long = replay.least.too_long
-    if long:
+    if long := replay.least.too_long:
         yield f"{long:,} requests are longer than L1: a server refuses them, and here they are cut"
 
 
@@ -205,18 +202,17 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
 
 def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
     """Yield the launch's own flags for so many tokens: for L2 or the pool alone, not both."""
-    tiers = {tier.name: tier for tier in server.capacity.tiers}
-    host, store, size = tiers.get("L2"), tiers.get("L3"), server.capacity.bytes_per_token
+    host, store, size = server.tiers.host, server.tiers.store, server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
         l2_tokens, taken = host.tokens, host.bytes
         if isinstance(l2_tokens, Bounds) and isinstance(taken, Bounds):
             each = taken.most / l2_tokens.most / server.deployment.ranks
             yield f"as L2 alone: --hicache-size {ceil(tokens * each / 1e9)} (of each rank)"
-    if store is not None and isinstance(store.tokens, Bounds) and not isinstance(size, Unknown):
-        limit = 0.0 if isinstance(server.eviction, Unknown) else server.eviction.watermark
-        if limit:
-            whole = format_bytes(ceil(tokens * size / limit))
-            yield f"as the pool alone: segments of {whole} in all, which evict above {limit:g}"
+    if store is None or isinstance(store.tokens, Unknown) or isinstance(size, Unknown):
+        return
+    if not isinstance(server.eviction, Unknown) and (limit := server.eviction.watermark):
+        whole = format_bytes(ceil(tokens * size / limit))
+        yield f"as the pool alone: segments of {whole} in all, which evict above {limit:g}"
 
 
 def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:

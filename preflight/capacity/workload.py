@@ -69,11 +69,6 @@ _DEFAULTS: Mapping[str, str] = {
 _SWITCHES = tuple(
     "enable_round_barrier disable_random_sample disable_auto_run flush_between_rounds".split()
 )
-# Those that say nothing here, so that an abbreviation is told from them (argparse).
-_OTHERS = tuple(
-    "max_parallel distribution request_rate host port model_path dataset_path log_file tag seed "
-    "lora_path api_format flush_url".split()
-)
 
 
 def workload_of(
@@ -81,12 +76,11 @@ def workload_of(
 ) -> MultiTurnWorkload | Unknown | None:
     """Return the workload of numbers, --workload or the launch; None: none. Raises UsageError."""
     workload: MultiTurnWorkload | Unknown | None = None
+    for process in processes if wanted.command is None else ():
+        if process.kind is ProcessKind.BENCHMARK:
+            workload = _of_process(process)
     if wanted.command is not None:
         workload = read_command(wanted.command)
-    else:
-        for process in processes:
-            if process.kind is ProcessKind.BENCHMARK:
-                workload = _of_process(process)
     numbers = wanted._replace(command=None)
     if all(value is None for value in numbers):
         return workload
@@ -158,25 +152,17 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
 
 
 def _options(argv: Sequence[str], where: str) -> dict[str, str]:
-    """Return values by name, as argparse reads them: abbreviations count, the last one wins."""
+    """Return values by name; the last one wins, and options that decide nothing are left out."""
     values, left = dict(_DEFAULTS), iter(argv)
-    names = (*_DEFAULTS, *_SWITCHES, *_OTHERS)
     for word in left:
-        if not word.startswith("--"):
+        flag, equals, value = word.removeprefix("--").partition("=")
+        name = flag.replace("-", "_")
+        if not word.startswith("--") or name not in (*_DEFAULTS, *_SWITCHES):
             continue
-        flag, equals, value = word[2:].partition("=")
-        flag = flag.replace("-", "_")
-        fitting = [flag] if flag in names else [name for name in names if name.startswith(flag)]
-        if len(fitting) != 1:
-            continue  # an option of a release that is not known here
-        if (name := fitting[0]) in _SWITCHES:
-            value = equals = "true"
-        if not equals:
-            try:
-                value = next(left)
-            except StopIteration:
-                message = f"{where}: --{flag.replace('_', '-')} has no value"
-                raise UsageError(message) from None
+        if name in _SWITCHES:
+            value = "true"
+        elif not equals and (value := next(left, "")) == "":
+            raise UsageError(f"{where}: --{flag} has no value")
         values[name] = value
     return values
 

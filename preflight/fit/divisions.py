@@ -238,9 +238,8 @@ class Chooser:
         """Return the parts that are kept; a store that nothing reads counts for nothing."""
         assert self.workload is not None
         if not buffers and not self._reads(capacity):
-            every = (
-                each._replace(tiers=each.tiers._replace(store=None)) for each in capacity.servers
-            )
+            servers = capacity.servers
+            every = (each._replace(tiers=each.tiers._replace(store=None)) for each in servers)
             capacity = capacity._replace(servers=tuple(every))
         return of_rounds(capacity, self.workload, orders, clients, self._routing, buffers)
 
@@ -359,13 +358,9 @@ class Chooser:
         """Return the tokens of the trace that one more GiB of each size would save."""
         if self._asked.trace in (None, "-"):
             return ()
-        more = _MORE_GIB * GIB
-        grown = (
-            values,
-            values._replace(l2_bytes=(values.l2_bytes or 0) + more),
-            values._replace(segment_bytes=(values.segment_bytes or 0) + more),
-        )
-        answers = self._replayed([self.capacity(v) for v in grown])
+        more, (l2, segment, _) = _MORE_GIB * GIB, values
+        sizes = (l2, segment), ((l2 or 0) + more, segment), (l2, (segment or 0) + more)
+        answers = self._replayed([self.capacity(SizeValues(*each)) for each in sizes])
         base, l2, segment = (
             sum(sum(each.least.saved.values()) for each in answer.replayed) for answer in answers
         )

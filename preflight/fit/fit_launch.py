@@ -325,14 +325,14 @@ def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
     if answer.fits is None:
         return
     settings = []
+    default_bytes = answer.fits.needs.default_page_bytes
     for target in answer.fits.pools:
-        now = target.now_pages or 0
+        now, whole = target.now_pages or 0, target.node is None
         if target.pages > now:
-            whole = target.node is None
-            whole = whole and target.page_bytes == answer.fits.needs.default_page_bytes
-            setting_kind = Kind.SYSCTL if whole else Kind.SYSFS
-            name = NR_HUGEPAGES if whole else target.file
-            settings.append(Setting(setting_kind, name, str(target.pages), str(now)))
+            how = Kind.SYSFS, target.file
+            if whole and target.page_bytes == default_bytes:
+                how = Kind.SYSCTL, NR_HUGEPAGES
+            settings.append(Setting(*how, str(target.pages), str(now)))
     yield from commands(settings, context)
     mended = [finding for finding in answer.beside if is_mended(finding)]
     yield from commands([setting for each in mended for setting in each.settings], context)
@@ -351,13 +351,12 @@ _MARK = b"\xef\xbb\xbf"
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
     """Write the files, each with a copy of the old; return the paths. Raises UsageError before."""
-    path, why = "", ""
+    path = why = ""
     try:
         for edit in edits:
             path = edit.path
             if Path(path).read_bytes().removeprefix(_MARK) != edit.before.encode():
-                changed = "it has changed since it was read: run fit again"
-                raise UsageError(f"--write {path}: {changed}")
+                raise UsageError(f"--write {path}: it has changed since it was read: run fit again")
         why = ": it is as it was"
         for edit in edits:
             path = edit.path

@@ -52,8 +52,7 @@ class PlannedRoot(RecordingRoot):
         self.texts = texts
 
     def text(self, name: str) -> str | Unknown:
-        planned = self.texts.get(name)
-        return super().text(name) if planned is None else planned
+        return self.texts[name] if name in self.texts else super().text(name)
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from checks.base.record import NamedTuple
@@ -99,12 +100,10 @@ def proposals(
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
-        if place.written and text is not None:
-            yield from ((path, after) for after in _replaced(content, place, text, line))
-        elif place.written:
-            yield from ((path, after) for after in _removed(content, place))
-        elif text is not None:
-            yield from ((path, after) for after in _added(content, place, text, line))
+        edits = _removed(content, place) if place.written else iter(())
+        if text is not None:
+            edits = (_replaced if place.written else _added)(content, place, text, line)
+        yield from ((path, after) for after in edits)
 
 
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
@@ -272,13 +271,11 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
     if path is None or before is None:
         return "it is a file of the host, which is not this one"
     after = json_with(before, text)
-    try:
-        old, new = json.loads(before), json.loads(after)
-    except ValueError:
-        old, new = None, None
     wanted = int(text) if text.isdecimal() else text
-    if isinstance(old, dict) and new == {**old, KEY: wanted}:
-        return Edit(path, before, after)
+    with suppress(ValueError):
+        old, new = json.loads(before), json.loads(after)
+        if isinstance(old, dict) and new == {**old, KEY: wanted}:
+            return Edit(path, before, after)
     return "it is no JSON that can be edited for certain"
 
 
@@ -355,10 +352,8 @@ def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None)
     assignment = f"{place.name}={place.old}"
     if text is None:
         return after.wrappers == tuple(_without(wrapper, assignment) for wrapper in wanted.wrappers)
-    return after.wrappers == tuple(
-        tuple(f"{place.name}={text}" if word == assignment else word for word in wrapper)
-        for wrapper in wanted.wrappers
-    )
+    new = {assignment: f"{place.name}={text}"}
+    return after.wrappers == tuple(tuple(new.get(w, w) for w in each) for each in wanted.wrappers)
 
 
 def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:

@@ -210,9 +210,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
             if equals and name in (f"-D{KEY}", KEY, f"--define={KEY}"):
                 return ValuePlace("joined", name, (index,), at, value, word.origin)
         config = service_arguments(process.arguments).config
-        config = (
-            config if config and config.text else command.environment.get("MOONCAKE_CONFIG_PATH")
-        )
+        config = config if config and config.text else path
         if config is not None:
             return ValuePlace("file", config.text, (index,), -1, "", config.origin)
     return _variable(reading, index, SEGMENT)
@@ -221,8 +219,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
 def _in_words(command: Command, index: int) -> ValuePlace:
     """Return the place in the JSON of --hicache-storage-backend-extra-config, or in its file."""
     for at, word in enumerate(command.words):
-        match = _IN_JSON.search(word.text)
-        if match is not None:
+        if match := _IN_JSON.search(word.text):
             return ValuePlace("json", KEY, (index,), at, match[2], word.origin)
         if word.text.startswith("@"):
             return ValuePlace("file", word.text[1:], (index,), -1, "", word.origin)
@@ -295,9 +292,7 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
         joined = f"{place.name}={text}" if place.form == "joined" else text
         texts[place.at] = Word(joined, word.origin)
     else:
-        texts[place.at + 1 : place.at + 1] = [
-            Word(each, word.origin) for each in (place.name, text)
-        ]
+        texts[place.at + 1 : place.at + 1] = [Word(x, word.origin) for x in (place.name, text)]
     return command._replace(words=tuple(texts))
 
 

@@ -181,10 +181,9 @@ class _Host:
         return high, part
 
 
-def _beside(part: float) -> Iterator[float]:
+def _beside(part: float) -> tuple[float, ...]:
     at = _PARTS.index(part)
-    yield from _PARTS[max(0, at - 1) : at]
-    yield from _PARTS[at + 1 : at + 2]
+    return _PARTS[max(0, at - 1) : at] + _PARTS[at + 1 : at + 2]
 
 
 def machines(
@@ -221,10 +220,9 @@ def machines(
             if smallest is not None:
                 guesses[count] = smallest[:2]
             rows.append(_row(host, names, devices, count, smallest, target, fixed is not None))
-    answer = Machines(model, target, workload, tuple(rows), left_out, described, hosts)
     if not rows:
         return Unknown(next(iter(left_out), "no GPU is known"))
-    return answer
+    return Machines(model, target, workload, tuple(rows), left_out, described, hosts)
 
 
 def _smallest(
@@ -272,15 +270,12 @@ def machines_text(answer: Machines, width: int) -> str:
     """Return the answer, without a final newline."""
     clients, rounds, length = answer.workload[:3]
     asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
-    fixed = None if answer.described.memory is None else answer.described.memory_bytes
-    wanted = f"The smallest memory of a host that keeps {answer.target:.0%} of what {asked}"
-    wanted = f"{wanted}: {answer.model}"
-    if fixed:
-        wanted = (
-            f"What hosts of {format_bytes(fixed)} keep of what {asked}, where {answer.target:.0%} "
-            f"is wanted: {answer.model}"
-        )
-    lines = [*wrapped(wanted, width, 0), ""]
+    part, wanted = f"{answer.target:.0%}", "The smallest memory of a host that keeps"
+    wanted = f"{wanted} {part} of what {asked}"
+    if answer.described.memory is not None:
+        memory = format_bytes(answer.described.memory_bytes)
+        wanted = f"What hosts of {memory} keep of what {asked}, where {part} is wanted"
+    lines = [*wrapped(f"{wanted}: {answer.model}", width, 0), ""]
     rows = [
         (
             f"{row.gpus} {'/'.join(row.kinds)}",

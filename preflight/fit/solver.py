@@ -8,6 +8,7 @@ never pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from checks.base.finding import Finding, Status
@@ -96,14 +97,15 @@ class Solver:
         self._state, self._host = state, host
         self._known: dict[SizeValues, Judgement] = {}
         self._arenas: dict[int | None, int] = {}
-        self._ids: frozenset[str] | None = None
+        # The gates; none are known at first, and every check judges.
+        self.ids: frozenset[str] = frozenset()
         # What a candidate may find: what the least sizes warn of, and cannot judge either.
         self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
     def judge(self, values: SizeValues) -> Judgement:
         """Judge by the gates alone once they are known."""
         if values not in self._known:
-            self._known[values] = judged_values(self._state, self._host, values, self._ids)
+            self._known[values] = judged_values(self._state, self._host, values, self.ids or None)
         return self._known[values]
 
     def whole(self, values: SizeValues) -> Judgement:
@@ -122,19 +124,13 @@ class Solver:
 
     def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
         """Take gates that are known from another host or launch."""
-        self._ids = ids
+        self.ids = ids
         self._allow(self.judge(least), ids)
 
     def _allow(self, low: Judgement, ids: frozenset[str]) -> None:
-        self._ids = ids
+        self.ids = ids
         gates = low.of(ids, Status.WARN, Status.UNKNOWN)
-        self._allowed = frozenset(
-            (finding.check, finding.subject, finding.status) for finding in gates
-        )
-
-    @property
-    def ids(self) -> frozenset[str]:
-        return self._ids or frozenset()
+        self._allowed = frozenset((each.check, each.subject, each.status) for each in gates)
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings that keep a candidate from passing, the worst first."""
@@ -177,11 +173,8 @@ class Solver:
 
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
         """Return ``values`` with an arena used up to its last page; None if there is no arena."""
-        exact = 0 if self._state.sizes.arena is None else self._exact_arena(values)
-        return values._replace(arena_bytes=exact) if exact else None
-
-    def _exact_arena(self, values: SizeValues) -> int:
-        """Return the bytes that are used of an arena that holds all it can; 0 without arenas."""
+        if self._state.sizes.arena is None:
+            return None
         if values.segment_bytes not in self._arenas:
             shown = self.peek(values._replace(arena_bytes=_ENDLESS_ARENA))
             replays = shown.asked if shown is not None else ()
@@ -189,7 +182,8 @@ class Solver:
             every = (a for replay in replays for a in replay.allocations)
             pages = [a.page_size_bytes for a in every if a.what == MemoryKind.ARENA]
             self._arenas[values.segment_bytes] = round_up(used, max(pages)) if pages else 0
-        return self._arenas[values.segment_bytes]
+        exact = self._arenas[values.segment_bytes]
+        return values._replace(arena_bytes=exact) if exact else None
 
     def passes(self, values: SizeValues) -> bool:
         return not self.stopping(self.judge(values))
@@ -234,10 +228,11 @@ class Solver:
                     break
             return largest_from(fits, low, most)
 
-        def too_small(number: int) -> bool:
-            return self._stops(make(number)) <= self._stops(make(least))
+        def stops(number: int) -> set[tuple[str, Status, str]]:
+            stopping = self.stopping(self.judge(self.without_arena(make(number))))
+            return {(finding.check, finding.status, finding.subject) for finding in stopping}
 
-        return largest(fits, least, most, too_small)
+        return largest(fits, least, most, lambda number: stops(number) <= stops(least))
 
     def _between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
         """Return the last number that fits, from ``low`` on; what room each leaves tells where."""
@@ -251,10 +246,6 @@ class Solver:
             poor = poor + 1 if poor < 2 and (high - low) * 2 > width else 0
         return low
 
-    def _stops(self, values: SizeValues) -> set[tuple[str, Status, str]]:
-        stopping = self.stopping(self.judge(self.without_arena(values)))
-        return {(finding.check, finding.status, finding.subject) for finding in stopping}
-
 
 # Without these no size says anything: what the launch takes, and what the host has.
 _DECISIVE = ("launch.sizes", "memory.host", "hugetlb.reservation")
@@ -262,6 +253,9 @@ _DECISIVE = ("launch.sizes", "memory.host", "hugetlb.reservation")
 _SMALL_SEGMENT = 64 * MIB
 # How often the stretch between two divisions is halved where it is no line.
 _HALVINGS = 4
+# Each size with its step in bytes, and the goal that is about this size alone.
+_STEPS = (("l2", GIGABYTE, Goal.L2), ("segment", MIB, Goal.POOL))
+_MEMORY_ROWS = ("MemTotal", "MemAvailable")
 _NO_GATE = "nothing that could be judged of this launch here depends on the size"
 
 
@@ -338,23 +332,16 @@ class _Search:
         self._state, self._host, self._goal = state, host, goal
         # More than any size that this host takes; 1 PiB where its memory is unknown.
         memory: MemoryFacts | Unknown = host.facts.topic("memory")
-        try:
-            rows = [known(known(memory).value(row)) for row in ("MemTotal", "MemAvailable")]
-        except UnknownFactError:
-            rows = [1 << 50]
-        self._top_bytes = sum(rows)
+        self._top_bytes = 1 << 50
+        with suppress(UnknownFactError):
+            self._top_bytes = sum(known(known(memory).value(row)) for row in _MEMORY_ROWS)
         # Whether the size that is more than any host takes passes: then nothing that could be
         # judged depends on it, and it is no answer.
         self.endless = False
         # Bytes of segment on this host with 1 TiB set, and the processes with an L2 pool.
         sizes = state.sizes
-        shown = self.solver.peek(
-            SizeValues(
-                GIGABYTE if sizes.l2 else None,
-                1024 * GIB if sizes.segment else None,
-                0 if sizes.arena else None,
-            )
-        )
+        l2, segment = GIGABYTE if sizes.l2 else None, 1024 * GIB if sizes.segment else None
+        shown = self.solver.peek(self.solver.without_arena(SizeValues(l2, segment)))
         processes = shown.inputs.launch.processes if shown is not None else ()
         self._of_one_tib = sum(client.segment_bytes for p in processes for client in p.clients)
         self._ranks = max(1, sum(1 for p in processes if p.host_pools_bytes))
@@ -395,11 +382,10 @@ class _Search:
         if steps is None or self.endless:
             return None
         values = self._values(steps)
-        if self._goal is not Goal.BALANCED:
-            return values
         # What is left of it: to L2 while a step of that fits, then to the segment.
-        values = self._grown(values, "l2", GIGABYTE, self._most(Goal.L2))
-        return self._grown(values, "segment", MIB, self._most(Goal.POOL))
+        for size, step, goal in _STEPS if self._goal is Goal.BALANCED else ():
+            values = self._grown(values, size, step, self._most(goal))
+        return values
 
     def chosen(self, chooser: Chooser) -> SizeValues | None:
         """Return the first division by ``chooser`` that fits, filled to the step."""
@@ -479,9 +465,9 @@ class _Search:
 
     def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
         """Yield for each size what stops it from being one step larger."""
-        for size, step, without in (("l2", GIGABYTE, Goal.POOL), ("segment", MIB, Goal.L2)):
+        for size, step, goal in _STEPS:
             now = getattr(values, f"{size}_bytes")
-            if self._goal is not without and now is not None:
+            if self._goal in (goal, Goal.BALANCED, Goal.BEST) and now is not None:
                 more = values._replace(**{f"{size}_bytes": now + step})
                 yield SizeBound(size, now + step, self.solver.stopping(self.solver.best(more)))
 

@@ -207,7 +207,7 @@ def pages_text(page_bytes: int) -> str:
 def populating(
     free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
 ) -> list[Populating]:
-    """Choose memory to populate: ``spend_bytes`` of each page size and node, or half of it."""
+    """Choose what to populate: ``spend_bytes`` of each page size and node, or half of the free."""
     every = []
     for (page, numa_node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)

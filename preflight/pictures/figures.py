@@ -99,8 +99,7 @@ def _over(end: int, size: int) -> list[Html]:
 
 
 def _letter(key: str, x: str | int, y: int) -> Html:
-    ink = "ink-dark" if key in _PALE else "ink"
-    return element("text", KINDS[key].letter, x=x, y=y, text_anchor="middle", class_=ink)
+    return svg_text(KINDS[key].letter, x, y, "ink-dark" if key in _PALE else "ink", "middle")
 
 
 def _rect(at: int, size: int, total: int, style: str) -> Html:
@@ -279,7 +278,9 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
         for x, y in line:
             place = {"cx": f"{x:.1f}", "cy": f"{y:.1f}"}
             shapes.append(element("circle", **place, r=6, class_=f"mark t{at}"))
-            shapes.append(_text(letter_of(tier), f"{x:.1f}", f"{y + 3.5:.1f}", "letter", "middle"))
+            shapes.append(
+                svg_text(letter_of(tier), f"{x:.1f}", f"{y + 3.5:.1f}", "letter", "middle")
+            )
     last = rounds[-1]
     rates = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
     label = f"Reuse that is left in round {last.number}: {rates}"
@@ -287,7 +288,9 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     return element("svg", *shapes, viewBox=size, width="100%", role="img", aria_label=label)
 
 
-def _text(shown: str, x: str | int, y: str | int, style: str, anchor: str | None = None) -> Html:
+def svg_text(
+    shown: str, x: str | float, y: str | float, style: str, anchor: str | None = None
+) -> Html:
     return element("text", shown, x=x, y=y, text_anchor=anchor, class_=style)
 
 
@@ -309,12 +312,12 @@ def _grid(rounds: Sequence[Round]) -> list[Html]:
         y = _y(percent / 100)
         ends = {"y1": f"{y:.1f}", "y2": f"{y:.1f}"}
         shapes.append(element("line", x1=_LEFT, x2=_CURVE_WIDTH - _RIGHT, **ends, class_="grid"))
-        shapes.append(_text(f"{percent} %", _LEFT - 5, f"{y + 4:.1f}", "tick", "end"))
+        shapes.append(svg_text(f"{percent} %", _LEFT - 5, f"{y + 4:.1f}", "tick", "end"))
     bottom = _CURVE_HEIGHT - _BOTTOM + 20
     for at in range(0, len(rounds), -(-len(rounds) // 12)):
         x = f"{_x(rounds, at):.1f}"
-        shapes.append(_text(str(rounds[at].number), x, bottom, "tick", "middle"))
-    return [*shapes, _text("round", _LEFT, _CURVE_HEIGHT - 3, "tick")]
+        shapes.append(svg_text(str(rounds[at].number), x, bottom, "tick", "middle"))
+    return [*shapes, svg_text("round", _LEFT, _CURVE_HEIGHT - 3, "tick")]
 
 
 def _x(rounds: Sequence[Round], at: int) -> float:
@@ -336,7 +339,7 @@ def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     for name in tiers:
         at = _colour(rounds, name)
         circle = element("circle", cx=8, cy=8, r=7, class_=f"mark t{at}")
-        letter = _text(letter_of(name), 8, 12, "letter", "middle")
+        letter = svg_text(letter_of(name), 8, 12, "letter", "middle")
         size = {"width": 16, "height": 16}
         mark = element("svg", circle, letter, class_="sample", **size, aria_hidden="true")
         before = "" if at == 0 else " and the tiers before it"

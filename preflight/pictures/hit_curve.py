@@ -23,6 +23,7 @@ from preflight.capacity.trace_report import (
     trace_head,
 )
 from preflight.pictures.check_page import page_style
+from preflight.pictures.figures import svg_text
 from preflight.render.html_page import Html, element, join, page, table
 from preflight.render.text import wrapped
 
@@ -173,18 +174,15 @@ def plot_figure(
         shown = " ".join(f"{x(across):g},{y(rate):g}" for across, rate in points)
         return element("polyline", points=shown, class_=f"line {colour}")
 
-    def text(shown: str, at: float, below: float, look: str, anchor: str) -> Html:
-        return element("text", shown, x=at, y=below, text_anchor=anchor, class_=look)
-
     shapes = []
     for step in range(round(plot.top * 10) + 1):
         at = y(step / 10)
         shapes.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=at, y2=at, class_="grid"))
-        shapes.append(text(f"{step * 10} %", _LEFT - 6, at + 4, "tick", "end"))
+        shapes.append(svg_text(f"{step * 10} %", _LEFT - 6, at + 4, "tick", "end"))
     ticks = plot.ticks
     for across, tick in ticks[:: -(-len(ticks) // 7)]:
-        shapes.append(text(tick, x(across), _HEIGHT - _BOTTOM + 18, "tick", "middle"))
-    shapes.append(text("tokens in one cache", _LEFT, _HEIGHT - 6, "tick", "start"))
+        shapes.append(svg_text(tick, x(across), _HEIGHT - _BOTTOM + 18, "tick", "middle"))
+    shapes.append(svg_text("tokens in one cache", _LEFT, _HEIGHT - 6, "tick", "start"))
     best = [(plot.across(size), rate) for size, rate in answer.best if rate is not None]
     if best:
         shapes.append(line(best, "t2"))
@@ -200,7 +198,7 @@ def plot_figure(
             place = (place[0], above) if above >= _MARK else (left, y(mark.rate))
         places.append(place)
         circle = element("circle", title, cx=place[0], cy=place[1], r=_MARK, class_=look)
-        shapes += [circle, text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]
+        shapes += [circle, svg_text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]
     marks = "; ".join(f"as large as {mark.name} {percent(mark.rate)}" for mark in plot.marks)
     label = f"Hits of one cache by its size: ceiling {percent(answer.curve.ceiling)}; {marks}"
     size = f"0 0 {_WIDTH} {_HEIGHT}"

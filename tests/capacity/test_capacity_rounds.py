@@ -189,9 +189,9 @@ def test_no_conversation_is_certain_where_requests_go_anywhere() -> None:
             (80, 10, 2048, 2048, 1),
         ),
         ("--request-length=4096 --sub-question-input-length=512", (256, 5, 4096, 512, 64)),
-        # argparse takes what an option begins with, and the last of two.
-        ("--num-c 3 --num-clients=4 --num-r 2", (4, 2, 512, 512, 64)),
-        # --num is both clients and rounds: the benchmark would refuse it, it says nothing here.
+        # The last of two counts.
+        ("--num-clients 3 --num-clients=4 --num-rounds 2", (4, 2, 512, 512, 64)),
+        # What decides nothing is left out.
         ("--num-clients 3 --unheard-of 9", (3, 5, 512, 512, 64)),
         ("--min-rounds 2 --max-rounds 7", (256, 7, 512, 512, 64)),
         ("--max-rounds 7 --num-rounds 9", (256, 7, 512, 512, 64)),

@@ -172,7 +172,7 @@ def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun
         None,
         (
             part("memory", "populate"),
-            part("transfer", "read", used=used, there=there),
+            part("transfer", "read", used=used, other=there),
             part("store", "get"),
             MeasuredPart("registration", skipped="no NIC"),
             part("storage", "write"),

@@ -254,7 +254,7 @@ def test_what_is_pinned_for_a_rank_without_a_segment_is_another_processes() -> N
     held = tuple(
         ProcessMemory(one, 112 * MIB if one.name == "client" else 0, 0, 0) for one in found.members
     )
-    assert judge(found, run._replace(held=held)).status == "starts"
+    assert judge(found, run._replace(processes=held)).status == "starts"
     assert judge(found, run).status == "differs"
 
 
