@@ -102,7 +102,8 @@ def main() -> None:
     rate = counter.accesses / seconds
     print(f"exact curve: {seconds:.3f} s, {rate:,.0f} accesses/s (to stay above 1,000,000)")
     start = time.process_time()
-    optimum(counter.uses or [], SIZES)
+    for size in SIZES:
+        optimum(counter.uses or [], size)
     print(f"optimum at ten sizes: {time.process_time() - start:.3f} s")
     other = libcachesim_seconds(requests)
     if other is None:

@@ -119,11 +119,9 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
             wheel = value("mooncake.wheel")
             ours = wheel if isinstance(wheel, Unknown) else each.product in wheel
             within = joined((within, ours), True)
-        verdict = verdict._replace(
-            product=product,
-            version=version if isinstance(version, Unknown) else str(version),
-            holds=joined((user, within, conditions), True),
-        )
+        release = version if isinstance(version, Unknown) else str(version)
+        whole = joined((user, within, conditions), True)
+        verdict = verdict._replace(product=product, version=release, holds=whole)
         if verdict.holds is True:
             return verdict
     return verdict

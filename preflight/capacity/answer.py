@@ -244,11 +244,8 @@ def _store(
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
-    alone = any(
-        is_on(process.arguments, "mooncake_master", "offload_on_evict")
-        for process in inputs.processes
-        if process.kind is ProcessKind.MASTER
-    )
+    masters = (each for each in inputs.processes if each.kind is ProcessKind.MASTER)
+    alone = any(is_on(each.arguments, "mooncake_master", "offload_on_evict") for each in masters)
     evicts = eviction(inputs.processes, str(mooncake.value), asked.watermark)
     return _StoreSetup(segments(inputs, asked.cluster), evicts, folders, counts, alone, release)
 

@@ -99,6 +99,10 @@ _POLICIES = {
     "consistent_hashing": "sticky",
 }
 _DEFAULT_POLICY = "cache_aware"
+_BALANCING = (
+    "the router's own view of load is not modelled: requests come one after the other, so its "
+    "balancing (--balance-abs-threshold) never acts"
+)
 
 
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
@@ -125,11 +129,8 @@ def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None)
     if how is None:
         how = "cache-aware"
         notes.append(f"the router's policy {name}: it is taken for cache_aware")
-    notes.append(
-        "the router's own view of load is not modelled: requests come one after the other, so its "
-        "balancing (--balance-abs-threshold) never acts"
-        + (", and power_of_two is random" if name == "power_of_two" else "")
-    )
+    also = ", and power_of_two is random" if name == "power_of_two" else ""
+    notes.append(f"{_BALANCING}{also}")
     if threshold is None or threshold.unresolved:
         return Router(Routing(how), origin, tuple(notes))
     part = part_of(threshold.text)

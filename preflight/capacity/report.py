@@ -26,10 +26,8 @@ from preflight.render.text import filled, fitted
 
 def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
     """Return the whole answer without a final newline. ascii_only: no other characters."""
-    parts = [
-        "\n\n".join(part for part in _server(server, answer, width, paint, ascii_only) if part)
-        for server in answer.servers
-    ]
+    blocks = (_server(each, answer, width, paint, ascii_only) for each in answer.servers)
+    parts = ["\n\n".join(filter(None, block)) for block in blocks]
     parts += [filled(note, width) for note in (*answer.notes, *answer.unread)]
     return "\n\n".join(parts)
 
@@ -175,12 +173,8 @@ def share(least: float, most: float) -> str:
 
 def capacity_object(answer: CapacityAnswer) -> dict[str, Any]:
     """Return the answer of ``schemas/capacity-v1.schema.json``."""
-    return {
-        "workload": plain(answer.workload),
-        "servers": [_server_object(server, answer) for server in answer.servers],
-        "notes": plain(answer.notes),
-        "unread": plain(answer.unread),
-    }
+    servers = [_server_object(server, answer) for server in answer.servers]
+    return {"servers": servers, **fields(answer, "workload", "notes", "unread")}
 
 
 def _server_object(server: ServerCapacity, answer: CapacityAnswer) -> dict[str, Any]:
@@ -213,15 +207,11 @@ def _server_object(server: ServerCapacity, answer: CapacityAnswer) -> dict[str, 
 def _round_object(each: Round) -> dict[str, Any]:
     """Build one entry of ``rounds`` in ``schemas/capacity-v1.schema.json``."""
     likely = dict(each.likely)
-    hits = [
-        {"up_to": name, "least": least, "most": most, "likely": likely.get(name)}
-        for name, least, most in each.hits
-    ]
-    return {
-        **fields(each, "number", "held_tokens", "reusable_tokens"),
-        "hits": hits,
-        **fields(each, "evicting", "may_evict"),
-    }
+    rows = [(name, least, most, likely.get(name)) for name, least, most in each.hits]
+    keys = "up_to", "least", "most", "likely"
+    numbers = fields(each, "number", "held_tokens", "reusable_tokens")
+    hits = [dict(zip(keys, row, strict=True)) for row in rows]
+    return {**numbers, "hits": hits, **fields(each, "evicting", "may_evict")}
 
 
 Paint = Callable[[str, str], str]
@@ -372,9 +362,8 @@ def _plot(
                 y = (1 - (h0 + (h1 - h0) * share)) * (ROWS - 1) * down + (down - 1) / 2
                 x, row = divmod(x0 * across + step, across)[0], int(y) // down
                 bit = _DOTS[int(y) % down][(x0 * across + step) % across]
-                dots[row, x] = bit | (
-                    dots.get((row, x), 0) if cells[row][x][1] == colours[at] else 0
-                )
+                same = cells[row][x][1] == colours[at]
+                dots[row, x] = bit | (dots.get((row, x), 0) if same else 0)
                 cells[row][x] = ("." if plain else chr(0x2800 + dots[row, x]), colours[at])
         for column, height in zip(columns, heights, strict=True):
             row = int((1 - height) * (ROWS - 1) + 0.5)

@@ -77,11 +77,8 @@ def rounds(
     """Return each round with the least and the most that ``tiers`` serve, the nearest first."""
     every = []
     for number in range(1, workload.rounds + 1):
-        turn = Turn(
-            workload.clients,
-            cached_tokens(workload, number - 1, page_tokens),
-            cached_tokens(workload, number, page_tokens),
-        )
+        ends = (cached_tokens(workload, at, page_tokens) for at in (number - 1, number))
+        turn = Turn(workload.clients, *ends)
         held_tokens = turn.clients * turn.after
         served = [_served(turn, tier) for tier in tiers]
         # What a nearer tier serves for certain, the farther ones with it serve too; and it serves

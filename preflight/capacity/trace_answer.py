@@ -118,9 +118,8 @@ def trace_answers(
     sizes = [sorted({*always, *_held(each, block)}) for each in sized]
     best: dict[int, float] = {}
     if counter.uses is not None and curve.accesses:
-        drawn = sorted({size for each in sizes for size in each})
-        hits = optimum(counter.uses, drawn)
-        best = {size: each / curve.accesses for size, each in zip(drawn, hits, strict=True)}
+        drawn = {size for each in sizes for size in each}
+        best = {size: optimum(counter.uses, size) / curve.accesses for size in drawn}
     notes = tuple(_trace_notes(trace, page, block, requests, tokens))
     return tuple(
         TraceAnswer(
@@ -198,10 +197,8 @@ def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan
             assert isinstance(shared, ReplayPlan)
             caches = shared.rules.caches + plan.rules.caches
             plans[leader] = shared._replace(rules=shared.rules._replace(caches=caches))
-            plans[at] = Unknown(
-                f"the router spreads requests over it and {answer.servers[leader].subject}, where "
-                "both are counted"
-            )
+            both = f"it and {answer.servers[leader].subject}, where both are counted"
+            plans[at] = Unknown(f"the router spreads requests over {both}")
     return plans
 
 
@@ -242,13 +239,9 @@ def plan_of(
         store = StoreRules(*rates, tiers.evicted_alone)
     routing = router.routing if router else Routing()
     routing = routing if asked.routing is None else Routing(asked.routing)
-    rules = rules_of(deployment.sized.release, deployment.write_policy)._replace(
-        caches=deployment.groups,
-        routing=routing,
-        prefetch_threshold=_threshold(server),
-        store=store,
-        buffers=deployment.buffers,
-    )
+    rules = rules_of(deployment.sized.release, deployment.write_policy)
+    rules = rules._replace(caches=deployment.groups, routing=routing, store=store)
+    rules = rules._replace(prefetch_threshold=_threshold(server), buffers=deployment.buffers)
     least, most = (
         TierSizes(gpu_tokens, *(part and part[end] for part in (host, store_tokens, disk)))
         for end, gpu_tokens in enumerate(gpu or (0, 0))

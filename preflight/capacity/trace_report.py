@@ -88,9 +88,8 @@ def tier_rows(
         low, high = (_of(flows, name, replay.merged) for flows in (replay.least, replay.most))
         shown = "L1 and L2" if replay.merged and name == "L2" else name
         evicted = (size * answer.block_tokens for size in (low[2], high[2]))
-        rows.append(
-            [shown, rate_span(low[0], high[0]), _counts(low[1], high[1]), _counts(*evicted)]
-        )
+        spans = rate_span(low[0], high[0]), _counts(low[1], high[1]), _counts(*evicted)
+        rows.append([shown, *spans])
     least, most = replay.least, replay.most
     saved = [sum(flows.saved.values()) for flows in (least, most)]
     rows.append(["all", rate_span(1 - least.missed, 1 - most.missed), _counts(*saved), ""])
@@ -138,12 +137,8 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
 
 def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
     """Return the tiers whose sizes are known, in blocks, of all caches; and what was asked."""
-    tiers = [
-        (tier.name, tier.tokens.most)
-        for server in capacity.servers
-        for tier in server.capacity.tiers
-        if isinstance(tier.tokens, Bounds)
-    ]
+    every = (tier for server in capacity.servers for tier in server.capacity.tiers)
+    tiers = [(each.name, each.tokens.most) for each in every if isinstance(each.tokens, Bounds)]
     return [(name, tokens // answer.block_tokens) for name, tokens in (*tiers, *answer.asked.also)]
 
 
@@ -177,15 +172,11 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
             return f"{tokens:,} tokens"
         return f"{tokens:,} tokens ({format_bytes(tokens * size)})"
 
-    yield (
-        f"ceiling: {percent(curve.ceiling)} of all accesses are to a block that was seen before; "
-        "no cache answers more"
-    )
+    seen = f"{percent(curve.ceiling)} of all accesses are to a block that was seen before"
+    yield f"ceiling: {seen}; no cache answers more"
     if curve.ceiling:
-        yield (
-            f"knee: one cache of {held(curve.knee)} answers {percent(curve.rate(curve.knee))}; "
-            f"beyond it each GiB brings less"
-        )
+        answers = f"one cache of {held(curve.knee)} answers {percent(curve.rate(curve.knee))}"
+        yield f"knee: {answers}; beyond it each GiB brings less"
     wanted = answer.asked.hit_rate
     if wanted is not None:
         if (need := curve.size_for(wanted)) is None:
@@ -244,11 +235,11 @@ def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
     """Build the JSON of one server's replay, with the least and the most its tiers may hold."""
+    rules = replay.rules
     return {
         "subjects": subjects([server.subject]),
-        "write_policy": replay.rules.write_policy,
-        "routing": replay.rules.routing.how,
-        "caches": replay.rules.caches,
+        **fields(rules, "write_policy", "caches"),
+        "routing": rules.routing.how,
         "l1_with_l2": replay.merged,
         "least": _flows(replay.least),
         "most": _flows(replay.most),

@@ -95,29 +95,18 @@ def workload_of(
             "a workload is --clients, --rounds and --request-length (and --output-length), or "
             "--workload with the benchmark's command line: one of the three is missing"
         )
-    return _checked(
-        MultiTurnWorkload(
-            numbers.clients,
-            numbers.rounds,
-            numbers.request_length,
-            numbers.request_length,
-            1 if numbers.output_length is None else numbers.output_length,
-            "command line",
-            barrier=True,
-        )
-    )
+    length, output = numbers.request_length, numbers.output_length
+    sizes = numbers.clients, numbers.rounds, length, length, 1 if output is None else output
+    return _checked(MultiTurnWorkload(*sizes, "command line", barrier=True))
 
 
 def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
     """Replace the workload's values by the numbers that were given. Raises UsageError."""
-    every = {
-        "clients": numbers.clients,
-        "rounds": numbers.rounds,
-        "first_tokens": numbers.request_length,
-        "next_tokens": numbers.request_length,
-        "output_tokens": numbers.output_length,
-    }
-    new: dict[str, Any] = {name: value for name, value in every.items() if value is not None}
+    length = numbers.request_length
+    names = "clients", "rounds", "first_tokens", "next_tokens", "output_tokens"
+    counts = numbers.clients, numbers.rounds, length, length, numbers.output_length
+    pairs = zip(names, counts, strict=True)
+    new: dict[str, Any] = {name: value for name, value in pairs if value is not None}
     return _checked(workload._replace(**new))
 
 
@@ -187,17 +176,13 @@ def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
     except ValueError:
         uniform = False
     varies = least > 0 and most > 0 and least != most
+    later, output = number("sub_question_input_length") or request, number("output_length")
+    workload = MultiTurnWorkload(number("num_clients"), rounds, request, later, output, where)
     return _checked(
-        MultiTurnWorkload(
-            number("num_clients"),
-            rounds,
-            request,
-            number("sub_question_input_length") or request,
-            number("output_length"),
-            where,
-            options["ready_queue_policy"] != "fifo",
-            "enable_round_barrier" in options,
-            varies or not uniform,
+        workload._replace(
+            random_order=options["ready_queue_policy"] != "fifo",
+            barrier="enable_round_barrier" in options,
+            shorter=varies or not uniform,
         )
     )
 

@@ -22,13 +22,7 @@ from preflight.capacity.answer import (
 )
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster, Tier
 from preflight.capacity.report import first_maybe
-from preflight.capacity.rounds import (
-    Tiers,
-    cached_tokens,
-    rounds,
-    rounds_requests,
-    tier_models,
-)
+from preflight.capacity.rounds import Tiers, cached_tokens, rounds, rounds_requests, tier_models
 from preflight.capacity.trace_answer import (
     ReplayPlan,
     TraceAnswer,
@@ -65,9 +59,8 @@ _PRESSURE_PERCENT = 125
 # What one GiB more buys is measured with so many: a single one is lost among whole blocks.
 _MORE_GIB = 16
 # SGLang's page on HiCache with Mooncake: bench_multiturn.py, 10 rounds of 2,048 tokens.
-PUBLISHED = MultiTurnWorkload(
-    80, 10, 2048, 2048, 1, "as the HiCache pages' benchmark has them", barrier=True
-)
+_ORIGIN = "as the HiCache pages' benchmark has them"
+PUBLISHED = MultiTurnWorkload(80, 10, 2048, 2048, 1, _ORIGIN, barrier=True)
 Rates = tuple[tuple[float, float], ...]
 Tell = Callable[[str], None]
 
@@ -319,11 +312,9 @@ class Chooser:
         ]
         order = sorted(range(len(tried)), key=lambda at: self._rank(tried[at]), reverse=True)
         drawn, capacity = answers[order[0]], capacities[order[0]]
-        left_out = (
-            f"{server.subject}: not replayed: {replay.reason}"
-            for server, replay in zip(capacity.servers, drawn.servers, strict=True)
-            if isinstance(replay, Unknown)
-        )
+        pairs = zip(capacity.servers, drawn.servers, strict=True)
+        unknown = ((x.subject, why.reason) for x, why in pairs if isinstance(why, Unknown))
+        left_out = (f"{subject}: not replayed: {reason}" for subject, reason in unknown)
         notes = (*drawn.notes, *left_out)
         name, ceiling = self._asked.trace or "", drawn.curve.ceiling
         self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
@@ -337,12 +328,8 @@ class Chooser:
 
     def _rank(self, division: Division) -> tuple[bool, float, int, int]:
         """Return the order of a division; with as much kept, L2 is nearer than L3."""
-        return (
-            division.about not in _NOT_CHOSEN,
-            round(division.kept, 3),
-            division.unique,
-            division.values.l2_bytes or 0,
-        )
+        is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
+        return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
     def answered(self, values: SizeValues) -> Answered | None:
         """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
@@ -361,9 +348,8 @@ class Chooser:
         more, (l2, segment, _) = _MORE_GIB * GIB, values
         sizes = (l2, segment), ((l2 or 0) + more, segment), (l2, (segment or 0) + more)
         answers = self._replayed([self.capacity(SizeValues(*each)) for each in sizes])
-        base, l2, segment = (
-            sum(sum(each.least.saved.values()) for each in answer.replayed) for answer in answers
-        )
+        saved = ([each.least.saved.values() for each in answer.replayed] for answer in answers)
+        base, l2, segment = (sum(map(sum, each)) for each in saved)
         return ("l2", (l2 - base) // _MORE_GIB), ("segment", (segment - base) // _MORE_GIB)
 
     def _replayed(

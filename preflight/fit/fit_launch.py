@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checks.base.archive import write_whole
-from checks.base.finding import Kind, Setting, Status
+from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.pages import MemoryKind
 from checks.base.record import NamedTuple
 from checks.base.units import GIB, GIGABYTE, format_page_size
@@ -282,13 +282,12 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
     """Return an answer without what checks miss in a description of devices that nobody needs."""
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
-    kept = tuple(
-        each
-        for each in answer.beside
-        if each.status is Status.FAIL
-        or each.check not in asked
-        or (each.need and asked[each.check])
-    )
+
+    def is_kept(each: Finding) -> bool:
+        missing = asked.get(each.check)
+        return each.status is Status.FAIL or missing is None or bool(each.need and missing)
+
+    kept = tuple(filter(is_kept, answer.beside))
     devices = frozenset(id_ for id_, missing in asked.items() if missing)
     return answer._replace(beside=kept, not_described=devices)
 

@@ -201,24 +201,10 @@ _RESERVATION = "hugetlb.reservation"
 KEEP = "fit.keep"
 # The checks that hold a size against the host. Others count too where sizes change what they find.
 GATES = (
-    "launch.sizes",
-    "launch.not-read",
-    "launch.cannot-map",
-    "sglang.admission-gate",
-    "memory.host",
-    "memory.cgroup",
-    "memory.overcommit",
-    "numa.node-memory",
-    "shm.space",
-    "hugetlb.shortage",
-    "hugetlb.node-shortage",
-    "hugetlb.page-size",
-    "hugetlb.cgroup-limit",
-    _RESERVATION,
-    "memlock.limit",
-    "rdma.region-too-large",
-    "rdma.table-capacity",
-    KEEP,
+    *("launch.sizes", "launch.not-read", "launch.cannot-map", "sglang.admission-gate"),
+    *("memory.host", "memory.cgroup", "memory.overcommit", "numa.node-memory", "shm.space"),
+    *("hugetlb.shortage", "hugetlb.node-shortage", "hugetlb.page-size", "hugetlb.cgroup-limit"),
+    *(_RESERVATION, "memlock.limit", "rdma.region-too-large", "rdma.table-capacity", KEEP),
 )
 
 # Those of them that only less memory or a larger host passes: there is nothing to mend.
@@ -468,12 +454,9 @@ def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
         if pools is None or ranks is None or isinstance(ranks, Unknown):
             continue
         asked = asked_bytes(pools.pools, ranks.sharing, inputs.sglang)
-        regular = any(
-            allocation.what is MemoryKind.HOST_POOL and not allocation.on_huge_pages
-            for replay in sizing.shown.asked
-            if replay.process.id.command == process.number
-            for allocation in replay.allocations
-        )
+        replays = (x for x in sizing.shown.asked if x.process.id.command == process.number)
+        mapped = (allocation for replay in replays for allocation in replay.allocations)
+        regular = any(x.what is MemoryKind.HOST_POOL and not x.on_huge_pages for x in mapped)
         taken = sum(host_pool.taken_bytes for host_pool in pools.pools)
         others = taken * (ranks.here - 1) if regular else 0
         if asked is not None and pools.budget_bytes is None:
@@ -489,6 +472,5 @@ _NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
     """Return the checks whose findings sizes change, and those that hold a size to the host."""
     low, high = Counter(first.findings), Counter(second.findings)
-    return frozenset(
-        {*GATES, *(finding.check for finding in (low - high) + (high - low))} - _NO_GATES
-    )
+    changed = (finding.check for finding in (low - high) + (high - low))
+    return frozenset({*GATES, *changed} - _NO_GATES)

@@ -90,6 +90,7 @@ def command_line(before: Reading, after: Reading) -> str:
     return " ".join([*lead, *wrappers, *(shlex.quote(word) for word in texts)])
 
 
+_VALUE_LINE = regex(r"\n([ \t]*[\"']?value[\"']?:[ \t]*)([^\n]*)")
 _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
 
 
@@ -186,11 +187,9 @@ def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
             tail = re.search(r"[\"'\\ ]+$", whole)
             for ending in ("", tail.group() if tail else "", '"', "'"):
                 yield f"{content[: match.end('line')]}\n{new}{ending}{content[match.end('line') :]}"
-        following = re.match(
-            r"\n([ \t]*[\"']?value[\"']?:[ \t]*)([^\n]*)", content[match.end("line") :]
-        )
+        following = _VALUE_LINE.match(content, match.end("line"))
         if following is not None:
-            end = match.end("line") + following.end()
+            end = following.end()
             entry = whole.replace(other, name)
             yield f'{content[:end]}\n{entry}\n{following[1]}"{text}"{content[end:]}'
     for match in re.finditer(rf"\b{other}=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']*)", content):

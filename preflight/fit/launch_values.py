@@ -231,9 +231,8 @@ def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
     word = reading.commands[index].environment.get(name)
     if word is None:
         return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
-    places = tuple(
-        at for at, command in enumerate(reading.commands) if command.environment.get(name) == word
-    )
+    values = enumerate(command.environment.get(name) for command in reading.commands)
+    places = tuple(at for at, each in values if each == word)
     return ValuePlace("variable", name, places, -1, word.text, word.origin)
 
 
@@ -254,18 +253,14 @@ def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> Writ
     def read_file(name: str) -> str | Unknown:
         return files[name] if name in files else launch.read_file(name)
 
-    return launch._replace(
-        reading=launch.reading._replace(commands=tuple(commands)), read_file=read_file
-    )
+    reading = launch.reading._replace(commands=tuple(commands))
+    return launch._replace(reading=reading, read_file=read_file)
 
 
 def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None]]:
     """Yield the knobs that are turned, and to what; None takes the arena's variable away."""
-    pairs = (
-        (sizes.segment, values.segment_bytes),
-        (sizes.arena, values.arena_bytes),
-        (sizes.l2, values.l2_bytes),
-    )
+    segment, arena = (sizes.segment, values.segment_bytes), (sizes.arena, values.arena_bytes)
+    pairs = (segment, arena, (sizes.l2, values.l2_bytes))
     for knob, value in pairs:
         if knob is not None and value is not None:
             yield knob, None if value == 0 and knob is sizes.arena else knob.spell(value)

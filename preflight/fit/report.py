@@ -118,9 +118,8 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
     ways = []
     segment = answer.sizes.segment
     if segment is not None and answer.values.segment_bytes is None:
-        ways.append(
-            f"lower {segment.name}, which stays as it is here, or choose it too (--goal balanced)"
-        )
+        what = f"lower {segment.name}, which stays as it is here"
+        ways.append(f"{what}, or choose it too (--goal balanced)")
     if KEEP in ids:
         ways.append("keep less of the host free (--keep)")
     ways += ["run fewer ranks here", "end what else uses the memory", "take a host with more"]
@@ -213,10 +212,8 @@ def _share(share: NextGib) -> str:
     if share.pages:
         pages = f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
     buys = "" if share.tokens is None else f" and buys {share.tokens:,} tokens"
-    return (
-        f"1 GiB more {_NAMES[share.size]} takes {format_bytes(share.host_bytes)} of this "
-        f"host{pages}{buys}."
-    )
+    takes = f"takes {format_bytes(share.host_bytes)} of this host{pages}{buys}"
+    return f"1 GiB more {_NAMES[share.size]} {takes}."
 
 
 def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
@@ -300,11 +297,8 @@ def _divisions(
 def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
     tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.tier_tokens)
-    rows = [
-        _division(division, tiers)
-        for division in answered.tried
-        if not (first and division.about == "now")
-    ]
+    shown = (each for each in answered.tried if not (first and each.about == "now"))
+    rows = [_division(division, tiers) for division in shown]
     heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in"]
     if answered.workload is None:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
@@ -412,12 +406,8 @@ def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
         return None
     written = [place.old for place in knob.places if place.written]
     text = None if value is None or not fits else knob.spell(value) if value else ""
-    return {
-        **fields(knob, "name", "step_bytes"),
-        "now": written[0] if written else None,
-        "size_bytes": value if fits else None,
-        "value": text,
-    }
+    now, size = written[0] if written else None, value if fits else None
+    return {**fields(knob, "name", "step_bytes"), "now": now, "size_bytes": size, "value": text}
 
 
 def _objects(findings: Iterable[Finding]) -> list[Json]:
@@ -442,10 +432,8 @@ def fit_page(answer: Fitted) -> str:
     text = fit_text(answer, lambda shown, colour: shown, _TEXT_COLUMNS)
     verdict = text.partition("\n\n")[0].replace("\n", " ")
     status = _STATUS[answer.exit_code]
-    parts = [
-        element("h1", answer.launch),
-        element("section", element("strong", verdict), class_=f"verdict {status}"),
-    ]
+    head = element("section", element("strong", verdict), class_=f"verdict {status}")
+    parts = [element("h1", answer.launch), head]
     fits, answered = answer.answer.fits, answer.answered
     if fits is not None:
         heads = ["size", "now", "fits", "that is"]

@@ -134,13 +134,11 @@ class Solver:
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings that keep a candidate from passing, the worst first."""
-        return tuple(
-            finding
-            for status in _WANTING
-            for finding in judgement.of(self.ids, status)
-            if (finding.check, finding.subject, status) not in self._allowed
-            and not is_mended(finding)
+        every = (finding for status in _WANTING for finding in judgement.of(self.ids, status))
+        rest = (
+            each for each in every if (each.check, each.subject, each.status) not in self._allowed
         )
+        return tuple(finding for finding in rest if not is_mended(finding))
 
     def nearest(self) -> Judgement | None:
         """Return the least of the candidates that the fewest findings stop."""
@@ -154,12 +152,8 @@ class Solver:
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings of check beside the gates, or a setting mends, the worst first."""
-        return tuple(
-            finding
-            for status in _WANTING
-            for finding in judgement.findings
-            if finding.status is status and (finding.check not in self.ids or is_mended(finding))
-        )
+        rest = [x for x in judgement.findings if x.check not in self.ids or is_mended(x)]
+        return tuple(each for status in _WANTING for each in rest if each.status is status)
 
     def best(self, values: SizeValues) -> Judgement:
         """Judge with an arena of exactly the bytes that are used, or if that fails, with none."""
@@ -285,13 +279,9 @@ def solve(
         near = solver.nearest() or low
         return nothing._replace(values=near.values, blocking=solver.stopping(near))
     finding = solver.whole(solver.best(values).values)
-    return nothing._replace(
-        values=finding.values,
-        fits=finding,
-        unknown=finding.of(solver.ids, Status.UNKNOWN),
-        bounds=bounds,
-        beside=solver.beside(finding),
-    )
+    unknown, beside = finding.of(solver.ids, Status.UNKNOWN), solver.beside(finding)
+    answer = nothing._replace(values=finding.values, fits=finding, bounds=bounds)
+    return answer._replace(unknown=unknown, beside=beside)
 
 
 def largest_sizes(

@@ -44,6 +44,7 @@ _EVERYDAY = frozenset(
     "this to too was what why with".split()
 )
 _LETTERS_OR_NUMBER = regex(r"[a-z]+|\d+")
+_WHOLE_LOG = "A whole log tells more than one line of it:\n  mooncake-preflight explain server.log"
 # So many lines are shown whole, and of those that are similar so many; so many checks and rules.
 MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 
@@ -208,14 +209,13 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
     parts = []
     lines = shown_lines(answer)
     known = [each for each in lines if each.stage is not Stage.SIMILAR]
-    similar = lines[len(known) :]
     for number, each in enumerate(lines, 1):
         if number == 1 and known:
             count = "One known line is" if len(known) == 1 else f"{len(known)} known lines are"
             # An id alone is explained by an example of its line.
             head = "" if each.excerpt in answer.query else "; names and numbers are examples"
             parts.append(filled_text(f"{count} like this{head}:", width))
-        if similar and each is similar[0]:
+        if number == len(known) + 1:
             head = "" if known else "No known line is this one. "
             head += "Similar, and perhaps another case; names and numbers are examples:"
             parts.append(filled_text(head, width))
@@ -231,10 +231,7 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
         only = ("--only " + id_ for id_ in ids[:3])
         which = "Which of these it is on this host:\n"
         which += f"  mooncake-preflight check {' '.join(only)} launch.sh\n"
-        parts.append(
-            f"{'' if here else which}A whole log tells more than one line of it:\n"
-            "  mooncake-preflight explain server.log"
-        )
+        parts.append(f"{'' if here else which}{_WHOLE_LOG}")
     return "\n\n".join(parts)
 
 

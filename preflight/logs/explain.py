@@ -6,7 +6,9 @@ What the numbers of a line come to say the functions that a pattern's ``compute`
 from __future__ import annotations
 
 import string
+import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -57,11 +59,8 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
         page_bytes = _PAGE_BYTES.get(mark.last.get("page", ""), default) if mark else default
     if not size_bytes or not page_bytes:
         return {}
-    return {
-        "size": size_bytes,
-        "page_count": round_up(size_bytes, page_bytes) // page_bytes,
-        "page_size": format_page_size(page_bytes),
-    }
+    count = round_up(size_bytes, page_bytes) // page_bytes
+    return {"size": size_bytes, "page_count": count, "page_size": format_page_size(page_bytes)}
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
@@ -93,11 +92,8 @@ def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     known = [size for size in sizes if size is not None]
     if hit is None or not known:
         return {}
-    return {
-        "victim": hit.first.get("name", "it"),
-        "held": sum(known) * KIB,
-        "shared": (sizes[2] or 0) * KIB,
-    }
+    victim, shared = hit.first.get("name", "it"), (sizes[2] or 0) * KIB
+    return {"victim": victim, "held": sum(known) * KIB, "shared": shared}
 
 
 def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
@@ -270,11 +266,10 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     for place, search in searches.items():
         ready = hits[place].get("mark.ready")
         # A line that only has a word such as failed is worth less.
-        weak = any(each.fault != "line" for each in search.unknown)
-        for each in search.unknown:
-            before = weak or (ready is not None and each.last_line < ready.last_line)
-            if each.fault != "line" or not before:
-                unknown.append(UnknownLine(place, each))
+        last = sys.maxsize if any(each.fault != "line" for each in search.unknown) else 0
+        last = max(last, ready.last_line if ready is not None else 0)
+        rows = (each for each in search.unknown if each.fault != "line" or each.last_line >= last)
+        unknown += [UnknownLine(place, each) for each in rows]
     unknown.sort(key=lambda each: (order[each.unknown.fault], -each.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
@@ -336,10 +331,8 @@ def explanations_text(
     unknown = _unknown_text(reading, paint, width, verbose)
     harmless = []
     if reading.harmless and (verbose or reading.lines <= MOST_QUOTED):
-        each_one = (
-            f"{x.pattern} (line {x.line}: {x.decided or x.cause})" for x in reading.harmless
-        )
-        harmless = [filled_text(f"Harmless: {'; '.join(each_one)}.", width)]
+        rows = [f"{x.pattern} (line {x.line}: {x.decided or x.cause})" for x in reading.harmless]
+        harmless = [filled_text(f"Harmless: {'; '.join(rows)}.", width)]
     if not explanations and not unknown:
         nothing = textwrap.fill(f"No problem was found in {_lines(reading.lines)}{_NONE}", width)
         return "\n\n".join([nothing, *harmless, *cut])
@@ -602,11 +595,10 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 def _of_others(case: Case, seen: Hits) -> Values:
     """Return the groups of the first of the case's other lines that is in the log."""
-    other = next((seen[id_] for id_ in case.seen if id_ in seen), None)
-    if other is None:
-        return {}
-    first = {f"seen.{name}": value for name, value in other.first.items()}
-    return {**first, **{f"last.{name}": value for name, value in other.last.items()}}
+    for other in (seen[id_] for id_ in case.seen if id_ in seen):
+        sides = (("seen", other.first), ("last", other.last))
+        return {f"{side}.{name}": value for side, of in sides for name, value in of.items()}
+    return {}
 
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
@@ -643,11 +635,7 @@ class _Words(string.Formatter):
         return format_bytes(size_bytes)
 
 
-class _Known(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return "(not named)" if key == "name" else "?"
-
-
 def _filled(template: str, values: Values) -> str:
-    text = _Words().vformat(template, (), _Known(values))
+    known = defaultdict(lambda: "?", {"name": "(not named)", **values})
+    text = _Words().vformat(template, (), known)
     return text.replace(" (?)", "").replace(" ((not named))", "")

@@ -180,6 +180,7 @@ _STAGES = {stage.name[0]: stage for stage in (Stage.CAUSE, Stage.SYMPTOM, Stage.
 _STAGES |= {"Q": Stage.CONSEQUENCE, "H": Stage.HARMLESS}
 _GAP = regex(r"\*|\{[a-z]+\d?\}")
 _NUMBERS = ("size", "port", "times")
+_GROUPS = dict.fromkeys(_NUMBERS, r"\d{1,20}") | dict.fromkeys(("error", "what"), r"[^\n]{1,120}")
 # A word that ends with no mark of a sentence.
 _NAME = r"[^\s,'\"]{0,119}[^\s,'\":;.]"
 _RECORD = regex(r"\bMP-\d{4}-\d{4}\b")
@@ -193,26 +194,22 @@ def _sample(gap: re.Match[str]) -> str:
 
 def _line_regex(line: str, counts: Counter[str]) -> str:
     """Return the expression of a family's line; ``counts``: how often each group was used."""
-    starts, ends = line.startswith("^"), line.endswith("$")
-    text = line.strip("^$")
-    gaps = _GAP.findall(text)
-    parts = [re.escape(part) for part in _GAP.split(text)]
-    regex = parts[0]
-    for gap, part in zip(gaps, parts[1:], strict=True):
+    ends, text = line.endswith("$"), line.strip("^$")
+    first, *parts = (re.escape(part) for part in _GAP.split(text))
+    regex = f"^{first}" if line.startswith("^") else first
+    for gap, part in zip(_GAP.findall(text), parts, strict=True):
         if gap == "*":
             regex += r"[^\n]{0,400}?" + part
             continue
         base = gap.strip("{}0123456789")
         counts[base] += 1
         group = base if counts[base] == 1 else f"{base}{counts[base]}"
-        what = r"\d{1,20}" if base in _NUMBERS else _NAME
-        if base in ("error", "what"):
-            what = r"[^\n]{1,120}"
+        what = _GROUPS.get(base, _NAME)
         # In the middle of a line as little as the words behind it allow.
         lazy = "?" if (part or ends) and base not in _NUMBERS else ""
         quote = r"['\"]?" if base == "name" else ""
         regex += f"{quote}(?P<{group}>{what}{lazy}){part}"
-    return ("^" if starts else "") + regex + (r"\s*$" if ends else "")
+    return regex + (r"\s*$" if ends else "")
 
 
 def _of_record(known: Advisory) -> Pattern:

@@ -49,12 +49,8 @@ def seconds_text(seconds: float) -> Quantity:
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
     """Judge the rates and transports against what the launch expects."""
-    judged = [
-        *_transports(measured, wanted),
-        *_nics(measured),
-        *_registration(measured),
-        *_ready(measured, wanted),
-    ]
+    judged = [*_transports(measured, wanted), *_nics(measured), *_registration(measured)]
+    judged += _ready(measured, wanted)
     speed = measured.tokens_per_second
     if speed is not None and not isinstance(wanted.objects, Unknown):
         judged += _against_prefill(measured, wanted, wanted.objects.token_bytes, speed)
@@ -128,9 +124,9 @@ def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
         least = math.ceil(seconds * _MARGIN)
         if least > start.allowed_seconds:
             text = "its startupProbe ends the container before its memory is there"
-            advice = f"startupProbe: periodSeconds: 10, failureThreshold: {math.ceil(least / 10)}, "
-            advice += "and more by the time that the model takes to load"
-            yield finding.warned(text, advice)
+            times = f"periodSeconds: 10, failureThreshold: {math.ceil(least / 10)}"
+            more = "and more by the time that the model takes to load"
+            yield finding.warned(text, f"startupProbe: {times}, {more}")
         else:
             yield finding.unknown(missing) if missing else finding
 
@@ -170,8 +166,8 @@ def ready_seconds(
 def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
     """Yield the seconds that 1000 tokens take to read from each tier that was measured."""
     l2 = "copy-to-gpu" if measured.part("memory").best("copy-to-gpu") else "copy"
-    for tier, part, op in (("L2", "memory", l2), ("L3", "store", "get"),
-                           ("SSD", "storage", "read")):  # fmt: skip
+    sources = ("L2", "memory", l2), ("L3", "store", "get"), ("SSD", "storage", "read")
+    for tier, part, op in sources:
         rate = measured.part(part).best(op)
         if rate is not None and rate.bytes_per_second:
             yield tier, TOKENS * token_bytes / rate.bytes_per_second
@@ -235,8 +231,5 @@ def worth_notes(
 ) -> tuple[str, ...]:
     """Return the sentence of ``worth`` for each server, from a file of ``measure --save``."""
     rates = read_measured(path)
-    return tuple(
-        f"{name}: {worth(rates, size, tokens_per_second)}"
-        for name, size in token_bytes
-        if not isinstance(size, Unknown)
-    )
+    known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
+    return tuple(f"{name}: {worth(rates, size, tokens_per_second)}" for name, size in known)

@@ -204,8 +204,7 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def status(self) -> str:
-        names = {exit_codes.PASS: "pass", exit_codes.WARN: "warn", exit_codes.FAIL: "fail"}
-        return names.get(self.exit_code, "unknown")
+        return ("pass", "warn", "fail", "unknown")[self.exit_code]
 
 
 def answer_text(answer: MeasureAnswer, color: str) -> str:
@@ -219,10 +218,9 @@ def answer_text(answer: MeasureAnswer, color: str) -> str:
         + (f": {each.text}" if each.text else "")
         for each in answer.findings
     ]
-    last += answer.consequences
     library = answer.measured.library
-    library_name = library.reason if isinstance(library, Unknown) else library
-    last.append(f"library: {library_name}")
+    name = library.reason if isinstance(library, Unknown) else library
+    last += (*answer.consequences, f"library: {name}")
     parts.append("\n".join(filled(f"- {clean(line)}", width, 2) for line in last))
     return "\n\n".join(parts)
 
@@ -258,11 +256,11 @@ def _row(row: Rate) -> Sequence[str]:
 def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
     """Return the answer of ``schemas/measure-v1.schema.json``, with its findings."""
     measured = answer.measured
+    rows = [finding_object(each, text=each.text, formula=each.formula) for each in answer.findings]
+    numbers = "library", "budget_seconds", "spend_bytes", "peer", "tokens_per_second"
     return {
-        "findings": [
-            finding_object(each, text=each.text, formula=each.formula) for each in answer.findings
-        ],
-        **fields(measured, "library", "budget_seconds", "spend_bytes", "peer", "tokens_per_second"),
+        "findings": rows,
+        **fields(measured, *numbers),
         "parts": [_part_object(part) for part in measured.parts],
         "consequences": list(answer.consequences),
     }
@@ -271,18 +269,15 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
 def _part_object(part: MeasuredPart) -> dict[str, Any]:
     """Build one entry of ``parts`` in ``schemas/measure-v1.schema.json``."""
     outcome = "skipped" if part.skipped else "failed" if part.failed else "measured"
+    rates = [{**plain(each), "bytes_per_second": each.bytes_per_second} for each in part.rates]
     return {
         "part": part.name,
         "outcome": outcome,
         "reason": part.skipped or part.failed or None,
         "did": part.did or None,
-        **{
-            name: None if used is None else plain(used)
-            for name, used in (("used", part.used), ("there", part.other))
-        },
+        "used": part.used and plain(part.used),
+        "there": part.other and plain(part.other),
         "notes": list(part.notes),
-        "ceiling": None if part.ceiling is None else ceiling_object(part.ceiling),
-        "rates": [
-            {**plain(each), "bytes_per_second": each.bytes_per_second} for each in part.rates
-        ],
+        "ceiling": part.ceiling and ceiling_object(part.ceiling),
+        "rates": rates,
     }

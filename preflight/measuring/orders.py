@@ -66,13 +66,9 @@ def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
         took.append(now - last)
         last = now
     took.sort()
-    return {
-        "bytes": done,
-        "seconds": last - began,
-        "calls": len(took),
-        "p50_seconds": took[len(took) // 2],
-        "p99_seconds": took[len(took) * 99 // 100],
-    }
+    p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+    calls = {"calls": len(took), "p50_seconds": p50, "p99_seconds": p99}
+    return {"bytes": done, "seconds": last - began, **calls}
 
 
 def populate(_player: Any, order: Json) -> Json:

@@ -194,9 +194,8 @@ class Populating(NamedTuple):
 
     @property
     def what(self) -> str:
-        return pages_text(self.page_bytes) + (
-            "" if self.numa_node is None else f", node {self.numa_node}"
-        )
+        where = "" if self.numa_node is None else f", node {self.numa_node}"
+        return f"{pages_text(self.page_bytes)}{where}"
 
 
 def pages_text(page_bytes: int) -> str:

@@ -175,9 +175,8 @@ class Measuring:
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
         for number, spot in enumerate(asked):
-            players[spot.numa_node] = player = players.get(spot.numa_node) or self._start(
-                spot.numa_node
-            )
+            at = spot.numa_node
+            players[at] = player = players.get(at) or self._start(at)
             seconds = slice_seconds(self._left, len(asked) - number)
             # A virtual machine may get memory when it is first touched, at a tenth of the speed.
             fresh = spot._replace(chunk_bytes=min(spot.bytes, 4 * spot.chunk_bytes))
@@ -195,11 +194,8 @@ class Measuring:
             if gpu:
                 copies = self._ask(player, "copy_to_gpu", **order)
                 rates.append(Rate("copy-to-gpu", "page-locked regular pages", chunk, **copies))
-        notes += [
-            f"{pages_text(size)}: two free ones are needed, and are not there"
-            for size in (2 * MIB, GIB)
-            if size not in there
-        ]
+        missing = (pages_text(size) for size in (2 * MIB, GIB) if size not in there)
+        notes += [f"{pages}: two free ones are needed, and are not there" for pages in missing]
         did = f"one thread populated up to {format_bytes(self._spend_bytes)}, and gave it back"
         return MeasuredPart("memory", did, tuple(rates), notes=tuple(notes))
 
@@ -323,14 +319,13 @@ class Measuring:
         master = self._library.program("mooncake_master")
         program = (master, f"--rpc_port={port}", f"--metrics_port={free_port()}")
         await_answer(self._start(program=program), "mooncake_master", f"{LOOPBACK}:{port}")
+        protocol = self._wanted.protocol or ("rdma" if _rdma_devices() else "tcp")
         setup: dict[str, Any] = {
             "metadata": "P2PHANDSHAKE",
             "local_buffer_bytes": LOCAL_BUFFER_BYTES,
-            "protocol": self._wanted.protocol or ("rdma" if _rdma_devices() else "tcp"),
-            "devices": self._wanted.devices,
-            "master": f"{LOOPBACK}:{port}",
-            "more": {},
         }
+        setup |= {"protocol": protocol, "devices": self._wanted.devices, "more": {}}
+        setup["master"] = f"{LOOPBACK}:{port}"
         for process, size in ((segment, plan.segment_bytes), (client, 0)):
             host = f"{LOOPBACK}:{free_port()}"
             began = time.monotonic()
@@ -343,14 +338,10 @@ class Measuring:
         for number, (op, together) in enumerate(steps):
             # Those one by one get a third of the pool: enough of it is left for the others.
             most = plan.most_objects // (3 if together == 1 < plan.together else 1)
-            order: dict[str, Any] = {
-                "op": op,
-                "size": plan.object_bytes,
-                "together": together,
-                "stored": stored,
-                "most": MOST_CALLS if op == "get" else max(1, (most - stored) // together),
-                "seconds": slice_seconds(self._left, len(steps) - number),
-            }
+            calls = MOST_CALLS if op == "get" else max(1, (most - stored) // together)
+            seconds = slice_seconds(self._left, len(steps) - number)
+            order: dict[str, Any] = {"op": op, "size": plan.object_bytes, "together": together}
+            order |= {"stored": stored, "most": calls, "seconds": seconds}
             measured = self._ask(client, "objects", **order)
             stored += measured["calls"] * together if op == "put" else 0
             what = f"{together if together > 1 else 'one'} at a time"

@@ -69,9 +69,8 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
 def _capacity(seen: JudgedHost, sized: Sized) -> Html:
     """Draw every server's tiers, and the curve of the benchmark that the launch starts."""
     folders = seen.facts.storage.folders
-    answer = compute_capacity(
-        sized.sizing.inputs, sized.options, seen.host.root, CapacityRequest(), folders
-    )
+    inputs, root = sized.sizing.inputs, seen.host.root
+    answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
     parts: list[Html] = []
     for server in answer.servers:
         heading = f"{server.subject}, {server.model}" if server.model else server.subject
@@ -112,9 +111,8 @@ def report_page(
     parts = [_verdict(report), _summary(report, groups, wanting), _to_do(groups)]
     parts += [_section(each) for each in drawn if each.on_paper]
     if wanting:
-        cards = [
-            _card(row, _anchor(wanting, row), about.get(row.finding.check, "")) for row in wanting
-        ]
+        texts = ((row, about.get(row.finding.check, "")) for row in wanting)
+        cards = [_card(row, _anchor(wanting, row), text) for row, text in texts]
         parts.append(element("section", element("h2", "Each finding"), *cards, class_="screen"))
     parts += [
         _listed(report, Status.PASS, "What passed", {"have": "have", "need": "need"}),
@@ -264,14 +262,11 @@ def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
 
     rows = [
         (
-            process.name,
-            "any" if process.node is None else str(process.node),
-            "" if process.gpu is None else str(process.gpu),
-            size(process.hugetlb_bytes),
-            size(process.regular_bytes),
-            size(process.registered_bytes),
+            *(each.name, "any" if each.node is None else str(each.node)),
+            "" if each.gpu is None else str(each.gpu),
+            *map(size, (each.hugetlb_bytes, each.regular_bytes, each.registered_bytes)),
         )
-        for process in needs.processes
+        for each in needs.processes
     ]
     heads = ["process", "node", "GPU", "huge pages", "regular memory", "registered per NIC"]
     caption = f"Processes of {needs.source}"

@@ -143,22 +143,16 @@ def _patterns() -> Html:
 
     def pattern(name: str, *inner: Html) -> Html:
         # Presentation attributes keep their capitals in HTML's parser.
-        return Html(
-            f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f"{join(inner)}</pattern>"
-        )
+        about = f'id="{name}" width="8" height="8" patternUnits="userSpaceOnUse"'
+        return Html(f"<pattern {about}>{join(inner)}</pattern>")
 
     rising = "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4"
     up = element("path", d=rising, class_="hatch")
     down = element("path", d="M-2,6 l4,4 M0,0 l8,8 M6,-2 l4,4", class_="hatch")
     dot = element("circle", cx="4", cy="4", r="1.2", class_="dot")
-    defs = element(
-        "defs",
-        pattern("over", element("path", d=rising, class_="hatch-over")),
-        pattern("stripes", up),
-        pattern("cross", up, down),
-        pattern("dots", dot),
-    )
+    over = pattern("over", element("path", d=rising, class_="hatch-over"))
+    hatched = pattern("stripes", up), pattern("cross", up, down), pattern("dots", dot)
+    defs = element("defs", over, *hatched)
     return element("svg", defs, class_="defs", width="0", height="0", aria_hidden="true")
 
 

@@ -137,10 +137,8 @@ def plot_text(
     lines += [f"      +{'-' * room}", f"{'tokens':<{_AXIS}}{''.join(axis).rstrip()}"]
     key = [". LRU" if plain else "• LRU", "- the best possible" if plain else "· the best possible"]
     key = key if best else key[:1]
-    key += [
-        f"{marks[0].letter} as large as {' and '.join(mark.name for mark in marks)}"
-        for marks in together.values()
-    ]
+    named = ((x[0].letter, " and ".join(mark.name for mark in x)) for x in together.values())
+    key += [f"{letter} as large as {names}" for letter, names in named]
     return "\n".join([*lines, *wrapped(" " * _AXIS + ", ".join(key), width, 0)])
 
 

@@ -27,7 +27,7 @@ from checks.rdma.registration import (
     row_of,
 )
 from checks.rdma.use import uses
-from checks.rdma.verbs import CgroupLimit
+from checks.rdma.verbs import CgroupLimit, RdmaCgroup
 from checks.run.facts import Facts
 from checks.running.processes import read_open_files, read_processes
 
@@ -38,6 +38,7 @@ HOST_MEMORY = "host memory"
 SPEND = "--spend"
 NOT_TOLD = "not told"
 _TABLE_DRIVERS = ("erdma", "ionic", "efa")
+_OF_TABLES = (errno.ENOMEM, errno.ENOSPC)  # of these drivers alone
 _KEYS_LOG = "CREATE_MKEY"
 _LENGTH_LOG = "Out of mr size"
 
@@ -87,12 +88,11 @@ def limit_met(refusal: RegistrationRefusal) -> LimitMet:
     """Return the limit that ``refusal`` met."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     every = (judge(refusal) for judge in (_cgroup, _memlock, _length, _keys, _table))
-    met = next(filter(None, every), None)
-    if met is None and refusal.number == errno.ENOMEM:
-        text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
-        met = LimitMet(HOST_MEMORY, False, text)
-    elif met is None:
-        met = LimitMet(NOT_TOLD, False, "nothing that was read explains it")
+    text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
+    otherwise = LimitMet(HOST_MEMORY, False, text)
+    if refusal.number != errno.ENOMEM:
+        otherwise = LimitMet(NOT_TOLD, False, "nothing that was read explains it")
+    met = next(filter(None, every), otherwise)
     return met._replace(text=f"{refusal.call} on {refusal.device}: {shown}: {met.text}")
 
 
@@ -162,9 +162,7 @@ def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
 def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the device's table limit if EIO, or its driver's ENOMEM or ENOSPC, shows it."""
     listed = refusal.driver in _TABLE_DRIVERS
-    if refusal.number != errno.EIO and not (
-        listed and refusal.number in (errno.ENOMEM, errno.ENOSPC)
-    ):
+    if refusal.number not in (errno.EIO, *(_OF_TABLES if listed else ())):
         return None
     text = f"the device refused it with {format_bytes(refusal.held_bytes)} in its tables"
     line = _logged(refusal, "return with error") or _logged(refusal, refusal.driver)
@@ -221,15 +219,19 @@ def ceilings(
 def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
     """Yield how many more registrations with ``nic`` each rdma cgroup allows."""
     for group in () if isinstance(facts.rdma.cgroups, Unknown) else facts.rdma.cgroups:
-        limit, used = group.limit(nic.name), group.use(nic.name)
-        if isinstance(used, Unknown):
-            used = CgroupLimit(0, 0)
+        limit, used = group.limit(nic.name), use_of(group, nic.name)
         source = f"{group.file}: {nic.name}"
         if limit.objects is not None:
             left = max(0, limit.objects - (used.objects or 0) - PROTECTION_DOMAINS)
             yield RegistrationCeiling(CGROUP, None, left, f"{source} hca_object={limit.objects}")
         if limit.handles is not None and limit.handles <= (used.handles or 0):
             yield RegistrationCeiling(CGROUP, None, 0, f"{source} hca_handle={limit.handles}")
+
+
+def use_of(group: RdmaCgroup, device: str) -> CgroupLimit:
+    """Return what a cgroup uses of a device; zeros if that cannot be read."""
+    used = group.use(device)
+    return CgroupLimit(0, 0) if isinstance(used, Unknown) else used
 
 
 def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[RegistrationCeiling]:
@@ -310,12 +312,13 @@ def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
     """Return the devices in use; one whose users cannot be counted counts as in use."""
     kernel = facts.rdma.kernel
     for nic in nics:
-        counts = {} if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)
-        if isinstance(kernel, Unknown) or counts is None:
+        counts = None if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)
+        if counts is None:
             yield Users(nic.name, None, None, ())
-        elif counts.get("ctx", 0) or counts.get("mr", 0):
-            openers = tuple(_openers(Root(), str(nic.uverbs)))
-            yield Users(nic.name, counts.get("ctx", 0), counts.get("mr", 0), openers)
+            continue
+        used = counts.get("ctx", 0), counts.get("mr", 0)
+        if any(used):
+            yield Users(nic.name, *used, tuple(_openers(Root(), str(nic.uverbs))))
 
 
 def _openers(root: Root, uverbs: str) -> Iterator[str]:

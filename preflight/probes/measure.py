@@ -27,8 +27,15 @@ from checks.base.units import MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.numa.nodes import read_meminfo, read_process_sizes
 from checks.rdma.device_table import BASE_PAGE_BYTES
-from checks.rdma.verbs import CgroupLimit, read_cgroups
-from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
+from checks.rdma.verbs import read_cgroups
+from preflight.probes.limits import (
+    SPEND,
+    CgroupUse,
+    LimitMet,
+    RegistrationRefusal,
+    limit_met,
+    use_of,
+)
 from preflight.rehearsal.child import become
 from preflight.rehearsal.run import MemoryWatch
 from preflight.verbs.objects import RegisteredRegion, open_device
@@ -352,12 +359,7 @@ def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
     groups = read_cgroups(Root())
     if isinstance(groups, Unknown):
         return None
-    used = [(group, group.use(device)) for group in groups]
-    none = CgroupLimit(0, 0)
-    return tuple(
-        CgroupUse(group.file, group.limit(device), none if isinstance(use, Unknown) else use)
-        for group, use in used
-    )
+    return tuple(CgroupUse(x.file, x.limit(device), use_of(x, device)) for x in groups)
 
 
 def _keys_in_use(device: str) -> int | None:

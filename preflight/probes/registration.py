@@ -124,10 +124,8 @@ def _chosen(
     names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
     missing = [name for name in names if name not in there]
     if missing:
-        raise UsageError(
-            f"--device {missing[0]}: this host has no such RDMA device, but "
-            f"{', '.join(there) or 'none at all'}"
-        )
+        others = ", ".join(there) or "none at all"
+        raise UsageError(f"--device {missing[0]}: this host has no such RDMA device, but {others}")
     if not names and isinstance(launched, Unknown):
         return Unknown(f"which devices the launch uses is not known: {launched.reason}")
     if not names and launched == ():
@@ -236,9 +234,8 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
         mine = refusal is not None and refusal.device == nic.name
         # A limit of this process says nothing of the device but that it holds at least so much;
         # one that the errno alone names is no proof.
-        limit = (
-            met.limit if mine and met is not None and met.sure and met.limit in OF_DEVICE else ""
-        )
+        proven = mine and met is not None and met.sure and met.limit in OF_DEVICE
+        limit = met.limit if proven and met is not None else ""
         measured_on = {**identity._asdict(), "page_bytes": page_bytes}
         if not limit and _is_saved(measured_on, measured.held_bytes):
             continue
@@ -365,9 +362,5 @@ def _counted(number: int | None, why: str) -> int | Unknown:
 def _met_object(answer: CeilingAnswer, met: LimitMet) -> dict[str, Any]:
     """Build the JSON of the limit that was met; device and errno are None without a refusal."""
     refusal = None if answer.measured is None else answer.measured.refusal
-    return {
-        "kind": met.limit,
-        **fields(met, "sure", "text"),
-        "device": None if refusal is None else refusal.device,
-        "errno": None if refusal is None else refusal.number,
-    }
+    device, code = (None, None) if refusal is None else (refusal.device, refusal.number)
+    return {"kind": met.limit, **fields(met, "sure", "text"), "device": device, "errno": code}

@@ -154,9 +154,8 @@ class Player:
 
     def _dummy(self, order: dict[str, Any]) -> str:
         self._store = self._library.MooncakeDistributedStore()
-        code = self._store.setup_dummy(
-            order["pool_bytes"], order["local_buffer_bytes"], order["client"]
-        )
+        sizes = order["pool_bytes"], order["local_buffer_bytes"]
+        code = self._store.setup_dummy(*sizes, order["client"])
         return f"setup_dummy returns {code}" if code else ""
 
     def _register(self, order: dict[str, Any]) -> str:

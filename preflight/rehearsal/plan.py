@@ -48,11 +48,8 @@ def members_of(
     launch: Launch, small: LaunchSizing, needs: LaunchNeeds, facts: Facts | None
 ) -> list[Member]:
     """Return the launch's processes with what the source says of each."""
-    arguments = {
-        process.number: tuple(word.text for word in process.arguments)
-        for process in small.inputs.processes
-        if process.kind is ProcessKind.CLIENT
-    }
+    clients = (each for each in small.inputs.processes if each.kind is ProcessKind.CLIENT)
+    arguments = {each.number: tuple(word.text for word in each.arguments) for each in clients}
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
     members = [
         member_of(needed[mapped.id], mapped, arguments.get(mapped.id.command, ()), facts, needs)
@@ -410,10 +407,8 @@ def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
     if two_bounds:
         yield "the L2 pool is known between two bounds: the upper one is rehearsed"
     if any(process.gpu_registered_bytes != 0 for process in needs.processes):
-        yield (
-            "prefill and decode register the GPU's KV cache and their own buffers: that is not "
-            "rehearsed, nor is any GPU memory"
-        )
+        what = "prefill and decode register the GPU's KV cache and their own buffers"
+        yield f"{what}: that is not rehearsed, nor is any GPU memory"
     for service in needs.services:
         if service.own or service.kind not in _STOOD_IN:
             continue

@@ -302,12 +302,8 @@ class Programs:
 
     def _where(self, address: str) -> tuple[str, ...]:
         """Return the flags that give a ``mooncake_client`` its address and the master's."""
-        return (
-            "--host=127.0.0.1",
-            f"--port={address.rpartition(':')[2]}",
-            "--metadata_server=P2PHANDSHAKE",
-            f"--master_server_address={self._master_address}",
-        )
+        port, master = address.rpartition(":")[2], f"--master_server_address={self._master_address}"
+        return "--host=127.0.0.1", f"--port={port}", "--metadata_server=P2PHANDSHAKE", master
 
     def placed(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
         """Return ``order`` with where things are."""

@@ -185,8 +185,7 @@ def find_library(python: str | None) -> Library | Unknown:
     if isinstance(path, Unknown):
         return path
     who = "the Python that runs this" if python is None else python
-    for folder in path:
-        folder = os.path.abspath(folder or ".")
+    for folder in (os.path.abspath(each or ".") for each in path):
         if not os.path.isfile(os.path.join(folder, "mooncake", "__init__.py")):
             continue
         wheels = installed_mooncake([folder]) or installed_mooncake(path)

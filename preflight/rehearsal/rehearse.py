@@ -103,11 +103,9 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
     unable = [each.name for each in written.shown.inputs.launch.processes if each.own_pools]
     if unable:
         return Unknown(f"{unable[0]} has a pool that it maps itself, which is not rehearsed")
-    small, needs, facts = written, sized.needs, None
+    small, needs, facts, most = written, sized.needs, None, written.inputs.most
     if scale > 1:  # scaled down and judged again; if L2 has two bounds, the upper one
-        inputs = written.inputs.most._replace(
-            launch=scaled_launch(written.inputs.most.launch, scale)
-        )
+        inputs = most._replace(launch=scaled_launch(most.launch, scale))
         sizing = judge_inputs(inputs, written.shown.host, host.root)
         both = written.inputs._replace(least=inputs, most=inputs)
         small = written._replace(inputs=both, least=sizing, most=sizing)
@@ -143,11 +141,8 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
     findings = judge_checks(prepared.facts, prepared.needs, chosen)
     # That check's arithmetic says at which step, and the plan has it.
     foretold = {FORK_SAFE} if any(step.refused for step in prepared.plan.steps) else set()
-    return tuple(
-        f"{finding.check}: have {finding.have}, need {finding.need}: {finding.text}"
-        for finding in findings
-        if finding.status is Status.FAIL and finding.check not in foretold
-    )
+    failed = (x for x in findings if x.status is Status.FAIL and x.check not in foretold)
+    return tuple(f"{x.check}: have {x.have}, need {x.need}: {x.text}" for x in failed)
 
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
@@ -343,20 +338,13 @@ def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
 
 
 SCHEMA = "mooncake-preflight/rehearse/v1"
-_COLOURS = {
-    "starts": "green",
-    "warns": "yellow",
-    "fails": "red",
-    "differs": "red",
-    "stopped": "magenta",
-    "unknown": "magenta",
-}
+_COLOURS = ("green", "yellow", "red", "magenta")  # by exit code of the status
 
 
 def answer_text(answer: RehearsalAnswer, color: str) -> str:
     """Write the whole answer without a final newline."""
     paint = painter(color)
-    head = paint(answer.status.upper(), _COLOURS[answer.status])
+    head = paint(answer.status.upper(), _COLOURS[EXIT_CODES[answer.status]])
     parts = [f"{head}: {answer.reason}"]
     plan, run = answer.plan, answer.run
     if plan is not None and run is not None:
@@ -400,9 +388,8 @@ def _measured(done: StepResult) -> str:
 
 def _regular_bytes(step: RehearsalStep) -> int:
     mapped = step.taken or ()
-    return sum(
-        each.pages * each.page_size_bytes for each in mapped if each.backing is Backing.REGULAR
-    )
+    regular = (each for each in mapped if each.backing is Backing.REGULAR)
+    return sum(each.pages * each.page_size_bytes for each in regular)
 
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
@@ -483,16 +470,12 @@ def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
 
 def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
     """Build the fields of the JSON answer that the plan alone decides."""
+    library, keys = plan.library, ("wheel", "version", "interpreter", "folder")
+    parts = library.distribution, library.version, library.python, plain(library.folder)
     return {
-        "library": {
-            "wheel": plan.library.distribution,
-            "version": plan.library.version,
-            "interpreter": plan.library.python,
-            "folder": plain(plan.library.folder),
-        },
-        "scale": plan.scale,
+        "library": dict(zip(keys, parts, strict=True)),
+        **fields(plan, "scale", "notes"),
         "full_size": dict(zip(("status", "reason"), plan.full_size, strict=True)),
-        "notes": plain(plan.notes),
     }
 
 
@@ -554,21 +537,14 @@ def _step_object(done: StepResult) -> dict[str, Any]:
 def _allocation_object(mapped: Allocation) -> dict[str, Any]:
     """Build the JSON of one allocation that a step asks for."""
     return {
-        "what": mapped.what,
+        **fields(mapped, "what", "backing", "page_size_bytes", "pages", "registered"),
         "size_bytes": plain(mapped.bytes),
-        "backing": plain(mapped.backing),
-        "page_size_bytes": mapped.page_size_bytes,
-        "pages": plain(mapped.pages),
         "numa_node": mapped.node,
-        "registered": mapped.registered,
     }
 
 
 def _page_objects(pages: Mapping[Spot, int]) -> list[dict[str, Any]]:
     """Build the JSON of page counts by size and NUMA node, without counts of 0."""
     ordered = sorted(pages.items(), key=lambda item: (item[0].page_size_bytes, item[0].node or -1))
-    return [
-        {"page_size_bytes": spot.page_size_bytes, "numa_node": spot.node, "pages": count}
-        for spot, count in ordered
-        if count
-    ]
+    keys = "page_size_bytes", "numa_node", "pages"
+    return [dict(zip(keys, (*spot[:2], n), strict=True)) for spot, n in ordered if n]

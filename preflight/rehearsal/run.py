@@ -181,15 +181,14 @@ class _Stage:
 
     def _put_and_get(self) -> Transfer:
         """Put a value by the first process that can hold one, and get it by the last."""
+        members = self._plan.members
+        clients = [(member, each) for member in members for each in member.process.clients]
         able = [
-            (member, client)
-            for member in self._plan.members
-            if member.program != "mooncake_client"
-            for client in member.process.clients
-            if client.local_buffer_bytes
+            (member, each)
+            for member, each in clients
+            if member.program != "mooncake_client" and each.local_buffer_bytes
         ]
-        segments = [c.segment_bytes for m in self._plan.members for c in m.process.clients]
-        largest = max(segments, default=0)
+        largest = max((each.segment_bytes for _, each in clients), default=0)
         if not able:
             why = "no process of the launch can be asked to put a value: none has a local buffer"
             return Transfer("", "", 0, skipped=why)
@@ -323,8 +322,8 @@ def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown) -> Room:
         return Room(-1, f"the cgroup's memory cannot be read: {headroom.reason}")
     limit = root.integer(headroom.source)
     left = 0 if isinstance(limit, Unknown) else limit // LEFT_SHARE
-    why = f"{format_bytes(left)} of {headroom.source} is left alone"
-    return Room(headroom.left_bytes - left, why)
+    source = f"{format_bytes(left)} of {headroom.source} is left alone"
+    return Room(headroom.left_bytes - left, source)
 
 
 def _pools(root: Root) -> dict[int, Pool]:

@@ -16,7 +16,6 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, UnreadTopicError, known
 from checks.gpu.facts import NvmlGpu
 from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus, splits_segment
-from checks.numa.facts import NumaNode
 from checks.pci.facts import ACCELERATOR_VENDORS, PathClass, PciFunction
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
@@ -87,11 +86,9 @@ def topology_answer(
     except UnreadTopicError as missing:
         raise UsageError(f"{missing} (--timeout gives it longer)") from None
     findings = tuple(judge(facts, needs, _checks()))
-    source = "" if needs is None else needs.source
-    status = _status(findings, views)
+    shown = host.name, "" if needs is None else needs.source, drawn, engine, views, measure
     of_launch = () if sized is None else sized.sizing.inputs.processes
-    answer = (host.name, source, drawn, engine, views, measure, findings, note_texts, status)
-    return TopologyAnswer(*answer, of_launch)
+    return TopologyAnswer(*shown, findings, note_texts, _status(findings, views), of_launch)
 
 
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
@@ -175,9 +172,8 @@ def views_of(
     groups: dict[str, tuple[list[ProcessNeeds], DevicesInUse, View | Unknown]] = {}
     for process in processes:
         devices = devices_in_use(facts.rdma, process, release)
-        view = predicted(
-            facts.numa, facts.pci, facts.gpus, facts.rdma, process, release, knows_gpus
-        )
+        topics = facts.numa, facts.pci, facts.gpus, facts.rdma
+        view = predicted(*topics, process, release, knows_gpus)
         variables = [process.environment.get(name) for name in VARIABLES]
         groups.setdefault(repr((devices, view, variables)), ([], devices, view))[0].append(process)
     views = []
@@ -266,10 +262,8 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
             and each.numa_node not in nodes
             and each.memory_bytes != 0
         ):
-            yield (
-                f"memory on node {each.numa_node} has no NIC in use there: its transfers take any "
-                f"of {folded(used)}"
-            )
+            memory = f"memory on node {each.numa_node} has no NIC in use there"
+            yield f"{memory}: its transfers take any of {folded(used)}"
 
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
@@ -318,22 +312,20 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use
     are left out, if that is known.
     """
-    usable = physical_gpus(facts.gpus)
-    everything = tuple(gpu.address for gpu in facts.gpus.on_pci)
-    addresses = everything if isinstance(usable, Unknown) else usable
-    users = _users(facts, needs)
+    addresses, users = physical_gpus(facts.gpus), _users(facts, needs)
+    if isinstance(addresses, Unknown):
+        addresses = tuple(gpu.address for gpu in facts.gpus.on_pci)
     placed = enumerate(addresses)
     gpus = tuple(_gpu(facts, index, address, users.get(address, ())) for index, address in placed)
     present = sorted(facts.rdma.present, key=lambda nic: natural(nic.name))
     nics = tuple(_nic(facts, nic, users.get(nic.name, ())) for nic in present)
     pairs = [(gpu, nic) for gpu in gpus for nic in nics]
     paths = {(gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu, nic in pairs}
-    return Topology(tuple(_node(each) for each in facts.numa.nodes), gpus, nics, paths)
-
-
-def _node(numa_node: NumaNode) -> TopologyNode:
-    cpus = numa_node.cpus if isinstance(numa_node.cpus, Unknown) else ranges(numa_node.cpus)
-    return TopologyNode(numa_node.node, cpus, numa_node.total_bytes)
+    nodes = (
+        (x.node, x.cpus if isinstance(x.cpus, Unknown) else ranges(x.cpus), x.total_bytes)
+        for x in facts.numa.nodes
+    )
+    return Topology(tuple(TopologyNode(*each) for each in nodes), gpus, nics, paths)
 
 
 def natural(name: str) -> tuple[str, int]:
@@ -394,11 +386,12 @@ def _port(port: Port) -> str:
 def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
     """Map the address of each GPU and the name of each NIC to the processes that use it."""
     users: dict[str, tuple[str, ...]] = {}
-    for process in () if needs is None else needs.processes:
+    if needs is None:
+        return users
+    for process in needs.processes:
         function = None if process.gpu is None else gpu_function(facts.gpus, process)
         gpus = [function.address] if isinstance(function, PciFunction) else []
-        is_rdma = needs is not None and process.rdma is not None
-        nics = nics_of(facts.rdma, needs, process) if needs is not None and is_rdma else ()
+        nics = () if process.rdma is None else nics_of(facts.rdma, needs, process)
         for device in (*gpus, *(() if isinstance(nics, Unknown) else nics)):
             users[device] = (*users.get(device, ()), process.name)
     return users
@@ -406,13 +399,10 @@ def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]
 
 def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
     """Return the PCI path between a GPU and a NIC."""
-    path = facts.pci.paths.get((address, nic))
-    if isinstance(path, PathClass):
-        return path.name
-    if path is None:
-        name = address if nic in facts.pci.nics else nic
-        return Unknown(f"{name}: is no PCI device here", absent=True)
-    return path
+    name = address if nic in facts.pci.nics else nic
+    missing = Unknown(f"{name}: is no PCI device here", absent=True)
+    path = facts.pci.paths.get((address, nic), missing)
+    return path.name if isinstance(path, PathClass) else path
 
 
 class TopologyDevice(NamedTuple):

@@ -137,9 +137,8 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
     if not answer.asked:
         return []
     if isinstance(seen.measured, Unknown):
-        return wrapped(
-            f"  {paint('not measured', 'magenta')}: {clean(seen.measured.reason)}", width
-        )
+        why = f"{paint('not measured', 'magenta')}: {clean(seen.measured.reason)}"
+        return wrapped(f"  {why}", width)
     who = "the installed Mooncake"
     if isinstance(answer.engine, Engine) and answer.engine.wheel:
         who = f"{answer.engine.wheel} {answer.engine.version}"
@@ -232,9 +231,8 @@ def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].numa_node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
-    at = {
-        each.name: each.numa_node if isinstance(each.numa_node, int) else only for each in devices
-    }
+    sits = ((each.name, each.numa_node) for each in devices)
+    at = {name: numa_node if isinstance(numa_node, int) else only for name, numa_node in sits}
     shown = {numa.numa_node for numa in topology.nodes}
     gaps = _columns(devices, width)
     lines: list[str] = []
@@ -366,9 +364,8 @@ def matrix(
         for row, name in zip(rows, names, strict=True):
             shown = [cells[row[0], columns[at][0]] for at in part]
             painted = [
-                paint(cell, _LEVEL_COLOURS[cell.rstrip("*")]) + " " * (len(heads[at]) - len(cell))
-                if cell.rstrip("*") in _LEVEL_COLOURS
-                else cell.ljust(len(heads[at]))
+                (paint(cell, colour) if (colour := _LEVEL_COLOURS.get(cell.rstrip("*"))) else cell)
+                + " " * (len(heads[at]) - len(cell))
                 for cell, at in zip(shown, part, strict=True)
             ]
             lines.append("  ".join((name.ljust(first), *painted)).rstrip())

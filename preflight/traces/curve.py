@@ -245,24 +245,19 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
     return Curve(sizes, [max(0.0, hit) for hit in hits], accesses, None)
 
 
-def optimum(uses: Runs, sizes: Sequence[int], since: int = 0) -> list[int]:
-    """Return the hits, from request ``since`` on, of the best cache of each size.
+def optimum(uses: Runs, size: int) -> int:
+    """Return the hits of the best cache of ``size`` blocks.
 
     It knows all later requests, keeps what is used soonest, and does not take up what is used later
     than all it holds (L. A. Belady, A study of replacement algorithms, 1966). What one request uses
     next is one run, whose end goes first.
     """
-    return [_optimum(uses, size, since) for size in sizes]
-
-
-def _optimum(uses: Runs, size: int, since: int) -> int:
-    """Count the hits of the best possible cache of ``size`` blocks, from request ``since`` on."""
     hits, kept_blocks = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []
     for now, later in enumerate(uses):
         count = kept.pop(now, 0)
-        hits += count if now >= since else 0
+        hits += count
         kept_blocks -= count
         for request, count in later:
             if request not in kept:

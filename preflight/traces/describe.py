@@ -112,10 +112,8 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
                 marks, size = marks[::2], 2 * size
         if requests % TOLD_EVERY == 0:
             tell(f"{trace.name}: {requests:,} requests")
-    windows = [
-        Window(size, accesses - before, distinct - known)
-        for (before, known), (accesses, distinct) in pairwise(marks)
-    ]
+    pairs = pairwise(marks)
+    windows = [Window(size, seen - before, new - known) for (before, known), (seen, new) in pairs]
     accesses, known = marks[-1]
     if counter.distinct is None:
         windows = []
@@ -167,7 +165,7 @@ def described_text(about: Described, width: int) -> str:
     )
     lines += [f"note: {note}" for note in about.trace.notes]
     lengths = [
-        [name, f"{each.mean:,.0f}", f"{each.median:,}", f"{each.p95:,}", f"{each.most:,}"]
+        [name, *(f"{round(number):,}" for number in each)]
         for name, each in (("prompt", about.input), ("answer", about.output))
     ]
     parts = ["\n".join(filled(line, width) for line in lines)]

@@ -14,6 +14,7 @@ from contextlib import closing
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
+from importlib import import_module
 from itertools import chain, islice
 from typing import Any, TextIO
 
@@ -64,14 +65,9 @@ def _open(name: str) -> TextIO:
 
 def _unpacked(name: str) -> TextIO:
     """Open a file as text and unpack .gz and .xz; .zst raises UsageError. Raises OSError."""
-    if name.endswith(".gz"):
-        import gzip
-
-        return gzip.open(name, "rt", encoding="utf-8")
-    if name.endswith(".xz"):
-        import lzma
-
-        return lzma.open(name, "rt", encoding="utf-8")
+    if module := {".gz": "gzip", ".xz": "lzma"}.get(name[-3:]):
+        opened: TextIO = import_module(module).open(name, "rt", encoding="utf-8")
+        return opened
     if name.endswith(".zst"):
         unpack = shell.line(["zstd", "-dc", name])
         raise UsageError(
@@ -442,26 +438,16 @@ def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 LETTERS_PER_TOKEN = 4
 _TOKEN_FIELDS = ("token_ids", "prompt_token_ids", "input_ids")
 _NO_TOKENIZER = f"no tokenizer: {LETTERS_PER_TOKEN} letters are taken for a token"
+_NO_TOKENIZER += "; conversations follow each other, as no time is recorded"
+_ALL_FOUND = "KV events name what was stored: a request that found all of its blocks left none"
 FORMATS = (
     Format("Qwen-Bailian", ("hash_ids", "input_length", "chat_id"), 16, _hashed),
     Format("Mooncake", ("hash_ids", "input_length"), 512, _hashed),
-    Format(
-        "KV events",
-        ("type", "block_hashes"),
-        16,
-        _event,
-        "KV events name what was stored: a request that found all of its blocks left none",
-    ),
+    Format("KV events", ("type", "block_hashes"), 16, _event, _ALL_FOUND),
     *(Format("token ids", (field,), 0, _tokens) for field in _TOKEN_FIELDS),
     Format("SGLang's request log", ("event", "obj"), 0, _logged_json),
     *(
-        Format(
-            "conversations",
-            (field,),
-            0,
-            _conversation,
-            f"{_NO_TOKENIZER}; conversations follow each other, as no time is recorded",
-        )
+        Format("conversations", (field,), 0, _conversation, _NO_TOKENIZER)
         for field in ("conversations", "messages")
     ),
 )

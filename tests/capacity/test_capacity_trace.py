@@ -204,8 +204,7 @@ def test_the_master_s_flags_decide_what_the_pool_evicts(
 
 
 @pytest.mark.parametrize(
-    "flag",
-    ["eviction_ratio=2", "default_kv_lease_ttl=soon", "eviction_high_watermark_ratio=95"],
+    "flag", ["eviction_ratio=2", "default_kv_lease_ttl=soon", "eviction_high_watermark_ratio=95"]
 )
 def test_a_master_that_does_not_start(
     ask: Ask, capsys: pytest.CaptureFixture[str], flag: str

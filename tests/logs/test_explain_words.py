@@ -293,10 +293,7 @@ def explain(*arguments: str, text: bytes = b"") -> subprocess.CompletedProcess[b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("log", "code"),
-    [("hugepages-l2.log", 2), ("healthy-sglang.log", 0)],
-)
+@pytest.mark.parametrize(("log", "code"), [("hugepages-l2.log", 2), ("healthy-sglang.log", 0)])
 def test_a_log_from_standard_input_and_from_a_file_are_alike(log: str, code: int) -> None:
     path = LOGS / log
     piped, named = explain(text=path.read_bytes()), explain("--log", str(path))

@@ -296,10 +296,7 @@ STOPPED = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
         ("kernel.seccomp", "set_mempolicy", [SECCOMP.format("c000003e", 238)]),
         ("kernel.seccomp", "set_mempolicy", [SECCOMP.format("c00000b7", 237)]),
         # The same lines for a port that is taken and for an address of another host.
-        (
-            *("mooncake.master-ended", "port 51971 is taken"),
-            [LISTENS.format("0.0.0.0"), STOPPED],
-        ),
+        (*("mooncake.master-ended", "port 51971 is taken"), [LISTENS.format("0.0.0.0"), STOPPED]),
         (
             *("mooncake.master-ended", "10.99.99.99, port 51971"),
             [LISTENS.format("10.99.99.99"), STOPPED],

@@ -18,7 +18,7 @@ from preflight.capacity.report import (
     evicting_text,
     hit_of,
     hit_text,
-    percent,
+    share,
 )
 from preflight.pictures.figures import MOST_MARKS, capacity_figure
 from preflight.pictures.memory_map import (
@@ -138,12 +138,7 @@ def test_every_part_has_a_letter_of_its_own_and_a_shade() -> None:
 
 @each_row(
     ("encoding", "blocks"),
-    [
-        ("utf-8", True),
-        ("ascii", False),
-        (None, False),
-        ("no-such-encoding", False),
-    ],
+    [("utf-8", True), ("ascii", False), (None, False), ("no-such-encoding", False)],
 )
 def test_blocks_are_drawn_where_the_stream_can_carry_them(
     encoding: str | None, blocks: bool
@@ -229,7 +224,7 @@ def test_parts_are_rounded_away_from_all_and_nothing(hit: Hit, text: str) -> Non
 @each_row("part", [0, 0.0001, 0.0555, 0.5, 0.8361, 0.9999, 1])
 def test_the_page_and_the_terminal_show_the_same_number(part: float) -> None:
     """One rounded down and the other to the next: 5 to 83 % here, 6 to 84% there."""
-    assert hit_text(Hit(part, part, part)).replace(" ", "") == percent(part)
+    assert hit_text(Hit(part, part, part)).replace(" ", "") == share(part, part)
 
 
 def test_a_farther_tier_is_expected_to_add_to_the_nearer_one() -> None:
