@@ -194,6 +194,9 @@ def test_words_give_lines_checks_and_the_next_command(capsys: Out) -> None:
         (["zzz", "qqq"], "no known line, check or rule has these words. What ended the server may"),
         ([" "], "give the ID of a check"),
         (["--log", "x", "memlock"], "give one of them"),
+        (["--log", "/no/such/file"], "/no/such/file: No such file or directory"),
+        (["--log", "/dev/zero"], "a device, and no log"),
+        (["--log", "."], "a folder"),
         (["memlock.limit", "--gpu-memory", "80gb"], "give --launch FILE"),
         (["--root", "demo:h800"], "a launch and a host go with those"),
         (["--index", "memlock.limit"], "--index is of every known line"),
@@ -300,27 +303,6 @@ def test_a_log_from_standard_input_and_from_a_file_are_alike(log: str, code: int
     assert (piped.returncode, named.returncode) == (code, code)
     assert piped.stdout == named.stdout
     assert piped.stderr == b""
-
-
-@pytest.mark.slow
-def test_bytes_that_are_no_text_are_no_failure() -> None:
-    assert explain(text=bytes(range(256)) * 1000).returncode == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("memlock.limit", "--log", "x"),
-        ("--log", "/no/such/file"),
-        ("--log", "/dev/zero"),
-        ("--log", "."),
-    ],
-)
-def test_usage_errors(arguments: tuple[str, ...]) -> None:
-    done = explain(*arguments)
-    assert done.returncode == 64
-    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.slow

@@ -220,14 +220,6 @@ def test_a_topic_that_was_not_read_is_no_number(topic: str) -> None:
         assert len(found.places) == 1
 
 
-def test_an_unknown_launch_leaves_what_is_there_now() -> None:
-    found = memory_map(memory_facts(TWO_NODES), Unknown("--hicache-ratio without GPU memory"))
-    for place in found.places:
-        assert isinstance(place.now, Bar)
-        assert isinstance(place.after, Unknown)
-        assert place.after.reason == "--hicache-ratio without GPU memory"
-
-
 def test_pools_larger_than_the_memory_contradict_it() -> None:
     """A container whose /proc/meminfo is made up, on a host with a large pool."""
     node = MemoryNode(8 * GIB, 6 * GIB, 10240, 10240)
@@ -260,22 +252,16 @@ def node_memories(draw: st.DrawFn) -> MemoryNode:
 
 
 hosts = st.lists(node_memories(), min_size=1, max_size=4).map(lambda nodes: dict(enumerate(nodes)))
+kinds_of_take = st.sampled_from(["l2", "segment", "arena", "buffer", "other"])
+sizes_of_take = st.integers(1, 4000).map(lambda pages: (pages * PAGE, PAGE)) | st.tuples(
+    st.integers(1, 1 << 33), st.none()
+)
 takes_of_any_kind = st.lists(
-    st.one_of(
-        st.builds(
-            Take,
-            st.sampled_from(["l2", "segment", "arena", "buffer", "other"]),
-            st.integers(1, 4000).map(lambda pages: pages * PAGE),
-            st.just(PAGE),
-            st.none() | st.integers(0, 3),
-        ),
-        st.builds(
-            Take,
-            st.sampled_from(["l2", "segment", "arena", "buffer", "other"]),
-            st.integers(1, 1 << 33),
-            st.none(),
-            st.none() | st.integers(0, 3),
-        ),
+    st.builds(
+        lambda kind, size, node: Take(kind, *size, node),
+        kinds_of_take,
+        sizes_of_take,
+        st.none() | st.integers(0, 3),
     ),
     max_size=6,
 )
