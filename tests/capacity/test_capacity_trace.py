@@ -20,6 +20,9 @@ from tests.capacity.test_capacity_published import H800_L2, H800_POOL
 from tests.paths import ROOT
 from tests.valid import valid
 
+Patch = pytest.MonkeyPatch
+Out = pytest.CaptureFixture[str]
+
 SCHEMA = json.loads((ROOT / "preflight/schemas/capacity-v1.schema.json").read_text())
 QWEN = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=60, segment="80gb")
 # Three conversations in turn, three questions each, blocks of 512 tokens.
@@ -39,7 +42,7 @@ Ask = Callable[..., int]
 
 
 @pytest.fixture
-def capacity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def capacity(tmp_path: Path, monkeypatch: Patch) -> Ask:
     """Run ``capacity`` on a large host, about a script where one is given."""
     Host(memory_bytes=2048 * GIB).write(tmp_path / "host")
     monkeypatch.chdir(tmp_path)
@@ -65,7 +68,7 @@ def ask(capacity: Ask) -> Ask:
     return call
 
 
-def answer(ask: Ask, capsys: pytest.CaptureFixture[str], *words: str, **named: str) -> Any:
+def answer(ask: Ask, capsys: Out, *words: str, **named: str) -> Any:
     code = ask("--json", *words, **named)
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
@@ -73,7 +76,7 @@ def answer(ask: Ask, capsys: pytest.CaptureFixture[str], *words: str, **named: s
     return found["answer"]["trace"]
 
 
-def test_each_tier_says_what_it_answers(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_tier_says_what_it_answers(ask: Ask, capsys: Out) -> None:
     assert ask("--gpu-memory", "80gb", "--prefill-tokens-per-second", "1000") == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "t.jsonl (Mooncake): 9 requests in 8 s, 18,432 tokens of input; 36 blocks of 512" in out
@@ -85,7 +88,7 @@ def test_each_tier_says_what_it_answers(ask: Ask, capsys: pytest.CaptureFixture[
     assert "pages of 64: what two prompts share is known to whole blocks" in out
 
 
-def test_small_tiers_hand_down(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_tiers_hand_down(ask: Ask, capsys: Out) -> None:
     """L1 holds 8 blocks: all first questions, then less; what it evicts is found again in L2."""
     script = f"{HICACHE.format(model='Qwen/Qwen3-8B', tp=1)} --max-total-tokens 4096"
     found = answer(ask, capsys, "--gpu-memory", "80gb", script=f"{script} --hicache-ratio 4")
@@ -99,7 +102,7 @@ def test_small_tiers_hand_down(ask: Ask, capsys: pytest.CaptureFixture[str]) -> 
     assert {"from": "L2", "to": "L1", "blocks": 14} in server["least"]["moved"]
 
 
-def test_without_the_gpu_l1_stands_with_l2(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_gpu_l1_stands_with_l2(ask: Ask, capsys: Out) -> None:
     found = answer(ask, capsys)
     (server,) = found["servers"]
     assert server["l1_with_l2"]
@@ -109,7 +112,7 @@ def test_without_the_gpu_l1_stands_with_l2(ask: Ask, capsys: pytest.CaptureFixtu
     assert "L1 unknown unknown unknown L1 and L2 50.0% 9,216 0" in out
 
 
-def test_the_curve_and_its_inverse(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_curve_and_its_inverse(ask: Ask, capsys: Out) -> None:
     words = ("--gpu-memory", "80gb", "--curve", "--hit-rate")
     assert ask(*words, "40%") == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -129,9 +132,7 @@ def test_the_curve_and_its_inverse(ask: Ask, capsys: pytest.CaptureFixture[str])
         (("--trace", "none.jsonl"), "--trace none.jsonl: No such file"),
     ],
 )
-def test_what_cannot_be_meant(
-    ask: Ask, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_meant(ask: Ask, capsys: Out, words: tuple[str, ...], said: str) -> None:
     code = ask("--gpu-memory", "80gb", *words)
     out, err = capsys.readouterr()
     assert code == (64 if said else 0)
@@ -155,7 +156,7 @@ ROUTED = "python3 -m sglang_router.launch_router --worker-urls http://a:1 http:/
     ],
 )
 def test_the_launch_s_router_says_who_gets_a_request(
-    ask: Ask, capsys: pytest.CaptureFixture[str], flags: str, routing: str, note: str
+    ask: Ask, capsys: Out, flags: str, routing: str, note: str
 ) -> None:
     """Two servers that are alike, behind it: one stream of requests, and one pool."""
     script = f"{QWEN} &\n{QWEN} --port 30001 &\n{ROUTED.format(flags=flags)}"
@@ -166,7 +167,7 @@ def test_the_launch_s_router_says_who_gets_a_request(
     assert "the router spreads requests over it and" in second["unknown"]
 
 
-def test_servers_with_a_router_in_front(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_servers_with_a_router_in_front(ask: Ask, capsys: Out) -> None:
     script = QWEN.replace("sglang.launch_server", "sglang_router.launch_server")
     script += " --dp-size 2 --router-policy round_robin --router-cache-threshold 0.2"
     (server,) = answer(ask, capsys, "--gpu-memory", "80gb", script=script)["servers"]
@@ -174,9 +175,7 @@ def test_servers_with_a_router_in_front(ask: Ask, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("given", ["1.5", "nan", "half"])
-def test_a_threshold_that_cannot_be(
-    ask: Ask, capsys: pytest.CaptureFixture[str], given: str
-) -> None:
+def test_a_threshold_that_cannot_be(ask: Ask, capsys: Out, given: str) -> None:
     script = f"{QWEN} &\n{ROUTED.format(flags=f'--cache-threshold {given}')}"
     assert ask("--gpu-memory", "80gb", script=script) == 64
     assert f"--cache-threshold {given} at run.sh" in capsys.readouterr().err
@@ -194,7 +193,7 @@ def test_a_threshold_that_cannot_be(
     ],
 )
 def test_the_master_s_flags_decide_what_the_pool_evicts(
-    ask: Ask, capsys: pytest.CaptureFixture[str], flags: str, said: str
+    ask: Ask, capsys: Out, flags: str, said: str
 ) -> None:
     (server,) = answer(
         ask, capsys, "--gpu-memory", "80gb", script=f"mooncake_master {flags} &\n{QWEN}"
@@ -206,9 +205,7 @@ def test_the_master_s_flags_decide_what_the_pool_evicts(
 @pytest.mark.parametrize(
     "flag", ["eviction_ratio=2", "default_kv_lease_ttl=soon", "eviction_high_watermark_ratio=95"]
 )
-def test_a_master_that_does_not_start(
-    ask: Ask, capsys: pytest.CaptureFixture[str], flag: str
-) -> None:
+def test_a_master_that_does_not_start(ask: Ask, capsys: Out, flag: str) -> None:
     assert ask("--gpu-memory", "80gb", script=f"mooncake_master --{flag} &\n{QWEN}") == 64
     assert f"mooncake_master --{flag} at run.sh:1" in capsys.readouterr().err
 
@@ -217,7 +214,7 @@ PICTURES = ("--format", "html", "--output", "o.html", "--format", "svg", "--outp
 
 
 def test_the_pictures_show_what_the_text_says(
-    ask: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ask: Ask, capsys: Out, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     words = ("--gpu-memory", "80gb", "--curve", "--format", "text", *PICTURES)
@@ -250,9 +247,7 @@ def test_the_pictures_show_what_the_text_says(
     assert all(math.dist(a, b) >= 2 * radius for a, b in combinations(places, 2))
 
 
-def test_marks_at_the_upper_edge_stay_in_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marks_at_the_upper_edge_stay_in_the_picture(tmp_path: Path, monkeypatch: Patch) -> None:
     """Nearly all hits: there is no room above the one that stands there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.sh").write_text(f"{QWEN}\n")
@@ -268,9 +263,7 @@ def test_marks_at_the_upper_edge_stay_in_the_picture(
     assert all(math.dist(a, b) >= 14 for a, b in combinations(places, 2))
 
 
-def test_tiers_of_one_size_are_one_mark_with_all_their_names(
-    ask: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tiers_of_one_size_are_one_mark_with_all_their_names(ask: Ask, capsys: Out) -> None:
     script = f"{HICACHE.format(model='Qwen/Qwen3-8B', tp=1)} --max-total-tokens 4096"
     assert ask("--curve", "--gpu-memory", "80gb", script=f"{script} --hicache-ratio 1.02") == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -281,7 +274,7 @@ def test_tiers_of_one_size_are_one_mark_with_all_their_names(
 
 
 def test_a_kind_of_traffic_stands_in_for_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Out
 ) -> None:
     monkeypatch.setattr("preflight.cli.capacity.KIND_REQUESTS", 100)
     monkeypatch.chdir(tmp_path)
@@ -295,7 +288,7 @@ def test_a_kind_of_traffic_stands_in_for_a_trace(
     assert "stands in for a trace: give one of both" in capsys.readouterr().err
 
 
-def test_the_curve_is_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_curve_is_of_a_trace(capsys: Out) -> None:
     assert run(["capacity", "--curve", "run.sh"]) == 64
     assert "--curve is about a trace: give --trace FILE" in capsys.readouterr().err
 
@@ -303,9 +296,7 @@ def test_the_curve_is_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
 # Without a trace ---------------------------------------------------------------------------------
 
 
-def test_the_text_says_what_holds_and_when_it_no_longer_does(
-    capacity: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_text_says_what_holds_and_when_it_no_longer_does(capacity: Ask, capsys: Out) -> None:
     assert capacity("--gpu-memory", "80gb", script=H800_L2) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -320,9 +311,7 @@ def test_the_text_says_what_holds_and_when_it_no_longer_does(
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_a_tier_that_is_not_known_is_named_with_what_to_give(
-    capacity: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tier_that_is_not_known_is_named_with_what_to_give(capacity: Ask, capsys: Out) -> None:
     assert capacity(script=H800_POOL) == 3
     out = " ".join(capsys.readouterr().out.split())
     assert "note: L1 is not known: the GPU's memory is not known: " in out
@@ -344,7 +333,7 @@ def test_a_tier_that_is_not_known_is_named_with_what_to_give(
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error_in_either_form(
-    words: tuple[str, ...], message: str, capacity: Ask, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capacity: Ask, capsys: Out
 ) -> None:
     assert capacity(*words) == 64
     said = capsys.readouterr()
@@ -357,7 +346,7 @@ def test_what_cannot_be_meant_is_a_usage_error_in_either_form(
     assert message in found["reason"]
 
 
-def test_a_command_line_is_a_launch_too(capacity: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_line_is_a_launch_too(capacity: Ask, capsys: Out) -> None:
     words = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64"
     assert capacity("--gpu-memory", "80gb", "--request-length", "4096", "--", *words.split()) == 0
     out = capsys.readouterr().out

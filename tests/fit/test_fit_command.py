@@ -35,6 +35,8 @@ from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, pla
 from tests.paths import ROOT
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
+
 SCHEMA = json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
 GB = 10**9
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"
@@ -76,7 +78,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "launch.sh"
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+def answer(capsys: Out, *words: str) -> tuple[int, dict[str, Any]]:
     """The exit code and the object, which is as its schema has it; the answer's keys lie in it."""
     before, dashes, behind = list(words), [], []
     if "--" in words:
@@ -91,9 +93,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
 
 
 @pytest.mark.slow
-def test_a_script_on_a_host_of_eight_gpus(
-    host: str, script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_on_a_host_of_eight_gpus(host: str, script: str, capsys: Out) -> None:
     """129 GB on each of 8 ranks, and SGLang's gate refuses 130: the arithmetic in words.
 
     Each rank lies on 57358 pages for L2 and 4104 for the segment and the local buffer; 8 ranks and
@@ -130,7 +130,7 @@ def test_a_script_on_a_host_of_eight_gpus(
 
 @pytest.mark.slow
 def test_the_host_passes_check_once_the_launch_is_written_and_the_plan_set(
-    host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    host: str, script: str, tmp_path: Path, capsys: Out
 ) -> None:
     """The command itself as the judge, on the files of the host with the pages that fit says."""
     _, found = answer(capsys, script, "--host", host, "--write")
@@ -150,9 +150,7 @@ def test_the_host_passes_check_once_the_launch_is_written_and_the_plan_set(
 
 
 @pytest.mark.slow
-def test_write_keeps_the_mode_and_a_copy(
-    host: str, script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_write_keeps_the_mode_and_a_copy(host: str, script: str, capsys: Out) -> None:
     path = Path(script)
     path.chmod(0o751)
     answer(capsys, script, "--host", host, "--write")
@@ -164,7 +162,7 @@ def test_write_keeps_the_mode_and_a_copy(
 
 @pytest.mark.slow
 def test_write_keeps_a_link_and_the_mark_of_the_encoding(
-    host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    host: str, script: str, tmp_path: Path, capsys: Out
 ) -> None:
     real = tmp_path / "real.sh"
     real.write_bytes(b"\xef\xbb\xbf" + SCRIPT.encode())
@@ -178,7 +176,7 @@ def test_write_keeps_a_link_and_the_mark_of_the_encoding(
 
 @pytest.mark.slow
 def test_nothing_is_written_where_a_value_is_to_be_changed_by_hand(
-    host: str, script: str, capsys: pytest.CaptureFixture[str]
+    host: str, script: str, capsys: Out
 ) -> None:
     """Half of the values would be neither the old launch nor the one that fits."""
     text = SCRIPT.replace("--hicache-size 30", "--hicache-size $(compute)")
@@ -190,9 +188,7 @@ def test_nothing_is_written_where_a_value_is_to_be_changed_by_hand(
 
 
 @pytest.mark.slow
-def test_a_command_line_is_printed_with_its_new_values(
-    host: str, script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_line_is_printed_with_its_new_values(host: str, script: str, capsys: Out) -> None:
     words = f"MOONCAKE_MASTER=127.0.0.1:50051 {SERVER} --tp 8 {STORE} --hicache-size 5".split()
     _, found = answer(capsys, "--host", host, "--", *words)
     value = found["sizes"]["l2"]["value"]
@@ -202,7 +198,7 @@ def test_a_command_line_is_printed_with_its_new_values(
 
 @pytest.mark.slow
 def test_a_recorded_launch_is_said_and_not_edited(
-    host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    host: str, script: str, tmp_path: Path, capsys: Out
 ) -> None:
     capture = str(tmp_path / "host.tar.gz")
     run_preflight(["capture", *VERSIONS, *PATIENCE, "--root", host, capture, script])
@@ -214,7 +210,7 @@ def test_a_recorded_launch_is_said_and_not_edited(
 
 
 @pytest.mark.slow
-def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_fits_says_why(small: str, script: str, capsys: Out) -> None:
     code, found = answer(capsys, script, "--host", small)
     assert (code, found["outcome"]) == (2, "nothing-fits")
     assert found["blocking"][0]["check"] == "hugetlb.reservation"
@@ -230,9 +226,7 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_a_launch_that_no_size_lets_start_is_no_unknown(
-    host: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_that_no_size_lets_start_is_no_unknown(host: str, capsys: Out) -> None:
     """check fails for it: a value that the server refuses, so that what it maps is not known."""
     words = ["--", *SERVER.split(), *STORE.split(), "--hicache-size", "30", "--dp", "0"]
     code, found = answer(capsys, "--host", host, *words)
@@ -261,7 +255,7 @@ def test_a_launch_that_no_size_lets_start_is_no_unknown(
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_rule(
-    script: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    script: str, capsys: Out, words: tuple[str, ...], said: str
 ) -> None:
     code, found = answer(capsys, *words)
     assert (code, found["status"]) == (64, "error")
@@ -269,9 +263,7 @@ def test_what_cannot_be_meant_is_refused_with_the_rule(
 
 
 @pytest.mark.slow
-def test_a_host_is_described_before_it_is_there(
-    script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_is_described_before_it_is_there(script: str, capsys: Out) -> None:
     described = ("--memory", "2TiB", "--gpus", "8xh800", "--nics", "8xMLX5", "--numa", "2")
     code, found = answer(capsys, script, *described)
     assert code == 0
@@ -285,7 +277,7 @@ def test_a_host_is_described_before_it_is_there(
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "nic"), [("H20", "erdma"), ("A10", "mlx5"), ("B200", "mlx5")])
 def test_no_gate_is_unknown_on_a_described_host(
-    gpu: str, nic: str, script: str, capsys: pytest.CaptureFixture[str]
+    gpu: str, nic: str, script: str, capsys: Out
 ) -> None:
     described = ("--memory", "1tb", "--gpus", f"8x{gpu}", "--nics", f"4x{nic}", "--numa", "2")
     code, found = answer(capsys, script, *described)
@@ -306,7 +298,7 @@ def test_every_model_that_is_known_is_there_to_be_read() -> None:
 
 @pytest.mark.slow
 def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_same(
-    script: str, capsys: pytest.CaptureFixture[str]
+    script: str, capsys: Out
 ) -> None:
     """Neither absent, which would be a failure, nor there, which would be a pass."""
     code, found = answer(capsys, script, "--memory", "1tb")
@@ -324,9 +316,7 @@ def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_sa
 
 
 @pytest.mark.slow
-def test_what_is_described_and_too_little_fails_as_ever(
-    script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_described_and_too_little_fails_as_ever(script: str, capsys: Out) -> None:
     code, found = answer(capsys, script, "--memory", "1tb", "--gpus", "1xH800")
     failed = {f["check"] for f in found["beside"] if f["status"] == "fail"}
     assert failed == {"gpu.count"}
@@ -358,9 +348,7 @@ def test_nics_of_every_family_on_pci_can_be_described() -> None:
 
 
 @pytest.mark.slow
-def test_no_fits_stands_above_a_rule_that_the_server_may_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_fits_stands_above_a_rule_that_the_server_may_end(tmp_path: Path, capsys: Out) -> None:
     launch = tmp_path / "launch.sh"
     launch.write_text(SCRIPT)
     described = ["--memory", "2tb", "--gpus", "8xH100", "--nics", "8xmlx5", "--numa", "2"]
@@ -384,7 +372,7 @@ FIRST = "fit --model Qwen/Qwen3-32B --memory 2tb --gpus 8xH100 --nics 8xmlx5 --n
 
 @pytest.mark.slow
 def test_a_first_launch_is_written_and_fits_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # A workload that is replayed in little time.
@@ -406,7 +394,7 @@ def test_a_first_launch_is_written_and_fits_as_it_stands(
 
 
 @pytest.mark.slow
-def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_launch_without_write_is_printed(capsys: Out) -> None:
     assert run_preflight([*FIRST, "--goal", "l2"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("FITS: a first launch of Qwen/Qwen3-32B")
@@ -424,7 +412,7 @@ def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_a_first_launch_of_a_host_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_launch_of_a_host_that_is_there(capsys: Out) -> None:
     """As many ranks as it has GPUs, and its own NICs; what its memlock has to be is said."""
     words = ["fit", "--goal", "l2", "--model", "Qwen/Qwen3-32B", "--root", "demo:h800"]
     assert run_preflight(words) == 1
@@ -442,9 +430,7 @@ def test_a_first_launch_of_a_host_that_is_there(capsys: pytest.CaptureFixture[st
         (["--model", "m", __file__], "is there: leave out --model"),
     ],
 )
-def test_what_a_first_launch_cannot_be_made_of(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_first_launch_cannot_be_made_of(words: list[str], said: str, capsys: Out) -> None:
     assert run_preflight(["fit", *words]) == 64
     assert said in capsys.readouterr().err
 
@@ -617,7 +603,7 @@ def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_launch_without_l2_is_asked_for_its_segment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launch_without_l2_is_asked_for_its_segment(capsys: Out) -> None:
     """Where nobody says what gets the memory: a store has nothing but its segment."""
     words = ("mooncake_client", "--global_segment_size=4GB", "--protocol=tcp")
     code = run_preflight(["fit", "--root", "demo:h800", *PATIENCE, "--", *words])

@@ -53,6 +53,8 @@ from tests.builders.hosts import GIB, MIB
 from tests.paths import ROOT
 from tests.valid import valid
 
+Out = pytest.CaptureFixture[str]
+
 KIB = 1024
 SCHEMA = json.loads((ROOT / "preflight/schemas/measure-v1.schema.json").read_text())
 
@@ -399,9 +401,7 @@ def test_a_time_has_a_unit(text: str, seconds: int | None) -> None:
         *((["--rehearse", "--scale", scale], scale) for scale in ("0", "-3", "x", "1.5")),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_meant_is_refused(words: list[str], said: str, capsys: Out) -> None:
     assert run(["measure", *words]) == 64
     assert said in capsys.readouterr().err
 
@@ -414,9 +414,7 @@ def test_what_cannot_be_meant_is_refused(
         ("rehearse registration", "mooncake-preflight measure --rehearse"),
     ],
 )
-def test_who_types_an_old_name_is_told_the_new_one(
-    old: str, new: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_types_an_old_name_is_told_the_new_one(old: str, new: str, capsys: Out) -> None:
     assert run(old.split()) == 64
     assert new in capsys.readouterr().err
 
@@ -514,7 +512,7 @@ def saved(tmp_path: Any) -> tuple[str, str]:
 
 
 def test_check_holds_the_launch_against_what_was_measured(
-    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    saved: tuple[str, str], capsys: Out
 ) -> None:
     words = ["--root", "demo:h800", "--json", "--measured", *saved]
     run(["check", "--only", "measure.*", *words])
@@ -529,7 +527,7 @@ def test_check_holds_the_launch_against_what_was_measured(
 
 @pytest.mark.parametrize(("command", "where"), [("capacity", "notes"), ("fit --goal l2", "hints")])
 def test_capacity_and_fit_say_what_a_hit_is_worth(
-    command: str, where: str, saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    command: str, where: str, saved: tuple[str, str], capsys: Out
 ) -> None:
     run([*command.split(), "--root", "demo:h800", "--json", "--measured", *saved])
     note = json.loads(capsys.readouterr().out)["answer"][where][-1]
@@ -539,7 +537,7 @@ def test_capacity_and_fit_say_what_a_hit_is_worth(
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"answer": {"parts": [{}]}}'])
 def test_what_measure_did_not_write_is_refused(
-    text: str | None, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    text: str | None, tmp_path: Any, capsys: Out
 ) -> None:
     file = tmp_path / "saved.json"
     if text is not None:

@@ -16,6 +16,8 @@ from tests.checks.test_synthetic import FITTED, LAUNCH, NICS
 from tests.paths import ROOT
 from tests.pictures.markup import Markup, faults
 
+Out = pytest.CaptureFixture[str]
+
 pytestmark = pytest.mark.slow
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -45,9 +47,7 @@ def checked(
     return run([*words, *versions, str(script)])
 
 
-def test_a_page_beside_the_answer(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_beside_the_answer(fitted: Path, tmp_path: Path, capsys: Out) -> None:
     """The text is as without it; the page has the verdict, the pictures and the inputs."""
     file = tmp_path / "page.html"
     plain = checked(tmp_path, fitted, LAUNCH)
@@ -78,7 +78,7 @@ def test_a_page_beside_the_answer(
 def test_the_same_page_twice(
     fitted: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Out,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767323040")
@@ -90,9 +90,7 @@ def test_the_same_page_twice(
     assert "2026-01-02 03:04 UTC" in pages[0]
 
 
-def test_names_of_the_host_and_the_launch_are_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_the_host_and_the_launch_are_text(tmp_path: Path, capsys: Out) -> None:
     """A model, a file, a GPU, a kernel and a command line that are written as markup."""
     gpus = [gpu._replace(name=HOSTILE) for gpu in gpu_host().gpus]
     files = {"/proc/sys/kernel/osrelease": HOSTILE, "/etc/os-release": f'ID="{HOSTILE}"'}
@@ -104,9 +102,7 @@ def test_names_of_the_host_and_the_launch_are_text(
     assert Markup(document).text.count(HOSTILE) > 8
 
 
-def test_secrets_of_the_launch_stay_in_it(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_of_the_launch_stay_in_it(fitted: Path, tmp_path: Path, capsys: Out) -> None:
     """Variables and flags with secrets in them are no part of the page."""
     text = f"export HF_TOKEN=hunter2 REDIS_PASSWORD=hunter2\n{LAUNCH} --api-key hunter2"
     checked(tmp_path, fitted, text, "--format", "html")
@@ -116,7 +112,7 @@ def test_secrets_of_the_launch_stay_in_it(
 
 
 def test_a_curve_for_the_benchmark_that_the_launch_starts(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fitted: Path, tmp_path: Path, capsys: Out
 ) -> None:
     benchmark = (
         "python3 bench_multiturn.py --model-path Qwen/Qwen3-32B --num-clients 80 --num-rounds 10 "
@@ -129,9 +125,7 @@ def test_a_curve_for_the_benchmark_that_the_launch_starts(
     assert "Round by round" in Markup(document).text
 
 
-def test_an_error_leaves_a_page_that_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_leaves_a_page_that_says_so(tmp_path: Path, capsys: Out) -> None:
     """As with junit: whoever collects pages finds one."""
     file = tmp_path / "page.html"
     assert run(["check", *PAGE, str(file), "--root", str(tmp_path / "none")]) == 64
@@ -153,7 +147,7 @@ def test_an_error_leaves_a_page_that_says_so(
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    fitted: Path, tmp_path: Path, capsys: Out, options: list[str], said: str
 ) -> None:
     code = run(["check", "--root", str(fitted), "--only", "memory.*", *options])
     told = capsys.readouterr()
@@ -162,7 +156,7 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_a_page_that_cannot_be_replaced_stays_whole(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fitted: Path, tmp_path: Path, capsys: Out
 ) -> None:
     """A folder in the way: nothing is left beside it."""
     folder = tmp_path / "page.html"
@@ -172,9 +166,7 @@ def test_a_page_that_cannot_be_replaced_stays_whole(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["page.html"]
 
 
-def test_the_memory_map_stands_below_the_text(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_memory_map_stands_below_the_text(fitted: Path, tmp_path: Path, capsys: Out) -> None:
     checked(tmp_path, fitted, LAUNCH, "--memory-map", "--ascii")
     text = capsys.readouterr().out
     checked(tmp_path, fitted, LAUNCH)
@@ -185,7 +177,7 @@ def test_the_memory_map_stands_below_the_text(
 
 
 def test_the_documented_map_of_too_much_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times the L2 of the launch, and a quarter of the pool."""
     (short,) = re.findall(
