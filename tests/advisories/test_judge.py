@@ -100,7 +100,6 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (FORCED + NAMED + RDMA + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
         (TCP + MHA.replace("--tp 8", "--tp 1") + CACHE, "0.3.10.post2", "0.5.12", 1, None),
         # 6: io_uring, asked for in so many words, with offload.
-        (SSD + URING + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, Status.FAIL),
         (SSD + "MOONCAKE_OFFLOAD_USE_URING=0 " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, None),
         # 8: one release alone.
         (RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, Status.WARN),

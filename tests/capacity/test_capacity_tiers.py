@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -194,15 +195,13 @@ def test_a_model_that_is_not_known_can_be_given(tmp_path: Path) -> None:
     for tier in server.capacity.tiers:
         assert isinstance(tier.tokens, Unknown)
         assert "--model-config" in tier.tokens.reason
-    config = {
+    config: dict[str, Any] = {
         "architectures": ["Qwen3ForCausalLM"],
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
         "hidden_size": 5120,
         "torch_dtype": "bfloat16",
     }
+    config |= {"num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 8}
+    config |= {"head_dim": 128}
     known = server_of(tmp_path, script, model_config=json.dumps(config))
     assert tokens_of(known, "L2") == tokens_of(server_of(tmp_path, STORE), "L2")
 
@@ -378,9 +377,8 @@ def test_eight_ranks_leave_most_of_their_ssd_empty(tmp_path: Path) -> None:
     assert written["L2"] == written["L3"] == Bounds(500 * 147_456, 500 * 147_456)
     assert written["SSD"] is not None
     assert written["SSD"].most == pytest.approx(500 * 147_456 * 156.25 / 455 / 2, rel=0.01)
-    assert "of 1.09 TiB at most 42.44 GiB fill in an hour" in capacity_text(
-        found, 100, lambda text, _: text, True
-    )
+    said = capacity_text(found, 100, lambda text, _: text, True)
+    assert "of 1.09 TiB at most 42.44 GiB fill in an hour" in said
 
 
 @pytest.mark.parametrize(
@@ -397,15 +395,8 @@ def test_what_a_write_policy_writes_to_l3(
     script = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=60, segment="80gb")
     script = f"{script} --hicache-write-policy {policy}"
     wanted = WorkloadOptions(clients=20, rounds=10, request_length=4096)
-    found = server_of(
-        tmp_path,
-        script,
-        sglang=sglang,
-        new_tokens_per_second=1.0,
-        wanted=wanted,
-        gpu_bytes=80 * GIB,
-    )
-    tier = tier_of(found, "L3")
+    named: Any = {"sglang": sglang, "new_tokens_per_second": 1.0, "gpu_bytes": 80 * GIB}
+    tier = tier_of(server_of(tmp_path, script, wanted=wanted, **named), "L3")
     assert tier.written == Bounds(least * 147_456, most * 147_456)
     assert tier.read is not None
 
@@ -439,9 +430,8 @@ def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path
     asked = WorkloadOptions(clients=200, rounds=4, request_length=2048)
     through = server_of(tmp_path, STORE, gpu_bytes=80 * GIB, wanted=asked)
     assert "L2" in through.capacity.rounds[1].evicting
-    back = server_of(
-        tmp_path, f"{STORE} --hicache-write-policy write_back", gpu_bytes=80 * GIB, wanted=asked
-    )
+    script = f"{STORE} --hicache-write-policy write_back"
+    back = server_of(tmp_path, script, gpu_bytes=80 * GIB, wanted=asked)
     second = back.capacity.rounds[1]
     assert "L2" in second.may_evict
     assert "L2" not in second.evicting

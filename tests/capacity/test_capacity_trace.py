@@ -27,15 +27,10 @@ SCHEMA = json.loads((ROOT / "preflight/schemas/capacity-v1.schema.json").read_te
 QWEN = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=60, segment="80gb")
 # Three conversations in turn, three questions each, blocks of 512 tokens.
 TURNS = [
-    {
-        "timestamp": 1000 * (3 * turn + talk),
-        "input_length": 1024 * (turn + 1),
-        "output_length": 1,
-        "hash_ids": [100 * talk + at for at in range(2 * turn + 2)],
-    }
-    for turn in range(3)
-    for talk in range(3)
-]
+    {"timestamp": 1000 * (3 * turn + talk), "input_length": 1024 * (turn + 1), "output_length": 1,
+     "hash_ids": [100 * talk + at for at in range(2 * turn + 2)]}
+    for turn in range(3) for talk in range(3)
+]  # fmt: skip
 
 VERSIONS = ("--mooncake-version", "0.3.14", "--sglang-version", "0.5.23")
 Ask = Callable[..., int]
@@ -195,9 +190,8 @@ def test_a_threshold_that_cannot_be(ask: Ask, capsys: Out, given: str) -> None:
 def test_the_master_s_flags_decide_what_the_pool_evicts(
     ask: Ask, capsys: Out, flags: str, said: str
 ) -> None:
-    (server,) = answer(
-        ask, capsys, "--gpu-memory", "80gb", script=f"mooncake_master {flags} &\n{QWEN}"
-    )["servers"]
+    script = f"mooncake_master {flags} &\n{QWEN}"
+    (server,) = answer(ask, capsys, "--gpu-memory", "80gb", script=script)["servers"]
     assert said in server["notes"][-1]
     assert "pins none" in server["notes"][-1]
 
@@ -303,11 +297,8 @@ def test_the_text_says_what_holds_and_when_it_no_longer_does(capacity: Ask, caps
     assert "L2 host memory 223.53 GiB 623,360 30" in lines
     assert "3 491,520 327,680 0 to 50% 100% L1" in lines
     assert "4 655,360 491,520 0 to 38% 82 to 95% L1 L2" in lines
-    said = (
-        "L2 (host memory), 623,360 tokens: holds rounds 1 to 3 and starts to evict in round 4 "
-        "(655,360 tokens)"
-    )
-    assert said in " ".join(out.split())
+    said = "L2 (host memory), 623,360 tokens: holds rounds 1 to 3 and starts to evict in round 4 ("
+    assert f"{said}655,360 tokens)" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -214,9 +214,8 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: Out) -> None:
     code, found = answer(capsys, script, "--host", small)
     assert (code, found["outcome"]) == (2, "nothing-fits")
     assert found["blocking"][0]["check"] == "hugetlb.reservation"
-    assert (
-        run_preflight(["fit", "--goal", "l2", *PATIENCE, *VERSIONS, "--host", small, script]) == 2
-    )
+    words = ["fit", "--goal", "l2", *PATIENCE, *VERSIONS, "--host", small, script]
+    assert run_preflight(words) == 2
     printed = capsys.readouterr().out
     assert printed.startswith("NOTHING FITS: launch.sh on")
     assert "hugetlb.reservation" in printed
@@ -351,12 +350,10 @@ def test_nics_of_every_family_on_pci_can_be_described() -> None:
 def test_no_fits_stands_above_a_rule_that_the_server_may_end(tmp_path: Path, capsys: Out) -> None:
     launch = tmp_path / "launch.sh"
     launch.write_text(SCRIPT)
-    described = ["--memory", "2tb", "--gpus", "8xH100", "--nics", "8xmlx5", "--numa", "2"]
-    run_preflight(["fit", "--goal", "l2", *described, str(launch)])
+    words = "fit --goal l2 --memory 2tb --gpus 8xH100 --nics 8xmlx5 --numa 2".split()
+    run_preflight([*words, str(launch)])
     assert capsys.readouterr().out.startswith("THE SIZES FIT, AND THE SERVER MAY END ALL THE SAME")
-    run_preflight(
-        ["fit", "--goal", "l2", *described, "--mooncake-version", "0.3.13.post1", str(launch)]
-    )
+    run_preflight([*words, "--mooncake-version", "0.3.13.post1", str(launch)])
     assert capsys.readouterr().out.startswith("FITS: ")
 
 
@@ -446,18 +443,12 @@ SETS = SizeValues(129 * GB, 700 * GIB, 8 * GIB)
 GONE = SizeValues(129 * GB, 700 * GIB + MIB, 0)
 # Each is edited to the file of its name in ``after``.
 EDITS = ROOT / "tests" / "data" / "edits"
+GONE_FILES = ("plain-number.yaml", "lists.yaml", "pod.yaml", "exports.sh", "docker.sh")
 FORMS = {
-    "compose.yaml": SETS,
-    "plain-number.yaml": GONE,
-    "lists.yaml": GONE,
-    "pod.yaml": GONE,
-    "exports.sh": GONE,
-    "variables.sh": SizeValues(129 * GB, 700 * GIB),
-    "docker.sh": GONE,
-    "json.sh": SETS,
-    "two.sh": SizeValues(129 * GB, 700 * GIB),
-    "ratio.sh": SizeValues(129 * GB),
-    "windows.sh": SizeValues(129 * GB),
+    **dict.fromkeys(GONE_FILES, GONE),
+    **dict.fromkeys(("compose.yaml", "json.sh"), SETS),
+    **dict.fromkeys(("variables.sh", "two.sh"), SizeValues(129 * GB, 700 * GIB)),
+    **dict.fromkeys(("ratio.sh", "windows.sh"), SizeValues(129 * GB)),
     "service.sh": SizeValues(None, 700 * GIB),
 }
 
@@ -482,13 +473,8 @@ def test_the_users_own_file_is_edited_token_by_token(name: str, tmp_path: Path) 
     assert found.advice == ()
     (changed,) = found.edits
     assert changed.after.encode() == (EDITS / "after" / name).read_bytes()
-    assert edit_again(path, changed.after, values) == ()
-
-
-def edit_again(path: Path, text: str, values: SizeValues) -> tuple[Any, ...]:
-    """What there is to edit in a launch that has been edited: nothing."""
-    path.write_bytes(text.encode())
-    return edit(path, values).edits
+    path.write_bytes(changed.after.encode())
+    assert edit(path, values).edits == ()  # nothing is left to edit
 
 
 @pytest.mark.parametrize(

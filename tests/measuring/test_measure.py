@@ -167,19 +167,14 @@ def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun
     def part(name: str, op: str, **more: Any) -> MeasuredPart:
         return MeasuredPart(name, "did", (Rate(op, "how", MIB, 10**9, 1.0, 9, 0.1, 0.2),), **more)
 
-    return MeasuredRun(
-        "mooncake-transfer-engine 0.3.13",
-        60.0,
-        2 * GIB,
-        None,
-        (
-            part("memory", "populate"),
-            part("transfer", "read", used=used, other=there),
-            part("store", "get"),
-            MeasuredPart("registration", skipped="no NIC"),
-            part("storage", "write"),
-        ),
+    parts = (
+        part("memory", "populate"),
+        part("transfer", "read", used=used, other=there),
+        part("store", "get"),
+        MeasuredPart("registration", skipped="no NIC"),
+        part("storage", "write"),
     )
+    return MeasuredRun("mooncake-transfer-engine 0.3.13", 60.0, 2 * GIB, None, parts)
 
 
 RDMA = Used("rdma", ("mlx5_0",))
@@ -239,13 +234,11 @@ def test_l2_is_held_against_prefill_by_its_copy_to_a_gpu(
 
 
 def with_rates(name: str, *rates: Rate, **more: Any) -> MeasuredRun:
-    parts = measured().parts
-    return measured()._replace(
-        parts=tuple(
-            one._replace(rates=rates, skipped="", **more) if one.name == name else one
-            for one in parts
-        )
-    )
+    parts = [
+        one._replace(rates=rates, skipped="", **more) if one.name == name else one
+        for one in measured().parts
+    ]
+    return measured()._replace(parts=tuple(parts))
 
 
 def rate(op: str, bytes_per_second: float, nic: str = "", link: float = 0.0) -> Rate:
@@ -306,10 +299,8 @@ def test_what_follows_of_times_and_hits_is_said() -> None:
     assert "2 s" in each
     assert "4 s" in every
     assert "L3 100 ms" in worth
-    assert dict(hits(with_rates("memory", rate("copy", 10**10)), 100_000)) == {
-        "L2": 0.01,
-        "L3": 0.1,
-    }
+    found = hits(with_rates("memory", rate("copy", 10**10)), 100_000)
+    assert dict(found) == {"L2": 0.01, "L3": 0.1}
     assert consequences(MeasuredRun("", 1.0, 1), wish) == []
 
 
@@ -502,9 +493,8 @@ def saved(tmp_path: Any) -> tuple[str, str]:
 
     run_ = measured(Used("tcp", (), "no GID"))._replace(tokens_per_second=1e5)
     file, launch = tmp_path / "saved.json", tmp_path / "launch.sh"
-    found = envelope(
-        "measure", 1, answer_object(MeasureAnswer(run_)), word="warn", command="measure"
-    )
+    told = answer_object(MeasureAnswer(run_))
+    found = envelope("measure", 1, told, word="warn", command="measure")
     file.write_text(json_text(found))
     assert read_measured(str(file)).parts[1].used == Used("tcp", (), "no GID")
     launch.write_text(SCRIPT.format(protocol="rdma", more=OFFLOAD, python="python3"))
@@ -517,11 +507,8 @@ def test_check_holds_the_launch_against_what_was_measured(
     words = ["--root", "demo:h800", "--json", "--measured", *saved]
     run(["check", "--only", "measure.*", *words])
     findings_ = json.loads(capsys.readouterr().out)["findings"]
-    assert {one["check"]: one["status"] for one in findings_} == {
-        "measure.transport": "warn",
-        "measure.storage": "warn",
-        "measure.fetch": "warn",
-    }
+    found = {one["check"]: one["status"] for one in findings_}
+    assert found == {f"measure.{each}": "warn" for each in ("transport", "storage", "fetch")}
     assert any("no GID" in one["text"] for one in findings_)
 
 

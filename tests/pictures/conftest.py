@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+OPTIONS = """--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run
+--disable-background-networking --remote-debugging-pipe"""
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A page of ours is drawn in a tenth of a second; a machine under load needs more.
 PATIENCE_SECONDS = 60.0
@@ -80,13 +82,8 @@ class Browser:
     def show(self, path: Path, width: int, *, scheme: str = "light", height: int = 900) -> None:
         """Load a page as a window of that width and colour scheme shows it."""
         self.events.clear()
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media="", features=features)
         self.call("Page.navigate", url=path.resolve().as_uri())
@@ -104,16 +101,10 @@ class Browser:
 
     def key(self, key: str, code: int) -> None:
         """Press and let go."""
-        text = "\r" if key == "Enter" else ""
-        for kind in ("keyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                code=key,
-                windowsVirtualKeyCode=code,
-                **({"text": text} if text and kind == "keyDown" else {}),
-            )
+        pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **pressed, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
     def complaints(self) -> list[str]:
         """Errors, warnings and refused loads since the page was asked for."""
@@ -123,12 +114,8 @@ class Browser:
 
     def requested(self) -> list[str]:
         """Every address that was asked for."""
-        sent = "Network.requestWillBeSent"
-        return [
-            event["params"]["request"]["url"]
-            for event in self.events
-            if event.get("method") == sent
-        ]
+        sent = [each for each in self.events if each.get("method") == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in sent]
 
     def pdf(self, path: Path) -> None:
         """The page as it is printed."""
@@ -154,28 +141,12 @@ def browser() -> Iterator[Browser]:
     ours_in, theirs_out = _pipe(1)
     theirs_in, ours_out = _pipe(0)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        words = [
-            program,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--no-first-run",
-            f"--user-data-dir={folder}",
-            "--remote-debugging-pipe",
-            "about:blank",
-        ]
+        words = [program, *OPTIONS.split(), f"--user-data-dir={folder}", "about:blank"]
         # The browser reads descriptor 3 and writes 4.
         shell = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out} {theirs_in}<&- {theirs_out}>&-'
-        process = subprocess.Popen(
-            ["bash", "-c", shell, "browser", *words],
-            pass_fds=(theirs_in, theirs_out),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": folder},
-        )
+        given: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        given |= {"pass_fds": (theirs_in, theirs_out), "env": {**os.environ, "HOME": folder}}
+        process = subprocess.Popen(["bash", "-c", shell, "browser", *words], **given)
         os.close(theirs_in)
         os.close(theirs_out)
         try:

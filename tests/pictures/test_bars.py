@@ -148,23 +148,13 @@ def test_blocks_are_drawn_where_the_stream_can_carry_them(
 
 def hits(number: int, **parts: float) -> Round:
     """A round of 100 tokens a client; parts by tier, exact."""
-    return Round(
-        number,
-        100 * number,
-        100 * (number - 1),
-        tuple((name, part, part) for name, part in parts.items()),
-        tuple(name for name, part in parts.items() if part < 1),
-    )
+    found = tuple((name, part, part) for name, part in parts.items())
+    evicting = tuple(name for name, part in parts.items() if part < 1)
+    return Round(number, 100 * number, 100 * (number - 1), found, evicting)
 
 
 # Ten clients' worth: L2 holds three rounds, L3 all.
-ROUNDS = (
-    hits(1, L2=1, L3=1),
-    hits(2, L2=1, L3=1),
-    hits(3, L2=1, L3=1),
-    hits(4, L2=0.5, L3=1),
-    hits(5, L2=0.25, L3=1),
-)
+ROUNDS = tuple(hits(at + 1, L2=part, L3=1) for at, part in enumerate((1, 1, 1, 0.5, 0.25)))
 CURVE = """\
 Reuse that is left, by round, with all tiers up to each, at least
 100 % |2.......2.......3.......3

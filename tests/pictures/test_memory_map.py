@@ -258,7 +258,7 @@ sizes_of_take = st.integers(1, 4000).map(lambda pages: (pages * PAGE, PAGE)) | s
 )
 takes_of_any_kind = st.lists(
     st.builds(
-        lambda kind, size, node: Take(kind, *size, node),
+        lambda kind, size, node: Take(kind, size[0], size[1], node),
         kinds_of_take,
         sizes_of_take,
         st.none() | st.integers(0, 3),

@@ -208,10 +208,8 @@ def test_the_limit_is_told_from_all_the_evidence(
     met = limit_met(refusal)
     assert (met.limit, met.sure) == (kind, sure)
     assert f"[{refusal.number}]" in met.text
-    assert (
-        met.limit
-        in SCHEMA["$defs"]["ceiling"]["properties"]["met"]["oneOf"][1]["properties"]["kind"]["enum"]
-    )
+    told = SCHEMA["$defs"]["ceiling"]["properties"]["met"]["oneOf"][1]["properties"]["kind"]
+    assert met.limit in told["enum"]
 
 
 ORDER = Order(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
@@ -280,25 +278,15 @@ def host_facts(
 ) -> Facts:
     """A host's RDMA devices, and a user without capabilities."""
     base = limit_facts(limits(memlock))
-    return Facts(
-        {
-            "rdma": rdma_of(host, needs),
-            "limits": base.topic("limits"),
-            "system": base.topic("system"),
-        }
-    )
+    topics = {topic: base.topic(topic) for topic in ("limits", "system")}
+    return Facts({"rdma": rdma_of(host, needs), **topics})
 
 
 def test_what_is_predicted_of_this_process() -> None:
     """memlock by bytes, the cgroup and the device by registrations."""
-    host = FakeHost(
-        (RXE0, RXE1),
-        cgroup={
-            "rdma.max": "rxe0 hca_handle=2 hca_object=9\n",
-            "rdma.current": "rxe0 hca_handle=0 hca_object=3\n",
-        },
-    )
-    facts = host_facts(host, memlock=500 * MIB)
+    most = {"rdma.max": "rxe0 hca_handle=2 hca_object=9\n"}
+    used = {"rdma.current": "rxe0 hca_handle=0 hca_object=3\n"}
+    facts = host_facts(FakeHost((RXE0, RXE1), cgroup={**most, **used}), memlock=500 * MIB)
     found = ceilings(facts, facts.rdma.present, 16 * MIB, 4096)
     by_kind: dict[str, list[int | None]] = {}
     for one in found:

@@ -100,13 +100,7 @@ def launch(*processes: MappedProcess) -> Launch:
     return Launch(processes or (process(),), RELEASE)
 
 
-@given(
-    st.integers(0, 1 << 40),
-    st.integers(1, 1 << 40),
-    st.integers(1, 1 << 36),
-    st.integers(1, 1 << 26),
-    SCALES,
-)
+@given(SIZES, SIZES.filter(bool), st.integers(1, 1 << 36), st.integers(1, 1 << 26), SCALES)
 def test_the_library_reads_the_scaled_sizes_back(
     segment: int, arena: int, cache: int, block: int, scale: int
 ) -> None:
@@ -173,13 +167,12 @@ def run_of(
         gone = ended if last else None
         done.append(StepResult(step, error if last else "", 0.1, pages, ended=gone))
     held = tuple(ProcessMemory(one, pinned, 0, MIB) for one in found.members)
-    base = RehearsalRun(
-        tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {}
-    )
-    return base._replace(**more)
+    moved = Transfer("rank 0", "rank 0", 1024)
+    return RehearsalRun(tuple(done), held, {ANYWHERE: 48}, moved, "", {})._replace(**more)
 
 
 REFUSED, SIGBUS = "setup returns -600", "SIGBUS (exit code 135)"
+REFUSED_TRANSFER = Transfer("rank 0", "rank 0", 9, "put returns -800")
 FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
 
 
@@ -202,13 +195,7 @@ FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
         (plan(), run_of(plan(), stopped="the host came to its limit"), "stopped", 3, None),
         (plan(replayed=None), run_of(plan()), "warns", 1, None),
         (plan(replayed=None), run_of(plan(), error=REFUSED), "fails", 2, None),
-        (
-            plan(),
-            run_of(plan(), transfer=Transfer("rank 0", "rank 0", 9, "put returns -800")),
-            "warns",
-            1,
-            True,
-        ),
+        (plan(), run_of(plan(), transfer=REFUSED_TRANSFER), "warns", 1, True),
     ],
 )
 def test_the_verdict(
@@ -263,13 +250,8 @@ def test_the_client_that_has_the_segment_is_started_first() -> None:
     rank = process(0, 16 * MIB, (4 * MIB,), name="rank 0", dummy=True)
     members = (member(rank, "sglang"), member(process(name="client"), "mooncake_client"))
     found = plan(rank, process(name="client"), members=members)
-    kinds = [(step.member.name, step.action) for step in found.steps]
-    assert kinds == [
-        ("rank 0", "pool"),
-        ("client", "program"),
-        ("rank 0", "dummy"),
-        ("rank 0", "register"),
-    ]
+    kinds = [f"{step.member.name} {step.action}" for step in found.steps]
+    assert kinds == ["rank 0 pool", "client program", "rank 0 dummy", "rank 0 register"]
 
 
 def test_halves_cover_the_pool() -> None:
@@ -277,10 +259,8 @@ def test_halves_cover_the_pool() -> None:
     rank = process(pools=(4 * MIB + 3,))._replace(split_pools=(True,))
     found = plan(rank, members=(member(rank, "sglang"),))
     parts = [s.order for s in found.steps if s.action == "register"]
-    assert [(part["offset"], part["bytes"]) for part in parts] == [
-        (0, 2 * MIB + 1),
-        (2 * MIB + 1, 2 * MIB + 2),
-    ]
+    halves = [(part["offset"], part["bytes"]) for part in parts]
+    assert halves == [(0, 2 * MIB + 1), (2 * MIB + 1, 2 * MIB + 2)]
 
 
 FAILS, DIES = OnShortage.FAILS, OnShortage.BUS_ERROR
@@ -599,11 +579,8 @@ def test_a_hot_cache_is_done_without() -> None:
 def test_each_of_several_clients_maps_its_own() -> None:
     """An arena of 100 MiB serves two of three clients in one process, as was measured."""
     plan = planned(clients=3, forking=None, settings=ARENA)
-    assert [predicted_pages(step.taken or ()).get(ANYWHERE, 0) for step in plan.steps] == [
-        50,
-        0,
-        24,
-    ]
+    pages = [predicted_pages(step.taken or ()).get(ANYWHERE, 0) for step in plan.steps]
+    assert pages == [50, 0, 24]
 
 
 @pytest.mark.parametrize("nodes", [(), (0, 1)])
@@ -625,9 +602,8 @@ def ran(plan: RehearsalPlan, error: str = "") -> RehearsalRun:
         done.append(StepResult(step, said, 0.1, predicted_pages(step.taken or ())))
         if said:
             break
-    return RehearsalRun(
-        tuple(done), (ProcessMemory(plan.members[0], 0, 0, 0),), {}, Transfer("", "", 0), "", {}
-    )
+    held = (ProcessMemory(plan.members[0], 0, 0, 0),)
+    return RehearsalRun(tuple(done), held, {}, Transfer("", "", 0), "", {})
 
 
 def test_what_was_foretold_is_told() -> None:

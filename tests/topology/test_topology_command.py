@@ -154,10 +154,8 @@ def test_a_device_that_is_missing_fails(on: Any, tmp_path: Path) -> None:
 
 def test_without_nodes_mooncake_has_no_location(on: Any) -> None:
     host = erdma_host()
-    nodes = {
-        name: None for name in tree_of(host).files if name.startswith("/sys/devices/system/node/")
-    }
-    _, text = on(replace(host, files={**host.files, **nodes}))
+    nodes = (name for name in tree_of(host).files if name.startswith("/sys/devices/system/node/"))
+    _, text = on(replace(host, files={**host.files, **dict.fromkeys(nodes)}))
     assert "host without NUMA nodes" in text
     assert "sysfs shows no NUMA node" in text
 
@@ -278,10 +276,8 @@ def test_the_line_of_the_launch_is_left_out_where_it_tells_nobody_apart() -> Non
         needs = tuple(ProcessNeeds(name, "sglang", {}, role=role) for name, role in processes)
         return [one.name for one in named(LaunchNeeds("run.sh", needs, ()), short=True).processes]
 
-    assert names(("/a/run.sh:2 rank 0", "rank 0"), ("/a/run.sh:2 rank 1", "rank 1")) == [
-        "rank 0",
-        "rank 1",
-    ]
+    found = names(("/a/run.sh:2 rank 0", "rank 0"), ("/a/run.sh:2 rank 1", "rank 1"))
+    assert found == ["rank 0", "rank 1"]
     both = [("a.sh:2 rank 0", "rank 0"), ("a.sh:5 rank 0", "rank 0")]
     assert names(*both) == [name for name, _ in both]
 

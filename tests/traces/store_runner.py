@@ -116,14 +116,10 @@ def device(case: dict[str, Any]) -> Device:
     pools: Any = importlib.import_module("sglang.srt.mem_cache.memory_pool")
     own = object.__new__(pools.MHATokenToKVPool)
     page, tokens = case["page_tokens"], case["l1_tokens"]
-    shape = {"layers": 1, "kv_heads": 1, "head_dim": 1, "v_head_dim": 1, "item_bytes": 2}
-    shape |= dict.fromkeys(
-        ("kv_lora_rank", "qk_rope_head_dim", "kv_cache_dim", "index_head_dim"), 1
-    )
-    made = runner._device_pool(
-        {**shape, "device_tokens": tokens, "page_tokens": page, "shared_index": ()}
-    )
-    own.__dict__.update(vars(made))
+    ones = "layers kv_heads head_dim v_head_dim kv_lora_rank qk_rope_head_dim kv_cache_dim"
+    shape = {**dict.fromkeys([*ones.split(), "index_head_dim"], 1), "item_bytes": 2}
+    sizes = {"device_tokens": tokens, "page_tokens": page, "shared_index": ()}
+    own.__dict__.update(vars(runner._device_pool({**shape, **sizes})))
     return Device(own, tokens, page)
 
 
@@ -148,18 +144,9 @@ def hiradix(case: dict[str, Any]) -> Any:
     try:
         params: Any = importlib.import_module("sglang.srt.mem_cache.cache_init_params")
     except ModuleNotFoundError:  # 0.5.4
-        del given["hicache_storage_backend_extra_config"]
-        cache = module.HiRadixCache(
-            MagicMock(),
-            place,
-            None,
-            page,
-            **given,
-            enable_metrics=False,
-            storage_backend_extra_config=configuration(case)[
-                "hicache_storage_backend_extra_config"
-            ],
-        )
+        extra = given.pop("hicache_storage_backend_extra_config")
+        more = {"enable_metrics": False, "storage_backend_extra_config": extra}
+        cache = module.HiRadixCache(MagicMock(), place, None, page, **given, **more)
     else:
         own = params.CacheInitParams(
             disable=False,

@@ -9,6 +9,7 @@ import lzma
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,8 @@ def write(tmp_path: Path) -> Write:
     def written(*lines: str, name: str = "t.jsonl") -> str:
         path = tmp_path / name
         content = "".join(f"{line}\n" for line in lines).encode()
-        if path.suffix == ".gz":
-            content = gzip.compress(content)
-        elif path.suffix == ".xz":
-            content = lzma.compress(content)
-        path.write_bytes(content)
+        packer = {".gz": gzip, ".xz": lzma}.get(path.suffix)
+        path.write_bytes(packer.compress(content) if packer else content)
         return str(path)
 
     return written
@@ -54,42 +52,32 @@ def read(name: str, page: int = 64, block: int | None = None) -> tuple[Trace, li
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "block", "tokens", "seconds", "blocks"),
+    ("line", "name", "expected"),
     [
-        (MOONCAKE, "Mooncake", 512, (1000, 5), 1.5, 2),
-        (QWEN % -1, "Qwen-Bailian", 16, (33, 4), 2.5, 3),
-        (SIMULATOR, "Mooncake", 64, (128, 0), None, 2),
-        ('{"input_length": 100, "hash_ids": [1, 2, 3, 4]}', "Mooncake", 32, (100, 0), None, 4),
+        (MOONCAKE, "Mooncake", (512, 1000, 5, 1.5, 2)),
+        (QWEN % -1, "Qwen-Bailian", (16, 33, 4, 2.5, 3)),
+        (SIMULATOR, "Mooncake", (64, 128, 0, None, 2)),
+        ('{"input_length": 100, "hash_ids": [1, 2, 3, 4]}', "Mooncake", (32, 100, 0, None, 4)),
     ],
 )
 def test_each_format_is_told_by_its_fields(
-    write: Write,
-    line: str,
-    name: str,
-    block: int,
-    tokens: tuple[int, int],
-    seconds: float | None,
-    blocks: int,
+    write: Write, line: str, name: str, expected: tuple[float | None, ...]
 ) -> None:
-    trace, (request,) = read(write(line))
-    assert (trace.format, trace.block_tokens) == (name, block)
-    assert (request.input_tokens, request.output_tokens) == tokens
-    assert (request.seconds, len(request.blocks)) == (seconds, blocks)
+    """Tokens of a block, of the question and of the answer, the time, and how many blocks."""
+    trace, (one,) = read(write(line))
+    tokens = (trace.block_tokens, one.input_tokens, one.output_tokens)
+    assert (trace.format, (*tokens, one.seconds, len(one.blocks))) == (name, expected)
 
 
 TOKENS = list(range(150))
-RECEIVED = {
-    "timestamp": "2026-01-31T10:00:00",
-    "event": "request.received",
-    "obj": {"input_ids": TOKENS, "text": None},
-}
-STORED = {
+RECEIVED: dict[str, Any] = {"timestamp": "2026-01-31T10:00:00", "event": "request.received"}
+RECEIVED |= {"obj": {"input_ids": TOKENS, "text": None}}
+STORED: dict[str, Any] = {
     "type": "BlockStored",
     "block_hashes": [11, 12],
     "parent_block_hash": None,
-    "token_ids": list(range(64)),
-    "block_size": 32,
 }
+STORED |= {"token_ids": list(range(64)), "block_size": 32}
 
 
 def line(record: Mapping[str, object]) -> str:
