@@ -229,7 +229,7 @@ def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
 
 
 def use_of(group: RdmaCgroup, device: str) -> CgroupLimit:
-    """Return what a cgroup uses of a device; zeros if that cannot be read."""
+    """Return the use that a cgroup makes of a device; zeros if that cannot be read."""
     used = group.use(device)
     return CgroupLimit(0, 0) if isinstance(used, Unknown) else used
 
