@@ -90,14 +90,9 @@ class Router(NamedTuple):
 
 
 # sglang_router's policies (router_args.py, sgl-model-gateway/src/policies).
-_POLICIES = {
-    "cache_aware": "cache-aware",
-    "round_robin": "round-robin",
-    "random": "random",
-    "power_of_two": "random",
-    "manual": "sticky",
-    "consistent_hashing": "sticky",
-}
+_POLICIES = {"cache_aware": "cache-aware", "round_robin": "round-robin"}
+_POLICIES |= {"random": "random", "power_of_two": "random"}
+_POLICIES |= {"manual": "sticky", "consistent_hashing": "sticky"}
 _DEFAULT_POLICY = "cache_aware"
 _BALANCING = (
     "the router's own view of load is not modelled: requests come one after the other, so its "

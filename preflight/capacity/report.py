@@ -77,16 +77,12 @@ def _rounds_table(rounds: Sequence[Round], width: int) -> str:
     """Format the table of rounds; ``?`` after a tier's name: it may evict, but need not."""
     heads = ["round", "tokens held", "seen before"]
     heads += [f"to {name}" if at else name for at, (name, _, _) in enumerate(rounds[0].hits)]
-    rows = [
-        [
-            str(each.number),
-            f"{each.held_tokens:,}",
-            f"{each.reusable_tokens:,}",
-            *(share(least, most) if each.reusable_tokens else "-" for _, least, most in each.hits),
-            " ".join((*each.evicting, *(f"{name}?" for name in each.may_evict_too))),
-        ]
-        for each in rounds
-    ]
+    rows: list[list[str]] = []
+    for each in rounds:
+        numbers = [str(each.number), f"{each.held_tokens:,}", f"{each.reusable_tokens:,}"]
+        hits = (share(a, b) if each.reusable_tokens else "-" for _, a, b in each.hits)
+        evicting = (*each.evicting, *(f"{name}?" for name in each.may_evict_too))
+        rows.append([*numbers, *hits, " ".join(evicting)])
     return fitted(rows, [*heads, "evicting"], width, right=range(len(heads)))
 
 

@@ -121,22 +121,14 @@ def trace_answers(
         drawn = {size for each in sizes for size in each}
         best = {size: optimum(counter.uses, size) / curve.accesses for size in drawn}
     notes = tuple(_trace_notes(trace, page, block, requests, tokens))
-    return tuple(
-        TraceAnswer(
-            trace,
-            block,
-            requests,
-            tokens,
-            outputs,
-            span,
-            curve,
-            tuple((size, best.get(size)) for size in shown),
-            tuple(_server_replays(each.router, asked, span, zip(of_server, ran, strict=True))),
-            notes,
-            asked,
-        )
-        for each, shown, of_server, ran in zip(sized, sizes, plans, replays, strict=True)
-    )
+    basis = (trace, block, requests, tokens, outputs, span, curve)
+    answers = []
+    for each, shown, of_server, ran in zip(sized, sizes, plans, replays, strict=True):
+        best_of_each = tuple((size, best.get(size)) for size in shown)
+        pairs = zip(of_server, ran, strict=True)
+        replayed = tuple(_server_replays(each.router, asked, span, pairs))
+        answers.append(TraceAnswer(*basis, best_of_each, replayed, notes, asked))
+    return tuple(answers)
 
 
 def _server_replays(
@@ -252,13 +244,9 @@ def plan_of(
 
 def rules_of(release: SglangRelease, write_policy: str) -> Rules:
     """Return the rules by which a release moves blocks (its radix cache, scheduler.py)."""
-    return Rules(
-        write_policy,
-        unified=release.unified_cache,
-        stores=write_policy != "write_back" or release.write_back_stores,
-        asks=release.asks_l3,
-        partial=release.partial_prefetch,
-    )
+    rules = Rules(write_policy, unified=release.unified_cache, partial=release.partial_prefetch)
+    stores = write_policy != "write_back" or release.write_back_stores
+    return rules._replace(stores=stores, asks=release.asks_l3)
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:

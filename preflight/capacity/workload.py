@@ -55,17 +55,9 @@ class WorkloadOptions(NamedTuple):
 
 
 # The benchmark's own defaults.
-_DEFAULTS: Mapping[str, str] = {
-    "num_clients": "256",
-    "num_rounds": "5",
-    "request_length": "512",
-    "output_length": "64",
-    "sub_question_input_length": "0",
-    "ready_queue_policy": "random",
-    "min_rounds": "0",
-    "max_rounds": "0",
-    "range_ratio": "1.0",
-}
+_DEFAULTS = {"num_clients": "256", "num_rounds": "5", "request_length": "512"}
+_DEFAULTS |= {"output_length": "64", "sub_question_input_length": "0", "range_ratio": "1.0"}
+_DEFAULTS |= {"ready_queue_policy": "random", "min_rounds": "0", "max_rounds": "0"}
 _SWITCHES = tuple(
     "enable_round_barrier disable_random_sample disable_auto_run flush_between_rounds".split()
 )
@@ -178,13 +170,10 @@ def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
     varies = least > 0 and most > 0 and least != most
     later, output = number("sub_question_input_length") or request, number("output_length")
     workload = MultiTurnWorkload(number("num_clients"), rounds, request, later, output, where)
-    return _checked(
-        workload._replace(
-            random_order=options["ready_queue_policy"] != "fifo",
-            barrier="enable_round_barrier" in options,
-            shorter=varies or not uniform,
-        )
-    )
+    random_order = options["ready_queue_policy"] != "fifo"
+    barrier = "enable_round_barrier" in options
+    workload = workload._replace(random_order=random_order, barrier=barrier)
+    return _checked(workload._replace(shorter=varies or not uniform))
 
 
 def _checked(workload: MultiTurnWorkload) -> MultiTurnWorkload:

@@ -249,25 +249,14 @@ def fitted(
         answer = _of_description(answer, machine, host.described.not_described)
     fits = answer.fits is not None
     changes, command = _edited(launch_words, written, host, answer) if fits else (None, "")
-    return Fitted(
-        launch.name,
-        host.name if host.described is None else DESCRIBED_NAME,
-        answer,
-        keep_bytes,
-        changes,
-        (),
-        command,
-        tuple(_host_commands(answer, context_of(facts))),
-        () if host.described is None else host.described.assumptions,
-        state,
-        machine,
-        _exit_code(answer),
-        ignored=tuple(selection.ignore.items()),
-        waivers_over=tuple(selection.over),
-        unread=notes,
-        processes=sized.sizing.inputs.processes,
-        answered=answered,
-    )
+    ignored, over = tuple(selection.ignore.items()), tuple(selection.over)
+    name = host.name if host.described is None else DESCRIBED_NAME
+    assumed = () if host.described is None else host.described.assumptions
+    steps = tuple(_host_commands(answer, context_of(facts)))
+    basis = (launch.name, name, answer, keep_bytes, changes, (), command, steps, assumed)
+    fit = Fitted(*basis, state, machine, _exit_code(answer), ignored=ignored, waivers_over=over)
+    processes = sized.sizing.inputs.processes
+    return fit._replace(unread=notes, processes=processes, answered=answered)
 
 
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:

@@ -276,17 +276,13 @@ def machines_text(answer: Machines, width: int) -> str:
         memory = format_bytes(answer.described.memory_bytes)
         wanted = f"What hosts of {memory} keep of what {asked}, where {part} is wanted"
     lines = [*wrapped(f"{wanted}: {answer.model}", width, 0), ""]
-    rows = [
-        (
-            f"{row.gpus} {'/'.join(row.kinds)}",
-            str(row.hosts),
-            "-" if row.memory_bytes is None else format_bytes(row.memory_bytes),
-            *("-" if part is None else f"{part:.0%}" for part in row.kept),
-            "-" if row.buffered_bytes is None else format_bytes(row.buffered_bytes),
-            "" if answer.enough(row) else "too little",
-        )
-        for row in answer.rows
-    ]
+    rows: list[tuple[str, ...]] = []
+    for row in answer.rows:
+        sizes = (row.memory_bytes, row.buffered_bytes)
+        least, buffered = ("-" if size is None else format_bytes(size) for size in sizes)
+        kept = ("-" if part is None else f"{part:.0%}" for part in row.kept)
+        host = (f"{row.gpus} {'/'.join(row.kinds)}", str(row.hosts), least)
+        rows.append((*host, *kept, buffered, "" if answer.enough(row) else "too little"))
     heads = ["GPUs of a host", "hosts", "memory", "keeps", "half", "twice", "buffer_only", ""]
     for at, empty in ((7, ""), (6, "-")):
         if all(row[at] == empty for row in rows):

@@ -311,15 +311,11 @@ def _division(division: Division, tiers: Iterable[str]) -> list[str]:
 
     tokens, evicts = dict(division.tier_tokens), dict(division.evicts)
     first = [str(evicts.get(name) or "-") for name in tiers]
-    return [
-        division.about,
-        f"{gigabytes(division.values.l2_bytes or 0)} GB",
-        format_bytes(division.values.segment_bytes or 0),
-        *(_millions(tokens[name]) if name in tokens else "" for name in tiers),
-        _millions(division.unique),
-        ", ".join(share(*each) for each in division.rates),
-        " ".join(first),
-    ]
+    values, rates = division.values, ", ".join(share(*each) for each in division.rates)
+    l2, segment = f"{gigabytes(values.l2_bytes or 0)} GB", format_bytes(values.segment_bytes or 0)
+    by_tier = (_millions(tokens[name]) if name in tokens else "" for name in tiers)
+    tokens_told = (*by_tier, _millions(division.unique))
+    return [division.about, l2, segment, *tokens_told, rates, " ".join(first)]
 
 
 def _millions(tokens: int) -> str:

@@ -136,16 +136,9 @@ def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     return {"oldest": releases[0], "newest": releases[-1]}
 
 
-COMPUTE: dict[str, Compute] = {
-    "pages": _pages,
-    "arena": _arena,
-    "admission": _admission,
-    "victim": _victim,
-    "pinned-pages": _pinned_pages,
-    "missing": _missing,
-    "slabs": _slabs,
-    "flag-releases": _flag_releases,
-}
+COMPUTE: dict[str, Compute] = {"pages": _pages, "arena": _arena, "admission": _admission}
+COMPUTE |= {"victim": _victim, "pinned-pages": _pinned_pages, "missing": _missing}
+COMPUTE |= {"slabs": _slabs, "flag-releases": _flag_releases}
 
 
 # Words at which a sentence does not start with a capital: they are typed.
@@ -167,15 +160,9 @@ Paint = Callable[[str, str], str]
 # By id, what a check found of a launch on a host ("fail"); empty where none was asked.
 Here = Mapping[str, str]
 NOWHERE: Here = {}
-_COLOURS = {
-    Stage.KERNEL: "red",
-    Stage.CAUSE: "red",
-    Stage.SYMPTOM: "magenta",
-    Stage.WARNING: "yellow",
-    Stage.CONSEQUENCE: "cyan",
-    Stage.HARMLESS: "green",
-    Stage.SIMILAR: "cyan",
-}
+_COLOURS = {Stage.KERNEL: "red", Stage.CAUSE: "red", Stage.SYMPTOM: "magenta"}
+_COLOURS |= {Stage.WARNING: "yellow", Stage.HARMLESS: "green"}
+_COLOURS |= dict.fromkeys((Stage.CONSEQUENCE, Stage.SIMILAR), "cyan")
 # What stands so long before the end of its process did not end it.
 BEFORE_THE_END_SECONDS = 30 * 60
 # Stages that tell why something failed.

@@ -303,19 +303,10 @@ class _Found:
     def hit(self) -> PatternHit:
         """Return the record of all matches."""
         first, last = _groups(self.first), _groups(self.last)
-        return PatternHit(
-            self.times,
-            self.line,
-            self.excerpt,
-            first,
-            last,
-            tuple(sorted(self.names, key=lambda name: self.names[name])),
-            self.last_line,
-            time_of(self.first.string),
-            time_of(self.last.string),
-            self.first.string,
-            tuple(sorted(self.ranks)),
-        )
+        names = tuple(sorted(self.names, key=lambda name: self.names[name]))
+        times = time_of(self.first.string), time_of(self.last.string)
+        counts = (self.times, self.line, self.excerpt, first, last, names, self.last_line)
+        return PatternHit(*counts, *times, self.first.string, tuple(sorted(self.ranks)))
 
 
 class _Group:
@@ -433,12 +424,8 @@ def why_no_log(handle: int) -> str:
 
 
 # What a file of these begins with is packed, and what unpacks it.
-_PACKED = {
-    b"\x1f\x8b": "zcat",
-    b"\xfd7zXZ": "xzcat",
-    b"\x28\xb5\x2f\xfd": "zstdcat",
-    b"BZh": "bzcat",
-}
+_PACKED = {b"\x1f\x8b": "zcat", b"\xfd7zXZ": "xzcat"}
+_PACKED |= {b"\x28\xb5\x2f\xfd": "zstdcat", b"BZh": "bzcat"}
 # Share of a text's beginning that can be no text: a program has a third or more, a log a few
 # wrong bytes. NUL is not counted: logrotate's copytruncate leaves a hole before the lines.
 _MOST_WRONG_SHARE = 0.1

@@ -270,14 +270,9 @@ def _part_object(part: MeasuredPart) -> dict[str, Any]:
     """Build one entry of ``parts`` in ``schemas/measure-v1.schema.json``."""
     outcome = "skipped" if part.skipped else "failed" if part.failed else "measured"
     rates = [{**plain(each), "bytes_per_second": each.bytes_per_second} for each in part.rates]
-    return {
-        "part": part.name,
-        "outcome": outcome,
-        "reason": part.skipped or part.failed or None,
-        "did": part.did or None,
-        "used": part.used and plain(part.used),
-        "there": part.other and plain(part.other),
-        "notes": list(part.notes),
-        "ceiling": part.ceiling and ceiling_object(part.ceiling),
-        "rates": rates,
-    }
+    used, there = part.used and plain(part.used), part.other and plain(part.other)
+    reason = part.skipped or part.failed or None
+    ceiling = part.ceiling and ceiling_object(part.ceiling)
+    outcomes = {"part": part.name, "outcome": outcome, "reason": reason, "did": part.did or None}
+    more = {"notes": list(part.notes), "ceiling": ceiling, "rates": rates}
+    return {**outcomes, "used": used, "there": there, **more}

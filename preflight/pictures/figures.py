@@ -344,16 +344,12 @@ def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
 def _rounds(rounds: Sequence[Round]) -> Html:
     """Return the table of all rounds."""
     tiers = tiers_of(rounds)
-    rows = [
-        (
-            str(each.number),
-            f"{each.held_tokens:,}",
-            f"{each.reusable_tokens:,}",
-            *(hit_text(hit_of(each, t)) if each.reusable_tokens > 0 else "" for t in tiers),
-            evicting_text(each),
-        )
-        for each in rounds
-    ]
+    rows = []
+    for each in rounds:
+        numbers = (str(each.number), f"{each.held_tokens:,}", f"{each.reusable_tokens:,}")
+        reused = each.reusable_tokens > 0
+        hits = (hit_text(hit_of(each, tier)) if reused else "" for tier in tiers)
+        rows.append((*numbers, *hits, evicting_text(each)))
     names = [tier if at == 0 else f"+ {tier}" for at, tier in enumerate(tiers)]
     heads = ["round", "tokens held", "reusable", *names, "evicting"]
     numeric = range(1, 3 + len(tiers))
@@ -497,16 +493,11 @@ def _key(topology: Topology) -> Html:
 
 def _devices(topology: Topology) -> Html:
     """Return the table of all GPUs and NICs."""
-    rows = [
-        (
-            device.name,
-            device.what,
-            device.address or "none",
-            str(device.numa_node) if isinstance(device.numa_node, int) else "unknown",
-            fold(device.used_by) if device.used_by else "",
-        )
-        for device in (*topology.gpus, *topology.nics)
-    ]
+    rows = []
+    for device in (*topology.gpus, *topology.nics):
+        numa_node = str(device.numa_node) if isinstance(device.numa_node, int) else "unknown"
+        users = fold(device.used_by) if device.used_by else ""
+        rows.append((device.name, device.what, device.address or "none", numa_node, users))
     if not rows:
         return element("p", "No GPU and no RDMA device is seen here")
     heads = ["device", "what", "PCI address", "node", "used by"]

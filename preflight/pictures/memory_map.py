@@ -233,14 +233,9 @@ def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
     # A pool grows outside of any memory cgroup.
     left = available - closed - regular - max(0, grown - closed)
     reserve = min(memory.reserve_bytes, max(0, left))
-    parts = (
-        *first,
-        *_launch_parts(takes),
-        BarPart("pool", left_in_pools),
-        BarPart("closed", max(0, closed - grown)),
-        BarPart("free", max(0, left) - reserve),
-        BarPart("reserve", reserve),
-    )
+    free_parts = BarPart("free", max(0, left) - reserve), BarPart("reserve", reserve)
+    pool_parts = BarPart("pool", left_in_pools), BarPart("closed", max(0, closed - grown))
+    parts = (*first, *_launch_parts(takes), *pool_parts, *free_parts)
     notes, over = list(memory.notes), max(0, -left)
     if grown:
         notes.append(f"{format_bytes(grown)} of the huge pages are not reserved yet")
@@ -326,12 +321,8 @@ def _pools(
 
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".
-OWNERS = {
-    MemoryKind.HOST_POOL: "l2",
-    MemoryKind.SEGMENT: "segment",
-    MemoryKind.ARENA: "arena",
-    MemoryKind.LOCAL_BUFFER: "buffer",
-}
+OWNERS = {MemoryKind.HOST_POOL: "l2", MemoryKind.SEGMENT: "segment"}
+OWNERS |= {MemoryKind.ARENA: "arena", MemoryKind.LOCAL_BUFFER: "buffer"}
 
 
 class Take(NamedTuple):

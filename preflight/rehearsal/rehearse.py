@@ -348,14 +348,11 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     parts = [f"{head}: {answer.reason}"]
     plan, run = answer.plan, answer.run
     if plan is not None and run is not None:
-        rows = [
-            (
-                *(done.step.member.name, done.step.what, _predicted(done.step)),
-                *(_measured(done) if done.ended is None else done.error, _time(done)),
-            )
-            for done in run.done
-            if done.step.action != "register"
-        ]
+        rows = []
+        for done in (each for each in run.done if each.step.action != "register"):
+            came = _measured(done) if done.ended is None else done.error
+            step = (done.step.member.name, done.step.what, _predicted(done.step))
+            rows.append((*step, came, _time(done)))
         heads = ("process", "step", "predicted", "measured", "time")
         parts.append(fitted(rows, heads, columns()))
         parts.append("\n".join(_facts(plan, run)))
