@@ -144,10 +144,7 @@ def rate_sentence(tier: Tier, speed: float) -> str:
 
 
 class CapacityRequest(NamedTuple):
-    """What the command line adds to the launch. watermark: of a master that is elsewhere.
-
-    new_tokens_per_second: that the servers compute, of prompts and answers.
-    """
+    """What the command line adds to the launch. watermark: of a master that is elsewhere."""
 
     cluster: Cluster = Cluster()
     wanted: WorkloadOptions = WorkloadOptions()
@@ -156,10 +153,7 @@ class CapacityRequest(NamedTuple):
 
 
 class ServerCapacity(NamedTuple):
-    """One server. page_tokens: None if a variable decides it. notes: what to know about it.
-
-    deployment, tiers, eviction, ssd: what ``capacity`` follows from.
-    """
+    """One server, and what it follows from. page_tokens: None if a variable decides it."""
 
     subject: str
     model: str

@@ -49,10 +49,7 @@ class Turn(NamedTuple):
 
 
 def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
-    """Yield the rounds as requests of a trace: in each all clients ask once, in a random order.
-
-    A prompt is all that was said, in blocks that no other client has.
-    """
+    """Yield the rounds: in each all clients ask once, in random order, in blocks of their own."""
     rng = Random(seed)
     order, asked = list(range(workload.clients)), 0
     tokens = [0] * workload.clients

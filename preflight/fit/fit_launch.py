@@ -97,11 +97,7 @@ class Fitted(NamedTuple):
 
 
 class FirstLaunch(NamedTuple):
-    """A launch that nobody has written yet: one server on all GPUs of a host.
-
-    It sets no MC_STORE_USE_HUGEPAGE: on regular pages it starts without a pool, and on every
-    release. where: the host, in words for the reader of the script.
-    """
+    """A launch that is not written yet: one server on all GPUs of a host, on regular pages."""
 
     model: str
     ranks: int
@@ -181,10 +177,7 @@ def fitted(
     chosen: Chosen = ALL_CHECKS,
     asked: Asked | None = None,
 ) -> Fitted | Unknown:
-    """Return the answer; Unknown if the launch was not read in time. Raises UsageError.
-
-    goal: None for the best division, or the one size that the launch has. asked: what is best.
-    """
+    """Return the answer; Unknown if the launch was not read in time. goal: None for the best."""
     selection = selection_of(chosen)
     sized = size_within(launch_words, host, timeout_seconds)
     if isinstance(sized, Unknown):

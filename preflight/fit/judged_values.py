@@ -56,11 +56,7 @@ class PlannedRoot(RecordingRoot):
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
-    """Return ``root`` with ``pools`` set; the same root if no pool has to grow.
-
-    Pages that are bound to no node come from all nodes evenly, and from the others where one has no
-    memory left, as the kernel takes them (mm/hugetlb.c, alloc_pool_huge_folio).
-    """
+    """Return ``root`` with ``pools`` set; unbound pages come from all nodes, as in Linux."""
     grown = [target for target in pools if target.pages > (target.now_pages or 0)]
     if not grown:
         return root
@@ -217,11 +213,7 @@ _SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
 
 
 def is_mended(finding: Finding) -> bool:
-    """Return whether a setting mends a finding for any size: then it stops none.
-
-    Such are limits of the host that are no memory, what sets the pools at boot, and a container's
-    memory limit that the launch itself writes.
-    """
+    """Return whether a setting mends a finding for any size, as of limits, boot or a container."""
     if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):

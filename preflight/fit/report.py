@@ -264,11 +264,7 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Yield a unified difference, as patch reads it; without secrets, which patch then refuses.
-
-    A file that holds some shows no lines around what changes, so that most of the difference still
-    applies.
-    """
+    """Yield a unified difference for patch, without secrets, nor lines around them."""
     import difflib
 
     before, after = clean_text(edit.before), clean_text(edit.after)

@@ -422,10 +422,7 @@ class _Search:
             self._between(points, point, high, halvings - 1)
 
     def _filled(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
-        """Return ``start``, which fits, with the largest segment, in steps of so many bytes.
-
-        near: where to look first, with the memory of the L2 that it has more.
-        """
+        """Return ``start``, which fits, with the largest segment; ``near``: where to look first."""
 
         def make(steps: int) -> SizeValues:
             return start._replace(segment_bytes=max(start.segment_bytes or 0, steps * step))

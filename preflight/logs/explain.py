@@ -275,11 +275,7 @@ def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> li
 def _timed(
     explanations: list[Explanation], hits: Hits, end_seconds: float | None
 ) -> list[Explanation]:
-    """Mark explanations of earlier times, before the server was ready or long before the end.
-
-    A later line explains an end better. If nothing would be left that explains it, none is
-    marked.
-    """
+    """Mark explanations of earlier times, unless none would be left that explains the end."""
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
@@ -305,10 +301,7 @@ def _timed(
 def explanations_text(
     reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE, verbose: bool = False
 ) -> str:
-    """Return the answer for a terminal ``width`` columns wide, without a final newline.
-
-    paint(text, colour). The first cause of each process is explained whole, with verbose all.
-    """
+    """Return the answer for a terminal; first causes are explained whole, with verbose all."""
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]

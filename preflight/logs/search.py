@@ -443,11 +443,7 @@ def why_no_text(path: str, beginning: bytes) -> str:
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:
-    """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced,
-    NULs left out.
-
-    For ``read_log`` in place of lines. Raises OSError as the stream does.
-    """
+    """Yield a stream's text in blocks of whole lines; wrong bytes are replaced, NULs left out."""
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
         # A log that was cut while it was written to begins with a hole, which has no end to a line.

@@ -90,11 +90,7 @@ def kill(killing: Killing, killed: str) -> Survival | Unknown:
 def serve(
     measuring: Measuring, address: str, budget_seconds: float, tell: Callable[[str], None]
 ) -> None:
-    """Offer memory to another host's ``measure --to`` until the budget is over. Raises UsageError.
-
-    tell: called with HOST:PORT once the other side can begin. If the reader of standard output goes
-    away, the offer ends too: an ssh that breaks off leaves nothing behind.
-    """
+    """Offer memory to another host's ``measure --to`` until the budget or standard output ends."""
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:
         try:

@@ -72,10 +72,7 @@ def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
 
 
 def populate(_player: Any, order: Json) -> Json:
-    """Map memory and populate it piece by piece, again and again; it is given back at once.
-
-    As long as there is time: a busy machine lets a short burst run, and a whole start it does not.
-    """
+    """Map memory and populate it in pieces, as long as there is time: a short burst is too fast."""
     size, chunk = order["bytes"], order["chunk_bytes"]
     mapped: list[int] = []
 

@@ -108,10 +108,7 @@ class MeasuredPart(NamedTuple):
 
 
 class MeasuredRun(NamedTuple):
-    """library: Mooncake's name and release. parts: those that were asked for, in their order.
-
-    tokens_per_second: how fast the server computes a prompt; None if nobody said.
-    """
+    """library: Mooncake's name and release. tokens_per_second: of prompts; None if nobody said."""
 
     library: str | Unknown
     budget_seconds: float

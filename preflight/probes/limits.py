@@ -177,10 +177,7 @@ def _logged(refusal: RegistrationRefusal, text: str) -> str | None:
 
 
 class RegistrationCeiling(NamedTuple):
-    """One limit, as known before anything is tried, on each device.
-
-    bytes: of regions of the probed size; regions: registrations. One of them is None.
-    """
+    """One limit on each device, in bytes (of the probed size) or in regions, not in both."""
 
     limit: str
     bytes: int | None
@@ -287,10 +284,7 @@ _MOST_SHOWN = 3
 
 
 class Users(NamedTuple):
-    """contexts, regions: of all processes of the host, None if they cannot be counted.
-
-    processes: those that this user sees with the device open, ``name (pid)``.
-    """
+    """Counts of all processes, None if unknown; processes: ``name (pid)`` of this user's."""
 
     device: str
     contexts: int | None

@@ -220,11 +220,7 @@ def judge(
 
 
 def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
-    """Save one result for each device and return the files. Raises OSError.
-
-    A result that says less than a saved one is not kept. A limit is named only if it is certain and
-    the device's own.
-    """
+    """Save each device's result unless a saved one says more; only a certain limit is named."""
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []

@@ -63,10 +63,7 @@ class Running:
         program: Sequence[str] = (),
         more_orders: str = "",
     ) -> None:
-        """Start it. program: becomes this instead of taking orders. Raises OSError.
-
-        more_orders: a file of functions, as ``Player`` has them.
-        """
+        """Start it, or ``program`` in its place, which takes no orders. Raises OSError."""
         self.log = log
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()

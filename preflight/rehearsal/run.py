@@ -251,10 +251,7 @@ LEFT_SHARE = 10
 
 
 class Room(NamedTuple):
-    """How much more may be taken before the limit; below 0 it is passed.
-
-    source: of what. numa_node: the node that it is of, None for the host and the cgroup.
-    """
+    """What may be taken before the limit; below 0 it is passed. numa_node: None for the host."""
 
     bytes: int
     source: str

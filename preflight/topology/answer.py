@@ -51,10 +51,7 @@ CHECKS = {
 
 
 class TopologyAnswer(NamedTuple):
-    """All that is shown. source: the launch, "" without one. asked: the library itself too.
-
-    findings: of the checks about placement and devices, passes and skips included.
-    """
+    """All that is shown. source: the launch, or "". findings: about placement and devices."""
 
     root: str
     source: str

@@ -163,11 +163,7 @@ Earlier = dict[Any, Any]
 
 
 class Request(NamedTuple):
-    """One prompt, as its blocks from the first on.
-
-    seconds: when it came, from the trace's own zero; None if it is not recorded. session: the
-    conversation that it is of; None if that is not recorded. The last block may be short.
-    """
+    """One prompt, as its blocks; the last may be short. seconds, session: None if not recorded."""
 
     blocks: list[int]
     input_tokens: int

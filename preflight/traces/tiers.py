@@ -411,7 +411,7 @@ class _Cache:
             self._pool.put(part.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Free L2 for ``wanted`` blocks; return success. whole: as many go, whatever is free."""
+        """Make ``wanted`` blocks of L2 free; return success. whole: as many go, whatever is free."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -450,10 +450,7 @@ class _Cache:
         self._doubles.pop(part, None)
 
     def _evict(self, enough: int) -> None:
-        """Evict leaves of L1 until so many blocks are free, or none is left.
-
-        With write_back a leaf gets a copy now, or is lost.
-        """
+        """Evict leaves of L1, copied now with write_back, until so many blocks are free."""
         leaves, freed = self._leaves1, self._free1
         while self._free1 < enough and leaves:
             used, part = heappop(leaves)
@@ -517,10 +514,7 @@ class Replay:
         return tiers
 
     def _route(self, request: Request) -> int:
-        """Return the index of the cache that gets the request.
-
-        Raises UsageError for sticky routing if the trace does not name conversations.
-        """
+        """Return the request's cache; raises UsageError if sticky routing finds no conversation."""
         count, (how, threshold) = len(self._caches), self._rules.routing
         if how == "random":
             return self._random.randrange(count)
