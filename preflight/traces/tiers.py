@@ -411,7 +411,7 @@ class _Cache:
             self._pool.put(part.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Make ``wanted`` blocks of L2 free; return success. whole: as many go, whatever is free."""
+        """Make ``wanted`` blocks of L2 free; return success. whole: so many go in any case."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
