@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,37 +74,19 @@ Job = Callable[[], Any]
 
 
 class Guests:
-    """Two at a time: what came of each is there by its name.
+    """Two at a time, as their order has them: what came of each is there by its name."""
 
-    Those where Mooncake runs come one after the other: its threads wait by looking, so two of them
-    at once take twice the processor time. Beside them and after them come the others, which keep
-    one processor busy at most.
-    """
-
-    def __init__(self, mooncake: Mapping[str, Job], others: Mapping[str, Job]) -> None:
+    def __init__(self, jobs: Mapping[str, Job]) -> None:
         kernel()
         preload()
-        self._found = {name: Future[Any]() for name in (*mooncake, *others)}
-        self._others = deque(others.items())
         self._threads = ThreadPoolExecutor(2)
-        for first in (mooncake, {}):
-            self._threads.submit(self._run, deque(first.items()))
-
-    def _run(self, first: deque[tuple[str, Job]]) -> None:
-        for queue in (first, self._others):
-            while queue:
-                name, job = queue.popleft()
-                try:
-                    self._found[name].set_result(job())
-                except BaseException as error:  # the test that asks for it raises it
-                    self._found[name].set_exception(error)
+        self._found = {name: self._threads.submit(job) for name, job in jobs.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self._found[name].result()
 
     def end(self) -> None:
-        self._others.clear()
-        self._threads.shutdown()
+        self._threads.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")
@@ -116,16 +97,15 @@ def guests(
     modules = {Path(item.path).stem for item in items}
     # Made here: two threads that make the first of a session are in each other's way.
     folders = {name: tmp_path_factory.mktemp(name) for name in ("pages", "faults", *ALONE)}
-    mooncake: dict[str, Job] = {}
-    pages, faults = _pages(request, folders["pages"]), _faults(request, folders["faults"])
-    mooncake |= {"pages": pages} if pages else {}
-    mooncake |= {"faults": faults} if faults else {}
-    alone = {
+    # The longest first, so that both processors are busy to the end.
+    jobs: dict[str, Job | None] = {"faults": _faults(request, folders["faults"])}
+    jobs["pages"] = _pages(request, folders["pages"])
+    jobs |= {
         name: partial(run, folders[name])
         for name, (module, run) in ALONE.items()
         if module in modules and not (name == "containers" and SEVERAL_WORKERS)
     }
-    running = Guests(mooncake, alone)
+    running = Guests({name: job for name, job in jobs.items() if job})
     yield running
     running.end()
 
