@@ -34,7 +34,6 @@ from tests.lab.rehearse_guest import (
     rehearsed_in,
 )
 from tests.lab.results import recorded
-from tests.lab.verbs import run_verbs
 from tests.real.conftest import install_release
 
 # Guests of their own: what comes of each -> the tests that look at it, and what runs it.
@@ -43,7 +42,6 @@ ALONE: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
     "measures": ("test_measure_lab", run_measures),
     "observes": ("test_observe_lab", run_observes),
     "probes": ("test_probe_lab", run_live_probes),
-    "verbs": ("test_probe_lab", run_verbs),
 }
 # Then the guest that begins with containers here is of the worker that has those tests, not of the
 # one that has the guests (GROUPS of tests/conftest.py).

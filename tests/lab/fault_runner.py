@@ -260,12 +260,13 @@ def remedy(rows: Iterable[dict[str, Any]], expect: Container[str]) -> list[str]:
 
 def mend(shell: Shell, order: dict[str, Any], found: dict[str, Any]) -> list[dict[str, Any]]:
     """Run what the check printed for the findings that are expected, then what is done by hand."""
-    lines = remedy(found.get("rows", ()), order["expect"])
     if order["applied"]:
-        words = [sys.executable, "-m", "preflight.cli.main", "apply", "--yes"]
-        words += ["--timeout", str(LIMIT_SECONDS), *_of_launch(order["arguments"])]
-        line = f"{shlex.join(words)} {LAUNCHES}/{order['launch']}.sh 2>&1"
-        lines = [line, f"{line} # again"]
+        words = ["apply", "--yes", "--timeout", str(LIMIT_SECONDS)]
+        words += [*_of_launch(order["arguments"]), f"{LAUNCHES}/{order['launch']}.sh"]
+        twice = [mooncake_preflight(shell, *words) for _ in range(2)]
+        line = shlex.join(["mooncake-preflight", *words])
+        return [{"line": line, "status": one["code"], "said": one["output"]} for one in twice]
+    lines = remedy(found.get("rows", ()), order["expect"])
     done = []
     for line in lines:
         status, said = shell.run(line)

@@ -266,6 +266,7 @@ def _machine(
     # The kernel counts ticks while it starts, and gives up where this machine is busy meanwhile.
     # One processor of each node; the others wait, at no cost, until they are set online.
     arguments = "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check rdinit=/init maxcpus=2"
+    arguments += " init_on_alloc=0 lsm=capability"
     command += ["-append", f"{arguments} program={program}"]
     for node in (0, 1):
         command += ["-object", f"memory-backend-ram,id=memory{node},size={node_mib}M"]
