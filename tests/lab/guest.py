@@ -51,8 +51,8 @@ LIBRARIES = {
 CPU = "Haswell-v4,-erms"
 BEGUN = "the guest's program begins"
 FINISHED = "the guest's program ended: "
-# On a busy machine a boot takes 10 to 30 s. About one of some hundred never comes to its program:
-# emulated processors that wait for each other. It is booted once more.
+# On a busy machine a boot takes 10 to 30 s. With a thread for each processor one of some hundred
+# never came to its program: they waited for each other. Such a guest is booted once more.
 BEGIN_SECONDS = 150
 
 # Mounts what the machine needs, runs the program, and powers the machine off.
@@ -103,10 +103,6 @@ def why_not() -> str | None:
 
 class GuestError(Exception):
     """The guest could not be built, or did not finish; carries what it said."""
-
-
-class LateGuestError(GuestError):
-    """The guest did not finish in its time."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +202,8 @@ def run_in_guest(
     """Boot, run ``script`` as root with sh, power off; the lines that it wrote.
 
     ``folder``: where the script and the machine's logs are kept. ``node_mib``, ``node_cpus``: what
-    each of the two nodes has. Raises GuestError if the script fails, LateGuestError if
-    ``limit_seconds`` pass; the machine is gone in every case.
+    each of the two nodes has. Raises GuestError if the script fails or ``limit_seconds`` pass; the
+    machine is gone in every case.
     """
     program, console, answers = (folder / name for name in ("run.sh", "console", "answers"))
     program.write_text(f'echo "{BEGUN}"\n{script}')
@@ -221,7 +217,7 @@ def run_in_guest(
         logs = [path.read_text(errors="replace")[-1500:] for path in (folder / "machine", console)]
         why = "failed" if ended else f"not done after {limit_seconds} s"
         text = "\n".join([f"{why}: {program}", *logs, *(line[:300] for line in said[-20:])])
-        raise GuestError(text) if ended else LateGuestError(text)
+        raise GuestError(text)
     return said[said.index(BEGUN) + 1 : said.index(f"{FINISHED}0")]
 
 
