@@ -1,4 +1,4 @@
-"""What both commands share: their exit codes beside the verdict, and every way out of them."""
+"""What both programs share: exit codes beside the verdict, and every way out of a command."""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -76,18 +76,17 @@ def _not_installed(module: str) -> str:
     return f"{wheel} is not installed for {sys.executable}: {install}"
 
 
-def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
+def own_words(argv: Sequence[str]) -> Sequence[str]:
     """Return the words before ``--``: those behind it are the launch's."""
-    words = tuple(arguments)
-    return words[: words.index("--")] if "--" in words else words
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
-def asked_answers(words: Sequence[str]) -> Answers:
+def asked_answers(argv: Sequence[str]) -> Answers:
     """Return each --format (--json too) with the --output behind it; "" for an --output alone."""
     answers: Answers = []
-    for number, word in enumerate(words):
+    for number, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        value = value if equals else next(iter(words[number + 1 :]), "")
+        value = value if equals else next(iter(argv[number + 1 :]), "")
         if name == "--output":
             path = None if value == "-" else value
             if answers and answers[-1][0] and answers[-1][1] is None:

@@ -19,8 +19,8 @@ Json = dict[str, Any]
 STATUSES = ("pass", "warn", "fail", "unknown", "error")
 # What a check's subjects are where they do not say it themselves: the longest beginning counts.
 SUBJECTS = {
-    beginning: kind
-    for kind, beginnings in {
+    beginning: subject
+    for subject, beginnings in {
         "process": "advisory. io-uring. limits. sglang. store. topology.",
         "node": "fleet.",
         "gpu": "gpu.",
@@ -71,11 +71,11 @@ def envelope(
     if context is not None:
         command = command or context.command_path.partition(" ")[2] or context.command_path
         host = context.params.get("root") if host is None else host
-    own = dict(answer or {})
-    findings = own.pop("findings", [])
+    body = dict(answer or {})
+    findings = body.pop("findings", [])
     status = word if word in STATUSES else dict(enumerate(STATUSES)).get(exit_code, "error")
     if word and word != status:
-        own = {"outcome": word, **own}
+        body = {"outcome": word, **body}
     return {
         "schema": f"mooncake-preflight/{name}/v1",
         "version": program_version(),
@@ -86,28 +86,29 @@ def envelope(
         "launch": launch and {"source": public(launch[0]), "summary": public(launch[1]) or None},
         "host": host,
         "findings": findings,
-        "answer": own or None,
+        "answer": body or None,
     }
 
 
 def _worst(findings: list[Json]) -> str | None:
     """Return the first of the worst findings in one sentence."""
-    for status in ("fail", "unknown", "warn"):
-        for one in findings:
-            if one["status"] == status:
-                names = ", ".join(each["name"] for each in one["subjects"])
-                return f"{one['check']}: {names}: {one['text']}"
-    return None
+    order = ("fail", "unknown", "warn")
+    wanting = [finding for finding in findings if finding["status"] in order]
+    if not wanting:
+        return None
+    worst = min(wanting, key=lambda finding: order.index(finding["status"]))
+    names = ", ".join(subject["name"] for subject in worst["subjects"])
+    return f"{worst['check']}: {names}: {worst['text']}"
 
 
-def finding_object(one: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return a finding's JSON fields and ``more``; about: the subjects, by default its own."""
+def finding_object(finding: Any, about: Iterable[str] = (), **more: Any) -> Json:
+    """Return a finding's JSON fields and ``more``; about: the subjects, else the finding's."""
     return {
-        "check": one.check,
-        "status": getattr(one.status, "value", one.status),
-        "subjects": subjects(about or [one.subject], one.check),
-        "have": amount(one.have),
-        "need": amount(one.need),
+        "check": finding.check,
+        "status": getattr(finding.status, "value", finding.status),
+        "subjects": subjects(about or [finding.subject], finding.check),
+        "have": amount(finding.have),
+        "need": amount(finding.need),
         **more,
     }
 
@@ -129,8 +130,8 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
     known = (text if isinstance(text, Subject) else Subject(text) for text in texts)
     return [
-        {"kind": one.kind or _ITSELF.get(one, usual), "name": str(one), "ranks": list(one.ranks)}
-        for one in known
+        {"kind": each.kind or _ITSELF.get(each, usual), "name": str(each), "ranks": [*each.ranks]}
+        for each in known
     ]
 
 

@@ -18,12 +18,13 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return at most so many characters: the whole, or whole words of the beginning and dots."""
-    text = public(text)
+    """Return ``clean`` text of at most so many characters: all, or the first words and dots."""
+    text = public(clean(text))
     if len(text) <= most:
         return text
-    words = text[: max(0, most - 3)].rpartition(" ")[0].rstrip()
-    return f"{words} ..." if words else f"{text[: max(0, most - 3)]}..."[:most]
+    cut = text[: max(0, most - 3)]
+    whole_words = cut.rpartition(" ")[0].rstrip()
+    return f"{whole_words} ..." if whole_words else f"{cut}..."[:most]
 
 
 def with_short_paths(text: str, most: int) -> str:

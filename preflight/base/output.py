@@ -115,7 +115,7 @@ def discard_output(stream: TextIO | None = None) -> None:
 
 
 def say_json(answer: dict[str, Any], *, err: bool = False) -> None:
-    """Print one JSON object: all of it, whatever signal comes meanwhile."""
+    """Print one whole JSON object, whatever signal comes meanwhile."""
     text = json_text(answer)
     answering()
     say(text, err=err)
@@ -157,9 +157,9 @@ def colored(color: str) -> bool:
 
 def columns() -> int:
     """Return how many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isascii() and given.isdecimal() and 0 < int(given) < 10**6:
-        width = int(given)
+    wished = os.environ.get("COLUMNS", "")
+    if wished.isascii() and wished.isdecimal() and 0 < int(wished) < 10**6:
+        width = int(wished)
     elif _LINES_OF_A_FILE.get() is not None:
         width = PIPE_COLUMNS
     else:

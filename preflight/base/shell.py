@@ -14,10 +14,10 @@ _HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 class Line(str):
     """A line of shell that carries what it does, for programs that do it without a shell.
 
-    does: run ``argv``, write ``content`` to ``file`` or append it there, "shell" for what only the
-    shell that it is typed into can do, "by hand" for what is for the reader. restarts: what has to
-    be started anew for it: launch, container, pod, host or a unit; "" for nothing. starts: the
-    engine and the words that it has to start a container with, where the line says that.
+    does: run ``argv``, write or append ``content`` to ``file``, "shell" for what the user's shell
+    alone can do, "by hand" for what is for the reader. restarts: what then has to be started anew:
+    launch, container, pod, host or a unit; "" for nothing. starts: the engine and
+    the words with which that starts a container; () if the line says no such thing.
     """
 
     does: str
@@ -86,12 +86,11 @@ def posix_assignment(name: str, value: str) -> str:
     return f"{name}=$(printf '{octal}.'); export {name}=\"${{{name}%.}}\""
 
 
-def line(words: Iterable[str | Fill], sudo: str = "") -> Line:
-    """Return a command of ``words``. sudo: ``sudo `` or "", in front of it."""
-    given = tuple(words)
-    said = (quote(word) if isinstance(word, str) else word.value for word in given)
-    argv = (word if isinstance(word, str) else word.value for word in given)
-    return Line(sudo + " ".join(said), "run", argv, needs_root=bool(sudo))
+def line(command: Iterable[str | Fill], sudo: str = "") -> Line:
+    """Return the line that runs a command, of quoted words. sudo: ``sudo `` or "", in front."""
+    pairs = [(w, quote(w)) if isinstance(w, str) else (w.value, w.value) for w in command]
+    typed = " ".join(quoted for _, quoted in pairs)
+    return Line(sudo + typed, "run", (word for word, _ in pairs), needs_root=bool(sudo))
 
 
 def wanted_text(setting: Setting) -> str:
@@ -106,21 +105,20 @@ def comment(text: str) -> Line:
     return Line(f"# {visible(text)}", "by hand")
 
 
-def start(engine: str, words: Iterable[str]) -> Line:
+def start(engine: str, arguments: Sequence[str]) -> Line:
     """Return the line that says with what ``engine`` has to start a container."""
-    given = tuple(words)
-    said = comment(f"start the container with: {engine} run {line(given)} ...")
-    return Line(said, said.does, starts=(engine, *given))
+    text = comment(f"start the container with: {engine} run {line(arguments)} ...")
+    return Line(text, text.does, starts=(engine, *arguments))
 
 
 def together(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Return ``lines``, each once, and all that an engine starts a container with as one line."""
     once = dict.fromkeys(lines)
-    words: dict[str, list[str]] = {}
-    for one in once:
-        if one.starts:
-            words.setdefault(one.starts[0], []).extend(one.starts[1:])
-    whole = {engine: start(engine, _with_folders(its)) for engine, its in words.items()}
+    by_engine: dict[str, list[str]] = {}
+    for each in once:
+        if each.starts:
+            by_engine.setdefault(each.starts[0], []).extend(each.starts[1:])
+    whole = {engine: start(engine, _with_folders(its)) for engine, its in by_engine.items()}
     joined = {
         each: Line(all_of, each.does, restarts=each.restarts, starts=all_of.starts)
         for each in once
@@ -134,24 +132,24 @@ def together(lines: Iterable[Line]) -> tuple[Line, ...]:
 _MOST_DEVICES = 2
 
 
-def _with_folders(words: Sequence[str]) -> list[str]:
+def _with_folders(argv: Sequence[str]) -> list[str]:
     """Return an engine's words with the folder in place of many devices below."""
-    folders = [word.rpartition("/")[0] for word in words if word.startswith("--device=/dev/")]
+    folders = [word.rpartition("/")[0] for word in argv if word.startswith("--device=/dev/")]
     many = {each for each in folders if folders.count(each) > _MOST_DEVICES} - {"--device=/dev"}
-    return [*dict.fromkeys(d if (d := word.rpartition("/")[0]) in many else word for word in words)]
+    return [*dict.fromkeys(d if (d := word.rpartition("/")[0]) in many else word for word in argv)]
 
 
 def write(text: str, path: str, sudo: str = "") -> Line:
     """Return the line that writes a value to a file; with sudo by tee, as sudo cannot redirect."""
-    value, place = quote(text), quote(path)
-    said = f"echo {value} | {sudo}tee {place}" if sudo else f"echo {value} > {place}"
-    return Line(said, "write", (), path, f"{text}\n", bool(sudo))
+    to = f"| {sudo}tee" if sudo else ">"
+    typed = f"echo {quote(text)} {to} {quote(path)}"
+    return Line(typed, "write", (), path, f"{text}\n", bool(sudo))
 
 
 def append(lines: Iterable[str], path: str, sudo: str = "") -> Line:
     """Return the command that appends lines to a file; the folder of the file must exist."""
-    said = tuple(lines)
-    words = ("echo", *said) if len(said) == 1 else ("printf", "%s\\n", *said)
-    content = "".join(f"{each}\n" for each in said)
-    said_line = f"{line(words)} | {sudo}tee -a {quote(path)}"
-    return Line(said_line, "append", (), path, content, bool(sudo))
+    added = tuple(lines)
+    printing = ("echo", *added) if len(added) == 1 else ("printf", "%s\\n", *added)
+    content = "".join(f"{each}\n" for each in added)
+    typed = f"{line(printing)} | {sudo}tee -a {quote(path)}"
+    return Line(typed, "append", (), path, content, bool(sudo))

@@ -19,8 +19,8 @@ GIVEN_SECONDS: ContextVar[float | None] = ContextVar("GIVEN_SECONDS", default=No
 
 def limit_seconds(usual: float = LIMIT_SECONDS) -> float:
     """Return how long the command that runs waits for what it opens: --timeout, else ``usual``."""
-    given = GIVEN_SECONDS.get()
-    return usual if given is None else given
+    seconds = GIVEN_SECONDS.get()
+    return usual if seconds is None else seconds
 
 
 class LateError(UsageError):
@@ -56,7 +56,7 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
 
 
 def save(name: str, path: str, content: bytes, mode: int, limit_seconds: float) -> None:
-    """Write a file that is there whole or not at all. Raises UsageError; ``name`` begins it."""
+    """Write a file, whole or not at all. Raises UsageError; ``name`` begins the message."""
     from checks.base.archive import write_whole
 
     try:

@@ -161,21 +161,21 @@ def _hugetlb(hugetlb: Any) -> Pairs:
     if isinstance(pools, Unknown):
         yield "hugetlb", pools
         return
-    for size, pool in pools.items():
+    for size, counts in pools.items():
         name = f"hugetlb.{size // 1024}KiB"
-        if isinstance(pool, Unknown):
-            yield f"{name}.pages", pool
+        if isinstance(counts, Unknown):
+            yield f"{name}.pages", counts
             continue
-        yield f"{name}.pages", pool.total_pages
-        yield f"{name}.overcommit_pages", pool.overcommit_pages
-        if len(pool.nodes) > 1:
-            for node, share in pool.nodes.items():
-                yield f"{name}.node{node}.pages", share.total_pages
+        yield f"{name}.pages", counts.total_pages
+        yield f"{name}.overcommit_pages", counts.overcommit_pages
+        if len(counts.nodes) > 1:
+            for number, share in counts.nodes.items():
+                yield f"{name}.node{number}.pages", share.total_pages
 
 
 def _numa(numa: Any) -> Pairs:
     yield "numa.nodes", len(numa.nodes) or 1
-    cpus = [node.cpus for node in numa.nodes]
+    cpus = [numa_node.cpus for numa_node in numa.nodes]
     unread = next((each for each in cpus if isinstance(each, Unknown)), None)
     yield ("numa.cpus", ", ".join(str(len(each)) for each in cpus) if unread is None else unread)
 
@@ -392,7 +392,7 @@ def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
 
 
 def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
-    """Yield each port of each device, with the use that the launch makes of it."""
+    """Yield each port of each device, and whether the launch uses that port."""
     taken: dict[tuple[str, int], Use] = {}
     doubt: Unknown | None = None
     launch_uses = [] if needs is None else uses(rdma, needs)

@@ -140,7 +140,11 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
     cells = [
-        [label(row), f.check, *(_short(text, LONGEST_CELL) for text in (f.subject, f.have, f.need))]
+        [
+            label(row),
+            f.check,
+            *(shortened(text, LONGEST_CELL) for text in (f.subject, f.have, f.need)),
+        ]
         for row in rows
         for f in [row.finding]
     ]
@@ -364,10 +368,6 @@ def _folded(texts: Iterable[str]) -> str:
     return fold_alike([text.rstrip(".") for text in cleaned] if len(cleaned) > 1 else cleaned, 1)
 
 
-def _short(text: str, most: int) -> str:
-    return shortened(clean(text), most)
-
-
 def _colour(row: Row) -> str:
     return "cyan" if row.ignored is not None else COLOURS[row.finding.status]
 
@@ -393,7 +393,7 @@ def _details(row: Row, paint: Paint, width: int) -> str:
         follows,
         f"need: {clean(finding.formula)}" if finding.formula else "",
         *(
-            f"seen: {clean(seen.source)}: {_short(seen.value, LONGEST_VALUE) or '(empty)'}"
+            f"seen: {clean(seen.source)}: {shortened(seen.value, LONGEST_VALUE) or '(empty)'}"
             for seen in evidence[:MOST_EVIDENCE]
         ),
         f"and {unshown} more, in --json" if unshown > 0 else "",

@@ -39,9 +39,10 @@ def capture(
 ) -> int:
     """Save what the checks read of this host in FILE, a .tar.gz for check --root FILE.
 
-    With a launch, what is understood of it too (known settings and variables), without secrets:
-    check --root FILE then needs no other. With --running, observe --root FILE says what runs: the
-    known programs' command lines, variables that count, mappings, limits and numbers of files.
+    With a launch, FILE has what is understood of that too (known settings and variables), without
+    secrets: check --root FILE then needs no other. With --running, observe --root FILE says what
+    runs: the known programs' command lines, variables that count, mappings, limits and numbers of
+    files.
     """
     from checks.base.archive import archive_bytes, is_stream
     from checks.capture.capture import LARGEST_BYTES, CaptureError, capture_files
@@ -64,7 +65,7 @@ def capture(
         seen = record_running(host.root)
         for name in ("texts", "folders", "links", "calls"):
             getattr(answers, name).update(getattr(seen.answers, name))
-        extras["running"], named = seen.words, [*named, *seen.hosts]
+        extras["running"], named = seen.argv, [*named, *seen.hosts]
     if not keep_names:
         from checks.capture.anonymise import anonymise
 

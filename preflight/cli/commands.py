@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,15 +29,6 @@ Option = Callable[[Any], Any]
 # Forms with an exit code of their own: one at a time.
 PROTOCOLS = ("nagios", "npd", "slurm-prolog", "k8s")
 WORDS = f"{__name__}.words"
-# Options that are gone -> what to write.
-GONE = {
-    "--exit-protocol": "write --format nagios, npd, slurm-prolog or k8s",
-    "--html": "write --format text --format html --output FILE",
-    "--junit": "write --format text --format junit --output FILE",
-    "--nodes-failing": "write --list failing",
-    "--nodes-passing": "write --list passing",
-    "--svg": "write --format text --format svg --output FILE",
-}
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 # Options that many commands have, by their parameter: the title that --help has above them.
@@ -72,15 +62,8 @@ class RefusingCommand(click.Command):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; an option that is gone is refused with its successor."""
         ctx.meta[WORDS] = tuple(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if error.option_name not in GONE:
-                raise
-            message = f"{error.option_name} is gone: {GONE[error.option_name]}"
-            raise click.UsageError(message, ctx) from None
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -109,27 +92,19 @@ def imported(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
-# Longer than any sentence: click cuts what is longer than its limit.
+# Longer than any sentence: click cuts what is longer.
 _WHOLE_SENTENCE = 1000
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
 
-    later: title of a section in --help -> command name -> module that has it, under the name after
-    the colon. gone: what people type that is no command -> the sentence that says what is.
+    later: title of a section in --help -> command name -> ``MODULE:FUNCTION``.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        later: Mapping[str, Mapping[str, str]],
-        gone: Mapping[str, str] = MappingProxyType({}),
-        **named: Any,
-    ):
-        """Take the commands by section, each with where its function stands."""
+    def __init__(self, *arguments: Any, later: Mapping[str, Mapping[str, str]], **named: Any):
         super().__init__(*arguments, **named)
-        self._sections, self._gone = later, gone
+        self._sections = later
         self._later = {name: where for each in later.values() for name, where in each.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -160,9 +135,7 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self._later, n=1)
-            if args[0] in self._gone:
-                message = self._gone[args[0]]
-            elif os.path.isfile(args[0]):
+            if os.path.isfile(args[0]):
                 message = f"{args[0]!r} is a file, not a command: give it to check or read"
             elif near:
                 message = f"{error.message.rstrip('.')}: did you mean {near[0]}?"

@@ -127,4 +127,4 @@ def diff(
 def _name(side: Side, with_host: bool) -> str:
     versions = [f"{product} {version}" for product, version in side.versions.items()]
     host = [side.host.name] if with_host else []
-    return ", ".join([*side.words.words[:1], *versions, *host]) or "what is there"
+    return ", ".join([*side.launch.words[:1], *versions, *host]) or "what is there"

@@ -113,11 +113,11 @@ def fit(
     it, on the host as it will be with the pages reserved, until one step more no longer passes.
     Nothing is executed, and nothing is written without --write.
 
-    A host that is not there yet is described: --memory 2tb --gpus 8xH800 --nics 8xmlx5 --numa 2.
+    A host that does not exist yet is described: --memory 2tb --gpus 8xH800 --nics 8xmlx5 --numa 2.
     Without a launch, --model makes a first one for all GPUs of the host; LAUNCH is then the file
     that --write makes.
 
-    Without a host, --keep 80% with --model and a workload says which hosts keep so much of it.
+    Without a host, --keep 80% with --model and a workload says which hosts keep that part.
 
     Exit codes: 0 the sizes are found; 1 they are, and something that no size changes keeps the
     launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64

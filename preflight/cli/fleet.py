@@ -47,21 +47,11 @@ _SECTIONS = {
 LATER = {
     title: {name: f"{__name__}:{name}" for name in names} for title, names in _SECTIONS.items()
 }
-GONE = {
-    "collect": "the logs of pods are read by: "
-    "kubectl logs -l job-name=mooncake-preflight --tail=-1 | mooncake-preflight fleet merge -",
-    "manifest": "docs/howto-kubernetes.md has a Job to fill in",
-    "pairs": "fleet pairs is now: mooncake-preflight fleet measure",
-    "node": "a node's report is printed by: mooncake-preflight check --json",
-    "run": "the nodes of a job are asked by: "
-    "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
-}
 
 
 @click.group(
     cls=LazyGroup,
     later=LATER,
-    gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
         "mooncake-preflight fleet check --nodes 'gpu[001-064]' launch.sh",
@@ -179,7 +169,7 @@ def check(
     LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. It is read here and sent as it was read; nothing
     of it is executed. A node that is not reached is unknown, under its name and with ssh's reason.
-    ClusterShell reaches them, as its own configuration says.
+    ClusterShell reaches the nodes, as ClusterShell is configured.
 
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
@@ -216,10 +206,10 @@ def observe(
 ) -> int:
     """Look at the servers and stores that run on every node: do they hold what was predicted?
 
-    Each node is asked over ssh what observe says there. Equal findings of several nodes are one
+    Each node is asked over ssh what observe says on it. Equal findings of several nodes are one
     line, without the ids of processes. With LAUNCH each of its processes has to run on each node.
 
-    Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or nothing runs there;
+    Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or runs nothing;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
     from preflight.fleet.asked import observe_fleet

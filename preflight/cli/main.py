@@ -50,16 +50,6 @@ LATER = {
         "completion": "preflight.cli.scripts:completion",
     },
 }
-# What somebody types for a command that there is not -> what to type.
-GONE = {
-    "advisories": "the known problems are: mooncake-preflight explain --advisories [LAUNCH]",
-    "demo": "the recorded host is --root demo:h800, as in: check --root demo:h800",
-    "facts": "what is read of a host is saved by: mooncake-preflight capture -",
-    "keys": "the keys of a launch are: mooncake-preflight read --keys LAUNCH",
-    "probe": "how much the NICs let be registered: mooncake-preflight measure --only registration",
-    "rehearse": "a launch is rehearsed by: mooncake-preflight measure --rehearse LAUNCH",
-    "list": "all checks are listed by: mooncake-preflight explain",
-}
 # Options with which a command gives another answer, of a schema of its own.
 ANSWERS = {"--advisories": "advisories", "--keys": "keys", "--rehearse": "rehearse"}
 # Those whose errors are of a schema of their own; the others speak as check does.
@@ -74,7 +64,6 @@ SCHEMAS = {
 @click.group(
     cls=LazyGroup,
     later=LATER,
-    gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
         "mooncake-preflight check launch.sh",
@@ -145,7 +134,7 @@ def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol
 
 
 def _path(argv: Sequence[str]) -> str:
-    """Return the command that ``words`` begin with, or the program's own name."""
+    """Return the names of the command that ``argv`` begins with, else the program's."""
     reached: click.Command | None = command
     for count, word in enumerate(argv):
         if isinstance(reached, click.Group):

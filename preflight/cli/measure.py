@@ -151,15 +151,15 @@ def measure(
     """Measure how fast memory, transfers, store, NICs and storage are, with the real Mooncake.
 
     memory is populated, objects are moved between two engines (of this host, or of two with --serve
-    and --to), put into a store of its own and got; each NIC registers memory; the folder of SSD
+    and --to), put into a new store and got; each NIC registers memory; the folder of SSD
     offload is written and read. With LAUNCH (a file, or a command after --) in its sizes, by its
     protocol, devices and variables. No running service is touched; nothing is left behind.
 
     --only registration also finds how much memory the NICs let this user register, and which limit
     that is. --rehearse makes all the launch's allocations: every rank, store and client becomes a
     process that maps and registers what the launch would; no model is loaded. Huge pages are taken
-    from those that are free; a tenth of the other memory is left alone. --kill starts a master and
-    two clients of its own, kills one process, and starts it again: half a minute.
+    from those that are free; a tenth of the other memory is left alone. --kill starts
+    another master and two clients, kills one process, and starts it again: half a minute.
 
     Exit codes: 0 measured, or rehearsed as predicted; 1 something is slower, or another thing, than
     the launch means; 2 more is registered than can be, or the rehearsal fails; 3 not measured, or

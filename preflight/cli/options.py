@@ -127,7 +127,7 @@ class Nodes(AnyParamType):
         try:
             if not self._repeats:
                 return parse_node_list(value)
-            return tuple(node for part in value.split(",") for node in parse_node_list(part))
+            return tuple(number for part in value.split(",") for number in parse_node_list(part))
         except ValueError:
             self.fail(f"{value!r} is not a list of NUMA nodes: write 0,1 or none", param, ctx)
 

@@ -59,7 +59,7 @@ def plan(
     (standard input); or, after --, a command line. Standard output has the file to use, and nothing
     else; remarks about it go to standard error. Nothing is changed.
 
-    Exit codes: 0 the file is complete; 1 with --exit-code, where something has to change; 2 this
+    Exit codes: 0 the file is complete; 1 with --exit-code, if something has to change; 2 this
     host cannot hold it, and what would take its pages is not printed; 3 what the format needs is
     not known; 64 usage error; 70 a defect of this program.
     """
@@ -143,7 +143,7 @@ def apply(
 ) -> int:
     """Set what a launch needs of this host: huge pages node by node, and kernel settings.
 
-    Shows what will change, and asks. Reads each value back; where a step fails, takes back the
+    Shows what will change, and asks. Reads each value back; if a step fails, takes back the
     steps before it. Never lowers a value, and leaves pages that other programs hold. Lists what it
     cannot set: the container, the launch, limits of processes that run.
 

@@ -115,9 +115,9 @@ def print_keys(
     from preflight.sizing.launch_needs import source_name
 
     host = open_host(root, timeout_seconds)
-    words = launch.words
-    several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
-    each = [launch._replace(words=(word,)) for word in words] if several else [launch]
+    files = launch.words
+    several = len(files) == 2 and not launch.is_command and all(map(os.path.isfile, files))
+    each = [launch._replace(words=(file,)) for file in files] if several else [launch]
     sized = within(timeout_seconds, "the launch", lambda: [_sized(part, host) for part in each])
     sides = [launch_keys(each_sized) for each_sized in sized]
     pairs = list(matches(*sides))
@@ -137,11 +137,11 @@ def print_keys(
     return code
 
 
-def _sized(words: LaunchWords, host: Host) -> LaunchSizing:
+def _sized(launch: LaunchWords, host: Host) -> LaunchSizing:
     """Return the sized launch. Raises NoLaunchError without a launch."""
     from preflight.inputs.host_source import size_and_needs
 
-    sized = size_and_needs(words, host)
+    sized = size_and_needs(launch, host)
     if sized is None:
         raise NoLaunchError("--keys needs a launch: mooncake-preflight read --keys launch.sh")
     return sized.sizing
@@ -156,7 +156,7 @@ def _object(sides: Iterable[Iterable[StoreKeys]], pairs: Iterable[KeyMatch]) -> 
                 "family": keys.family,
                 "pattern": keys.pattern,
                 "named": _texts(keys.named),
-                "held": _texts(keys.held),
+                "held": _texts(keys.content),
                 "store": _texts(keys.store),
             }
             for side in sides
@@ -201,7 +201,7 @@ def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -
     for match in pairs:
         verdict = match.verdict.value
         first, second = (
-            _texts({**keys.store, **keys.named, **keys.held})
+            _texts({**keys.store, **keys.named, **keys.content})
             for keys in (match.first, match.second)
         )
         # Keys of two engines, or of two stores, have nothing to hold side by side.

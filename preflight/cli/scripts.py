@@ -42,7 +42,7 @@ def schema(name: str | None) -> int:
 @FILE_TIMEOUT
 @click.argument("file", type=FILE)
 def bundle(*, file: str) -> int:
-    """Write this program as one FILE that a Python alone runs, where nothing can be installed.
+    """Write this program as one FILE that a Python alone runs, if nothing can be installed.
 
     It needs Python 3.10 or newer and no package. fleet check is left out, which needs
     ClusterShell; so is what needs the real Mooncake.

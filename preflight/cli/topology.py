@@ -40,7 +40,7 @@ def topology(
     """Draw nodes, GPUs and NICs, how far they are apart, and which NIC Mooncake takes for what.
 
     With a launch, shows also which process uses what, and only the launch's devices count. What
-    Mooncake will choose follows from its own rule; --measure asks the library itself.
+    Mooncake will choose follows from Mooncake's rule; --measure asks the library itself.
 
     Exit codes: 0 Mooncake takes the nearest NICs; 1 something is not as it should be; 2 a device of
     the launch is missing, or none is left; 3 not known, or not measured; 64 usage error; 70 a

@@ -23,18 +23,12 @@ BLOCK = click.option(
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )  # fmt: skip
 LATER = {name: f"preflight.cli.trace:{name}" for name in ("describe", "convert")}
-# What somebody types for a command that there is not -> what to type.
-GONE = {
-    "generate": "made traffic is replayed by: mooncake-preflight capacity --workload chat LAUNCH",
-    "sample": "capacity --trace FILE reads a whole trace, however long: none has to be cut first",
-}
 
 
 @click.group(
     "trace",
     cls=LazyGroup,
     later={"Commands": LATER},
-    gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
         "mooncake-preflight trace describe requests.jsonl.xz",

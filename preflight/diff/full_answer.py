@@ -51,7 +51,7 @@ class Section(Enum):
 
 
 class AnswerKey(NamedTuple):
-    """One line. subject: a process, a check; name: what of it."""
+    """Which line. subject: a process, a check; name: what is said of the subject."""
 
     section: Section
     subject: str
@@ -75,9 +75,9 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of the two sides; ``versions`` replace what is there; both may share one read host."""
+    """One of two sides, which may share a host. versions: product -> release, in place of those."""
 
-    words: LaunchWords
+    launch: LaunchWords
     host: Host
     versions: Mapping[str, str]
 
@@ -99,12 +99,12 @@ def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
     """Return all answers about a side, and its launch's name and processes. Raises UsageError."""
-    words = side.words._replace(
-        mooncake_version=side.versions.get("mooncake", side.words.mooncake_version),
-        sglang_version=side.versions.get("sglang", side.words.sglang_version),
+    launch = side.launch._replace(
+        mooncake_version=side.versions.get("mooncake", side.launch.mooncake_version),
+        sglang_version=side.versions.get("sglang", side.launch.sglang_version),
     )
     checks = list(every_check())
-    seen = judge_host(words, side.host, timeout_seconds, checks)
+    seen = judge_host(launch, side.host, timeout_seconds, checks)
     facts = _with_versions(seen.facts, side.versions)
     if facts is not seen.facts:
         seen = seen._replace(facts=facts)
@@ -323,7 +323,7 @@ def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
             # Releases are told from each other by what their keys hold.
             if what != "SGLang release":
                 yield AnswerKey(Section.KEYS, name, f"named: {what}"), _told(value)
-        for what, value in launch_key.held.items():
+        for what, value in launch_key.content.items():
             yield AnswerKey(Section.KEYS, name, f"held: {what}"), _told(value)
 
 
@@ -346,8 +346,8 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
         for nic in known(facts.rdma.nics)
     ),
     "huge pages": lambda facts: ", ".join(
-        f"{known(pool).total_pages} pages of {format_page_size(size)}"
-        for size, pool in sorted(known(facts.hugetlb.hugetlb.pools).items())
+        f"{known(counts).total_pages} pages of {format_page_size(size)}"
+        for size, counts in sorted(known(facts.hugetlb.hugetlb.pools).items())
     ),
 }
 

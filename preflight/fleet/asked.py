@@ -38,7 +38,7 @@ class MeasuredPair(NamedTuple):
     """What one pair of nodes came to.
 
     write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" if
-    Mooncake's log names neither. trouble: why the pair was not measured. node: on which side.
+    Mooncake's log names neither. trouble: why the pair was not measured, on the node ``name``.
     """
 
     serving: str
@@ -49,7 +49,7 @@ class MeasuredPair(NamedTuple):
     devices: tuple[str, ...] = ()
     findings: tuple[FleetFinding, ...] = ()
     trouble: FleetFinding | None = None
-    node: str = ""
+    name: str = ""
 
     @property
     def nodes(self) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def measure_fleet(
     where: SshNodes,
     program: Program,
 ) -> FleetAnswer:
-    """Measure every pair of nodes. record: of the launch. words: for both sides of each pair.
+    """Measure every pair of nodes. record: of the launch. options: for both sides of each pair.
 
     Raises UsageError.
     """
@@ -152,7 +152,7 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
     """Return the rates that a reply holds of a pair, or the trouble in their way."""
-    none = MeasuredPair(pair.serving, pair.asking, node=reply.node)
+    none = MeasuredPair(pair.serving, pair.asking, name=reply.name)
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):
         return none._replace(trouble=document)
@@ -188,24 +188,24 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
     for pair in measured:
-        for node in pair.nodes:
-            best[node] = max(best.get(node, 0.0), pair.slowest)
+        for name in pair.nodes:
+            best[name] = max(best.get(name, 0.0), pair.slowest)
     if len(best) < 3:  # of two, who is slow?
         return
     usual = median(best.values())
-    slow = {node for node, rate in best.items() if rate < SLOW_SHARE * usual}
-    for node in slow:
-        have, need = rate_text(best[node]), f"half of the usual {rate_text(usual)}"
+    slow = {name for name, rate in best.items() if rate < SLOW_SHARE * usual}
+    for name in slow:
+        have, need = rate_text(best[name]), f"half of the usual {rate_text(usual)}"
         text = "with no other node it is faster: look at its NIC, link, cable and PCIe slot"
-        yield FleetFinding(SLOW, "warn", "all transfers", have, need, text), node
+        yield FleetFinding(SLOW, "warn", "all transfers", have, need, text), name
     for pair in measured:
-        most = min(best[node] for node in pair.nodes)
+        most = min(best[name] for name in pair.nodes)
         if slow.isdisjoint(pair.nodes) and pair.slowest < SLOW_SHARE * most:
             have, need = rate_text(pair.slowest), f"half of the {rate_text(most)} with others"
             text = "both are faster with others: look at the switches and routes between them"
             subject = f"{pair.serving} and {pair.asking}"
             finding = FleetFinding(SLOW, "warn", subject, have, need, text)
-            yield from ((finding, node) for node in pair.nodes)
+            yield from ((finding, name) for name in pair.nodes)
 
 
 def pairs_answer(
@@ -222,8 +222,8 @@ def pairs_answer(
         low, high = (rate_text(end(pair.slowest for pair in measured)) for end in (min, max))
         verdict += f", {low} to {high} the slower way"
     findings = [
-        *((pair.trouble, pair.node) for pair in pairs if pair.trouble),
-        *((each, node) for pair in pairs for each in pair.findings for node in pair.nodes),
+        *((pair.trouble, pair.name) for pair in pairs if pair.trouble),
+        *((each, name) for pair in pairs for each in pair.findings for name in pair.nodes),
         *slow_transfers(pairs),
     ]
     slowest_first = sorted(pairs, key=lambda pair: (pair.trouble is None, pair.slowest))
@@ -254,10 +254,10 @@ def observe_fleet(
 
     def take(reply: NodeReply) -> None:
         document = answer_document(reply, "observe", where.timeout_seconds)
-        by_node[reply.node] = _of_node(document)
+        by_node[reply.name] = _of_node(document)
 
     stopped = ask_nodes(nodes, ("observe", "--json"), record, where, program, take)
-    return nodes_answer({node: by_node[node] for node in nodes}, stopped)
+    return nodes_answer({name: by_node[name] for name in nodes}, stopped)
 
 
 def _of_node(document: Json | FleetFinding) -> NodeObservation:
@@ -276,9 +276,9 @@ def nodes_answer(by_node: Mapping[str, NodeObservation], stopped: int = 0) -> Fl
     good = sum(not seen.findings for seen in by_node.values())
     programs = plural(sum(seen.programs for seen in by_node.values()), "program")
     verdict = f"{plural(len(by_node), 'node')}, {programs}: as predicted on {plural(good, 'node')}"
-    findings = [(each, node) for node, seen in by_node.items() for each in seen.findings]
+    findings = [(each, name) for name, seen in by_node.items() for each in seen.findings]
     nodes = [
-        {"node": node, "programs": seen.programs, "findings": len(seen.findings)}
-        for node, seen in by_node.items()
+        {"node": name, "programs": seen.programs, "findings": len(seen.findings)}
+        for name, seen in by_node.items()
     ]
     return FleetAnswer(on_nodes(findings), verdict, {"nodes": nodes}, stopped=stopped)

@@ -80,7 +80,7 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> F
 
     unusable: texts that are no report; with any, the answer is unknown at best.
     """
-    rows = {row.node: row for row in rows_read if row.whole}
+    rows = {row.name: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
     def place(on_nodes: OnNodes) -> tuple[object, ...]:
@@ -110,10 +110,10 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> F
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
     """Return port name -> lane -> nodes, for the ports that launches take."""
     lanes_by_port: dict[str, dict[Lane, list[str]]] = {}
-    for node, row in rows.items():
+    for name, row in rows.items():
         for rail in row.taken_rails:
             lane = lane_of(rail)
-            lanes_by_port.setdefault(lane.name, {}).setdefault(lane, []).append(node)
+            lanes_by_port.setdefault(lane.name, {}).setdefault(lane, []).append(name)
     return lanes_by_port
 
 
@@ -133,19 +133,19 @@ def rail_findings(rows: Rows) -> Iterator[OnNodes]:
             reaches = (Reach.DIRECT, Reach.ROUTED)
             if not ways or any(to_peer.reach in reaches for *_, to_peer in ways):
                 continue
-            for node in nodes:
-                wrong.setdefault(node, []).append(ways[0])
+            for name in nodes:
+                wrong.setdefault(name, []).append(ways[0])
             as_many = len(nodes) == len(lanes.get(peers[0], ()))
             tie = as_many and ways[0][2].reach is not Reach.UNKNOWN
-            for node in lanes[peers[0]] if tie and not alone else ():
-                wrong.setdefault(node, []).append((peers[0], lane, ways[0][2]))
+            for name in lanes[peers[0]] if tie and not alone else ():
+                wrong.setdefault(name, []).append((peers[0], lane, ways[0][2]))
     nodes_by_finding: dict[FleetFinding, dict[str, None]] = {}
-    for node, ways in wrong.items():
-        for finding in _of_node(ways, len(rows[node].taken_rails)):
-            nodes_by_finding.setdefault(finding, {})[node] = None
-    for node, row in rows.items():
+    for name, ways in wrong.items():
+        for finding in _of_node(ways, len(rows[name].taken_rails)):
+            nodes_by_finding.setdefault(finding, {})[name] = None
+    for name, row in rows.items():
         if isinstance(row.rails, Unknown):
-            nodes_by_finding.setdefault(_unknown("RDMA ports", row.rails.reason), {})[node] = None
+            nodes_by_finding.setdefault(_unknown("RDMA ports", row.rails.reason), {})[name] = None
     yield from (OnNodes(finding, in_order(names)) for finding, names in nodes_by_finding.items())
 
 

@@ -38,7 +38,7 @@ class JudgedHost(NamedTuple):
 
 
 def judge_host(
-    words: LaunchWords,
+    launch: LaunchWords,
     root: str | Host,
     timeout_seconds: float,
     checks: Sequence[tuple[Check, Judge]],
@@ -50,15 +50,15 @@ def judge_host(
     root: of a host that is open already, facts that were asked before are not read again.
     """
     host = open_host(root, timeout_seconds) if isinstance(root, str) else root
-    launch = size_within(words, host, timeout_seconds)
-    sized = None if isinstance(launch, Unknown) else launch
+    read = size_within(launch, host, timeout_seconds)
+    sized = None if isinstance(read, Unknown) else read
     needs = None if sized is None else sized.needs
     asked = [check for check, _ in checks if needs is not None or check.of_host]
     wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    of_launch = [_on_host(finding, facts) for finding in _of_launch(launch)]
-    seen = JudgedHost(host, launch, needs, facts, [], of_launch)
+    of_launch = [_on_host(finding, facts) for finding in _of_launch(read)]
+    seen = JudgedHost(host, read, needs, facts, [], of_launch)
     return seen._replace(of_host=judged_again(seen, checks))
 
 

@@ -58,14 +58,15 @@ class Meeting(str, Enum):
 class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
-    named: what the key's text holds or is hashed from. held: what the bytes behind it depend on.
+    named: what the key's text holds or is hashed from. content: what the bytes behind a key
+    depend on.
     pattern: a key as written. random: why no two processes agree, or "". store: master, tenant.
     """
 
     process: LaunchProcess
     family: str
     named: Mapping[str, Any]
-    held: Mapping[str, Any]
+    content: Mapping[str, Any]
     pattern: str
     random: str
     store: Mapping[str, Any]
@@ -131,7 +132,7 @@ def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
     never, maybe = _differences(first.named, second.named)
     if never or drawn:
         return KeyMatch(first, second, Meeting.NEVER, tuple(dict.fromkeys((*drawn, *never))))
-    other, bytes_unsure = _differences(first.held, second.held)
+    other, bytes_unsure = _differences(first.content, second.content)
     unsure = [*unsure, *maybe, *(bytes_unsure if not other else [])]
     if unsure:
         return KeyMatch(first, second, Meeting.UNKNOWN, tuple(unsure))

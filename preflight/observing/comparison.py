@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from checks.base.finding import Finding, Status, Subject, command
 from checks.base.needs import ProcessNeeds
 from checks.base.pages import Spot
 from checks.base.root import Root
-from checks.base.units import Quantity, format_bytes, format_page_size
+from checks.base.units import Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, Traffic, pages_by_size, read_traffic
 from preflight.observing.running_launch import OF_ANYBODY, RunningServer
@@ -38,7 +39,7 @@ def findings(
     served: the metrics of those programs that serve some, by pid.
     """
     for server in servers:
-        if server.kind in OF_ANYBODY:
+        if server.program in OF_ANYBODY:
             continue  # nothing of it is predicted
         metrics = served.get(server.pid)
         tiers = () if metrics is None else tier_findings(server, metrics)
@@ -75,18 +76,18 @@ def _huge_pages(
 ) -> Iterator[Finding]:
     """Yield whether it holds the huge pages that it asks for, and on the nodes that it means."""
     predicted = server.predicted_pages
-    held, on_node = pages_by_size(memories)
+    mapped, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
-        texts = [_pages(size, count) for size, count in sorted(held.items())]
+        texts = [_pages(size, count) for size, count in sorted(mapped.items())]
         yield Finding(PAGES, Status.PASS, subject, ", ".join(texts) or _NONE).unknown(predicted)
         return
     wanted: Counter[int] = Counter()
     for spot, count in predicted.items():
         wanted[spot.page_size_bytes] += count
-    if not held and not wanted:
+    if not mapped and not wanted:
         yield Finding(PAGES, Status.PASS, subject, _NONE, _NONE)
-    for size in sorted({*held, *wanted}):
-        have, need = held.get(size, 0), wanted[size]
+    for size in sorted({*mapped, *wanted}):
+        have, need = mapped.get(size, 0), wanted[size]
         finding = Finding(PAGES, Status.PASS, subject, _pages(size, have), _pages(size, need))
         if have == need:
             yield finding
@@ -97,7 +98,7 @@ def _huge_pages(
         else:
             missing = format_bytes((need - have) * size)
             regular = sum(memory.regular_bytes for memory in memories)
-            instead = next((other for other in held if held[other] > wanted[other]), None)
+            instead = next((other for other in mapped if mapped[other] > wanted[other]), None)
             if instead is not None:
                 text = f"{missing} of it lies on pages of {format_page_size(instead)}"
             elif regular >= (need - have) * size:
@@ -117,15 +118,13 @@ def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
     """Say why the host's pool could not give ``need`` pages; "" if it could by now."""
     assert not isinstance(server.sizing, Unknown)
     shown = server.sizing.shown
-    pool = None if shown is None else shown.host.hugetlb.pool(size)
-    if pool is None or isinstance(pool, Unknown):
+    of_host = None if shown is None else shown.host.hugetlb.pool(size)
+    if of_host is None or isinstance(of_host, Unknown):
         return ""
-    others = pool.held_pages - have
-    if pool.total_pages < need:
-        return f"; the host has {pool.total_pages} such pages in all"
-    if pool.total_pages - others < need:
-        return f"; others hold {others} of the host's {pool.total_pages}"
-    return ""
+    others, total = of_host.held_pages - have, of_host.total_pages
+    if total < need:
+        return f"; the host has {total} such pages in all"
+    return f"; others hold {others} of the host's {total}" if total - others < need else ""
 
 
 def node_findings(
@@ -141,11 +140,10 @@ def node_findings(
     bound = {spot.node: n for spot, n in predicted.items() if spot.page_size_bytes == size}
     if None in bound or not bound:
         return  # any node may give them
-    for (page_bytes, node), count in sorted(on_node.items()):
-        if page_bytes != size:
-            continue
-        need = bound.get(node, 0)
-        at = Subject(f"{subject}, node {node}", "process")
+    on_nodes = {number: count for (of_size, number), count in on_node.items() if of_size == size}
+    for number, count in sorted(on_nodes.items()):
+        need = bound.get(number, 0)
+        at = Subject(f"{subject}, node {number}", "process")
         finding = Finding(NODE, Status.PASS, at, _pages(size, count), _pages(size, need))
         far = f"{format_bytes((count - need) * size)} lie on a node that it is not bound to"
         yield finding if count <= need else finding.warned(far, "See check: numa, topology.")
@@ -168,10 +166,10 @@ def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
                 continue
             raised = limit.hard is None or limit.hard > limit.soft
             bound = str(limit.hard) if raised and limit.hard is not None else most
-            words = ("prlimit", f"--pid={holding.pid}", f"--{option}={bound}")
+            prlimit = ("prlimit", f"--pid={holding.pid}", f"--{option}={bound}")
             finding = Finding(check, Status.PASS, whose, have, amount(limit.soft))
             advice = "Raise the limit of what runs, without a restart."
-            yield finding.warned(text, advice, (command(*words, as_root=not raised),))
+            yield finding.warned(text, advice, (command(*prlimit, as_root=not raised),))
 
 
 def _transport(
@@ -213,7 +211,7 @@ def _registered(
     if not rows:
         yield finding.unknown("the kernel lists nothing that its processes hold of a device")
     # Engines register more than is counted here: GPU memory, the buffers of NCCL and NVSHMEM.
-    alone = server.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
+    alone = server.program in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
     for device, have, times, text in rows:
         sizes = [each.registered_bytes for each in processes if _uses(each, device)]
         if unknown := [size for size in sizes if isinstance(size, Unknown)]:
@@ -240,7 +238,7 @@ def _store_pool(
     master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
 ) -> Iterator[Finding]:
     """Yield whether a master that runs here has the segments of the clients that run here."""
-    if master.kind is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
+    if master.program is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
     if metrics is None or isinstance(metrics, Unknown):
@@ -305,11 +303,10 @@ def _fixed_names(server: RunningServer) -> Iterator[str]:
 
 
 def _pages(size: int, count: int) -> Quantity:
-    return Quantity(f"{count} pages of {format_page_size(size)}", count, "pages")
+    return counted(count, "pages", f"{{}} of {format_page_size(size)}")
 
 
-def _files(count: int) -> Quantity:
-    return Quantity(f"{count} files", count, "files")
+_files = partial(counted, unit="files")
 
 
 GPU, TRAFFIC = "observe.gpu-memory", "observe.traffic"
@@ -319,9 +316,9 @@ GPUS = "/proc/driver/nvidia/gpus"
 def gpu_findings(
     servers: Sequence[RunningServer], root: Root
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield what each server holds of each GPU, beside its static share of it.
+    """Yield what each server holds of each GPU, beside the server's static share of that GPU.
 
-    The share is taken once weights and KV cache are there; what CUDA needs comes on top. Less is
+    The share is taken once weights and KV cache are loaded; what CUDA needs comes on top. Less is
     judged only if other processes of the GPU explain it.
     """
     driver = root.names(GPUS)
@@ -379,12 +376,12 @@ def traffic_findings(
             why = before if isinstance(before, Unknown) else after
             yield server, finding.unknown(why if isinstance(why, Unknown) else "")
             continue
-        for port, counted in after.items():
+        for port, last in after.items():
             first = before.get(port)
-            if isinstance(counted, Unknown):
-                yield server, finding.skipped(f"{port}: {counted.reason}")
-            elif isinstance(first, Traffic) and (counted != first or port.startswith("rdma")):
-                pairs = zip(first, counted, strict=True)
+            if isinstance(last, Unknown):
+                yield server, finding.skipped(f"{port}: {last.reason}")
+            elif isinstance(first, Traffic) and (last != first or port.startswith("rdma")):
+                pairs = zip(first, last, strict=True)
                 inward, outward = (int(max(0, now - then) / seconds) for then, now in pairs)
                 text = f"{port}: {format_bytes(inward)}/s in, {format_bytes(outward)}/s out"
                 have = Quantity(text, inward + outward, "bytes/s")

@@ -81,7 +81,7 @@ def launch_findings(
         (len(compared.differences), place, server, compared)
         for place, process in enumerate(meant)
         for server in servers
-        if server.kind is process.launched.kind
+        if server.program is process.launched.kind
         for compared in (_compared(process, server, running[server.pid]),)
     ]
     free = {place: max(1, process.launched.command.copies) for place, process in enumerate(meant)}
@@ -107,7 +107,7 @@ def _settings_of(server: RunningServer) -> Understood | None:
     if isinstance(server.sizing, Unknown):
         return None
     processes = understood(server.sizing, server.name).processes
-    return next((each for each in processes if each.named == server.kind.value), None)
+    return next((each for each in processes if each.named == server.program.value), None)
 
 
 def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
@@ -140,10 +140,10 @@ def _value(process: Understood, name: str) -> Value | None:
 
 def _same(mine: Value | None, theirs: Value | None) -> bool | None:
     """Tell whether two settings are the same; None if one is not known, or both are not set."""
-    one, other = (None if side is None else side.value for side in (mine, theirs))
-    if isinstance(one, Unknown) or isinstance(other, Unknown) or (one is None and other is None):
+    a, b = (None if side is None else side.value for side in (mine, theirs))
+    if isinstance(a, Unknown) or isinstance(b, Unknown) or (a is None and b is None):
         return None
-    return bool(one == other or str(one) == str(other))
+    return bool(a == b or str(a) == str(b))
 
 
 def _shown(value: Value | None) -> str:
@@ -180,7 +180,7 @@ def _of_match(
         row = finding._replace(have=f"{setting} {is_now}", need=f"{setting} {wanted}")
         text = f"it runs with {row.have}; {origin}: {wanted}"
         yield server, row.warned(text, _ADVICE)
-    sizing = None if server.kind in OF_ANYBODY else server.sizing
+    sizing = None if server.program in OF_ANYBODY else server.sizing
     if isinstance(sizing, Unknown):
         yield server, finding.unknown(sizing.of("its settings are not readable: "))
     elif not compared.differences:
@@ -198,16 +198,16 @@ def _nodes(
     A command in front (numactl) makes this binding, and no running process shows it. A binding in
     the command line of the program itself is judged elsewhere.
     """
-    own = server.predicted_pages
-    if isinstance(own, Unknown) or any(spot.node is not None for spot in own):
+    predicted = server.predicted_pages
+    if isinstance(predicted, Unknown) or any(spot.node is not None for spot in predicted):
         return
     pages: Counter[Spot] = Counter()
     for replay in () if launch.most is None else launch.most.asked:
         if replay.process.id.command == meant.launched.number:
             pages.update(pages_by_spot(replay.allocations, replay.process.among))
     memories = [holding.memory for holding in server.holdings]
-    held, on_node = pages_by_size(tuple(m for m in memories if not isinstance(m, Unknown)))
-    for size in held:
+    mapped, on_node = pages_by_size(tuple(m for m in memories if not isinstance(m, Unknown)))
+    for size in mapped:
         yield from node_findings(subject, size, on_node, pages)
 
 

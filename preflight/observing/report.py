@@ -38,7 +38,7 @@ class ObservedRow(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What runs, and what is found of it. launch: what it is held against, and what that starts."""
+    """Programs that run, and their findings. launch: its name and a summary; None without one."""
 
     servers: tuple[RunningServer, ...]
     rows: tuple[ObservedRow, ...]
@@ -108,7 +108,7 @@ def observation_object(observation: Observation) -> Mapping[str, Any]:
         ],
         "programs": [
             {
-                "program": server.kind.value,
+                "program": server.program.value,
                 "pid": server.pid,
                 "processes": [holding.pid for holding in server.holdings],
                 "releases": [{"name": n, "version": v} for n, v in server.releases],
@@ -167,7 +167,7 @@ def metrics_text(
 
 
 def _program(server: RunningServer) -> dict[str, object]:
-    return {"program": server.kind.value, "pid": server.pid}
+    return {"program": server.program.value, "pid": server.pid}
 
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
@@ -177,15 +177,16 @@ def _of_server(server: RunningServer) -> Iterator[Sample]:
     """
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
-        place = {"page_bytes": spot.page_size_bytes, "numa_node": _node(spot.node)}
+        number = "any" if spot.node is None else spot.node
+        place = {"page_bytes": spot.page_size_bytes, "numa_node": number}
         yield "predicted_hugepages", {**program, **place}, pages
     memories = tuple(h.memory for h in server.holdings if isinstance(h.memory, HeldMemory))
     if len(memories) == len(server.holdings):
-        held, touched = pages_by_size(memories)
-        for size, pages in held.items():
+        mapped, touched = pages_by_size(memories)
+        for size, pages in mapped.items():
             yield "held_hugepages", {**program, "page_bytes": size}, pages
-        for (size, node), pages in touched.items():
-            place = {"page_bytes": size, "numa_node": _node(node)}
+        for (size, number), pages in touched.items():
+            place = {"page_bytes": size, "numa_node": number}
             yield "touched_hugepages", {**program, **place}, pages
     for holding in server.holdings:
         labels = {**program, "process": holding.pid}
@@ -197,10 +198,6 @@ def _of_server(server: RunningServer) -> Iterator[Sample]:
             limit = getattr(holding, name)
             if not isinstance(limit, Unknown) and limit.soft is not None:
                 yield _LIMITS[name], labels, limit.soft
-
-
-def _node(node: int | None) -> str:
-    return "any" if node is None else str(node)
 
 
 def _line(sample: Sample) -> str:

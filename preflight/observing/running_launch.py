@@ -60,14 +60,14 @@ class Holding(NamedTuple):
 class RunningServer(NamedTuple):
     """One known program that runs, with every process that it started.
 
-    sizing, needs: of its own command line, environment and release; Unknown where these cannot be
-    read. releases: the distributions from which it runs, () where that is not known. replaced:
-    mapped files of these that were replaced or removed since. registered: with RDMA devices, where
-    it has some open.
+    sizing, needs: by its command line, environment and release; Unknown if these cannot be read.
+    releases: name and version of the distributions from which it runs, () if not known. replaced:
+    mapped files of these that were replaced or removed since. registered: with RDMA devices, ()
+    if it has none open.
     """
 
     pid: int
-    kind: ProcessKind
+    program: ProcessKind
     sizing: LaunchSizing | Unknown
     needs: LaunchNeeds | Unknown
     releases: tuple[tuple[str, str], ...]
@@ -77,7 +77,7 @@ class RunningServer(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.kind.value}, pid {self.pid}"
+        return f"{self.program.value}, pid {self.pid}"
 
     def sized(self) -> Sizing:
         """Return the sizing at the upper bound. Raises UnknownFactError if there is none."""
@@ -116,11 +116,11 @@ def running_servers(
 ) -> tuple[RunningServer, ...]:
     """Return the known programs that run, or those of ``pids`` alone. Raises UsageError.
 
-    options: what is said of them beside their command lines. of_anybody: of the kinds that others
-    have too, those to look for.
+    options: what is said of these programs beside their command lines. of_anybody: of the kinds
+    that others have too, those to look for.
 
     A wrapper (``timeout``, ``numactl``, a shell) that waits for a known program is not one itself;
-    what such a program forks is part of it.
+    the forks of a program are part of that program.
     """
     processes = read_processes(root)
     if isinstance(processes, Unknown):
@@ -130,23 +130,23 @@ def running_servers(
         if pid not in by_pid:
             raise UsageError(f"--pid {pid}: no such process")
     programs = {
-        process.pid: (process, kind)
+        process.pid: (process, program)
         for process in processes
         if (process.pid != os.getpid() or not root.live)
-        and (kind := _kind(process, of_anybody)) is not None
+        and (program := _program(process, of_anybody)) is not None
     }
     servers, about = [], set()
-    for pid, (process, kind) in programs.items():
+    for pid, (process, program) in programs.items():
         tree, above = tree_of(pid, processes), tuple(_above(process, by_pid))
         parents = [programs[p][0] for p in above if p in programs]
         if any(parent.words == process.words for parent in parents):
             continue  # a fork of it
         others = [p for p in tree if p in programs and programs[p][0].words != process.words]
-        if others and any(programs[p][1] is kind for p in others):
+        if others and any(programs[p][1] is program for p in others):
             continue  # what stands in front of it
         if not pids or not {*tree, *above}.isdisjoint(pids):
             about |= {*tree, *above}
-            servers.append(_server(root, process, kind, tree, options))
+            servers.append(_server(root, process, program, tree, options))
     if missed := [pid for pid in pids if pid not in about]:
         raise UsageError(f"--pid {missed[0]}: its command line starts no program that is known")
     return tuple(servers)
@@ -160,28 +160,28 @@ def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Ite
         above = by_pid.get(above.parent)
 
 
-def _kind(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
+def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
     """Return which program a process is; None for those that no launch has.
 
-    What asks an engine for a container, or another host, is not the program that runs there.
+    A command that asks an engine for a container, or another host, is not the program inside.
     """
-    words = process.words
-    if not words or not (of_anybody or any(map(KNOWN.search, words))):
+    argv = process.words
+    if not argv or not (of_anybody or any(map(KNOWN.search, argv))):
         return None
-    started = understand(read_argv(words, {}).commands, lambda name: Unknown(name))
+    started = understand(read_argv(argv, {}).commands, lambda name: Unknown(name))
     programs = [each for each in started if each.kind not in NOT_OBSERVED]
     if len(programs) != 1:
         return None
-    kind, command = programs[0].kind, programs[0].command
+    program, command = programs[0].kind, programs[0].command
     if command.container is not None or any(map(starts_anew, command.wrappers)):
         return None
-    return None if kind in OF_ANYBODY and kind not in of_anybody else kind
+    return None if program in OF_ANYBODY and program not in of_anybody else program
 
 
 def _server(
     root: Root,
     process: RunningProcess,
-    kind: ProcessKind,
+    program: ProcessKind,
     tree: tuple[int, ...],
     options: LaunchOptions,
 ) -> RunningServer:
@@ -198,7 +198,8 @@ def _server(
     holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
     opened = (isinstance(h.files, OpenFiles) and h.files.verbs_devices for h in holdings)
     registered = read_registered(root, tree) if any(opened) else ()
-    return RunningServer(process.pid, kind, sizing, needs, releases, holdings, replaced, registered)
+    known_of = (sizing, needs, releases, holdings, replaced, registered)
+    return RunningServer(process.pid, program, *known_of)
 
 
 def _holding(root: Root, pid: int) -> Holding | None:

@@ -1,7 +1,7 @@
-"""What ``capture --running`` keeps of the programs that run: what ``observe`` reads of them.
+"""What ``capture --running`` keeps of the programs that run: what ``observe`` reads.
 
-Of other processes nothing is kept, and of these no secret: of a command line the words, without the
-values of secret flags; of an environment the variables that count.
+Nothing of other processes is kept, and no secret: of a command line the words, without the values
+of secret flags; of an environment the variables that count.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from preflight.observing.running_launch import KNOWN, RunningServer, running_ser
 
 
 class RunningRecord(NamedTuple):
-    """answers: of /proc alone. words: each command line, by pid. hosts: that these name."""
+    """answers: of /proc alone. argv: each command line, by pid. hosts: that these name."""
 
     answers: Answers
-    words: dict[str, list[str]]
+    argv: dict[str, list[str]]
     hosts: tuple[str, ...]
 
 
@@ -60,10 +60,10 @@ def record_running(root: Root) -> RunningRecord:
     answers = without_secrets(Answers(texts, folders, links, {}, read.calls))
     answers.folders["/proc"] = tuple(sorted(kept))
     answers.texts.update({f"/proc/{pid}/cmdline": "" for pid in kept})
-    words = {str(server.pid): _record_words(server, seen, answers) for server in servers}
+    argv = {str(server.pid): _record_words(server, seen, answers) for server in servers}
     needs = [server.needs for server in servers if not isinstance(server.needs, Unknown)]
     hosts = (service.host for each in needs for service in each.services)
-    return RunningRecord(answers, words, tuple(host for host in hosts if isinstance(host, str)))
+    return RunningRecord(answers, argv, tuple(host for host in hosts if isinstance(host, str)))
 
 
 def _pid(name: str) -> str:
@@ -94,11 +94,11 @@ def _record_words(server: RunningServer, seen: Root, answers: Answers) -> list[s
     place = f"/proc/{server.pid}"
     command, environment = seen.text(f"{place}/cmdline"), read_environment(seen, server.pid)
     line = None if isinstance(command, Unknown) else command.removesuffix("\0")
-    words = [] if line is None else clean_words(line.split("\0"))
-    answers.texts[f"{place}/cmdline"] = "".join(f"{word}\0" for word in words)
+    argv = [] if line is None else clean_words(line.split("\0"))
+    answers.texts[f"{place}/cmdline"] = "".join(f"{word}\0" for word in argv)
     answers.texts[f"{place}/environ"] = (
         environment
         if isinstance(environment, Unknown)
         else "".join(f"{n}={value}\0" for n, value in environment_record(environment).items())
     )
-    return words
+    return argv

@@ -104,7 +104,7 @@ def process_of(server: RunningServer) -> LaunchProcess | None:
     """Return the process that a program's command line starts; None if it cannot be read."""
     if isinstance(server.sizing, Unknown):
         return None
-    return next((p for p in server.sizing.inputs.processes if p.kind is server.kind), None)
+    return next((p for p in server.sizing.inputs.processes if p.kind is server.program), None)
 
 
 def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | None:
@@ -112,7 +112,7 @@ def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | N
     process = process_of(server)
     if process is None or isinstance(server.needs, Unknown):
         return None
-    what = "metrics port" if server.kind is ProcessKind.MASTER else "HTTP port"
+    what = "metrics port" if server.program is ProcessKind.MASTER else "HTTP port"
     port = next((port.port for port in server.needs.ports if port.what == what), None)
     if port is None or not _serves(process):
         return None
@@ -173,7 +173,7 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
     if process is None:
         return
     if isinstance(metrics, Unknown):
-        if server.kind is not ProcessKind.MASTER:  # of which observe.store-pool says it
+        if server.program is not ProcessKind.MASTER:  # of which observe.store-pool says it
             check = L3 if process.server is None else L2
             yield Finding(check, Status.PASS, subject).unknown(metrics)
     elif process.server is not None:
@@ -182,7 +182,7 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
         yield _l2(Finding(L2, Status.PASS, subject), metrics, early, evicted)
         if process.server.value("hicache_storage_backend") is not None:
             yield _l3(Finding(L3, Status.PASS, subject), metrics, early)
-    elif server.kind is ProcessKind.VLLM:
+    elif server.program is ProcessKind.VLLM:
         yield _external(Finding(L3, Status.PASS, subject), metrics)
     else:
         yield _store(Finding(STORE, Status.PASS, subject), metrics)
@@ -217,13 +217,13 @@ def _hits(metrics: Metrics) -> dict[str, int]:
 def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
     """Judge whether prompts find in L2 what L1 gave up."""
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
-    given = hits.get("host", 0) + hits.get("storage", 0)
-    finding = finding._replace(have=_tokens(given, f"{{}} of {prompts} tokens of prompts"))
+    below_l1 = hits.get("host", 0) + hits.get("storage", 0)
+    finding = finding._replace(have=_tokens(below_l1, f"{{}} of {prompts} tokens of prompts"))
     if "total" in hits and not early:
         early = "its metrics do not say which tier gave the tokens"
     if early:
         return finding.skipped(early)
-    if given:
+    if below_l1:
         return finding
     return finding.warned(
         f"L2 is never hit: L1 has given up {evicted} tokens, and no prompt came back for one",
@@ -264,30 +264,30 @@ def _external(finding: Finding, metrics: Metrics) -> Finding:
     """Judge whether vLLM's connector finds anything. Source: vllm/v1/metrics/loggers.py."""
     asked = metrics.amount("vllm:external_prefix_cache_queries_total")
     hits = metrics.amount("vllm:external_prefix_cache_hits_total")
-    own = metrics.amount("vllm:prefix_cache_hits_total")
+    of_vllm = metrics.amount("vllm:prefix_cache_hits_total")
     finding = finding._replace(have=_tokens(hits, f"{{}} of {asked} tokens asked for"))
     if not asked:
         return finding.skipped("its connector was asked for nothing yet")
-    if hits or not own:
+    if hits or not of_vllm:
         return finding
     return finding.warned(
-        f"its connector never finds anything, although vLLM's own cache gave {own} tokens",
+        f"its connector never finds anything, although vLLM's own cache gave {of_vllm} tokens",
         "Compare the store's keys with those of who writes them: check, store.keys.",
     )
 
 
 def _store(finding: Finding, metrics: Metrics) -> Finding:
     """Judge whether the pool takes what is written to it."""
-    held, capacity, keys = (
+    filled, capacity, keys = (
         metrics.amount(f"master_{name}")
         for name in ("allocated_bytes", "total_capacity_bytes", "key_count")
     )
     refused = metrics.amount("master_put_start_alloc_failures_total")
     asked = metrics.amount("master_put_start_requests_total")
     asked += metrics.amount("master_batch_put_start_items_total")
-    share = f" ({held / capacity:.0%} of it)" if capacity else ""
+    share = f" ({filled / capacity:.0%} of it)" if capacity else ""
     finding = finding._replace(
-        have=format_bytes(held, f"{{}} in {keys} keys{share}"), need=format_bytes(capacity)
+        have=format_bytes(filled, f"{{}} in {keys} keys{share}"), need=format_bytes(capacity)
     )
     if refused <= OFTEN * asked:
         return finding
@@ -301,12 +301,12 @@ def _store(finding: Finding, metrics: Metrics) -> Finding:
 
 def _ssd(finding: Finding, metrics: Metrics) -> Finding:
     """Judge whether what lies on SSD alone is read again."""
-    held = metrics.amount("master_allocated_file_size_bytes")
+    written = metrics.amount("master_allocated_file_size_bytes")
     capacity = metrics.amount("master_total_file_capacity_bytes")
     read = metrics.amount("file_cache_hit_nums_")
     alone = metrics.amount("master_key_count") - metrics.amount("mem_cache_nums_")
     finding = finding._replace(
-        have=format_bytes(held, f"{{}} written, {read} reads"), need=format_bytes(capacity)
+        have=format_bytes(written, f"{{}} written, {read} reads"), need=format_bytes(capacity)
     )
     if not capacity:
         return finding.skipped("no client offers an SSD, although the master would use one")

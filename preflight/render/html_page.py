@@ -36,7 +36,7 @@ Cell = str | Keyed
 
 
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
-    """Return a document of HTML parts. Raises ValueError for a script that ends its own element."""
+    """Return a document of HTML parts. Raises ValueError if a script holds ``</script``."""
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
         if "</script" in text.lower() or "<!--" in text:
@@ -108,7 +108,7 @@ def join(parts: Iterable[str], between: str = "") -> Html:
 
 
 def status_badge(status: str) -> Html:
-    """Return a status as a word in its colour; a column of them sorts the worst first."""
+    """Return a status as a word in its colour; a column of such words sorts the worst first."""
     known = status in STATUSES
     key = STATUSES.index(status) if known else len(STATUSES)
     classes = f"badge {status}" if known else "badge"

@@ -180,9 +180,6 @@ def test_only_and_skip_take_patterns(monkeypatch: Patch, capsys: Out) -> None:
         (["--format", "junit"], "both take standard output"),
         (["--format", "k8s", "--output", "x", "--format", "npd"], "each have an exit code"),
         (["--format", "html", "--output", "/no/such/folder/x"], "No such file or directory"),
-        (["--junit", "x.xml"], "--format junit --output FILE"),
-        (["--html", "x.html"], "--format html --output FILE"),
-        (["--exit-protocol", "npd"], "--format nagios, npd"),
     ],
 )
 def test_usage_errors(arguments: list[str], says: str, monkeypatch: Patch, capsys: Out) -> None:

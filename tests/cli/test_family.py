@@ -104,31 +104,6 @@ def test_help_of_a_command_is_its_help(path: str, capsys: pytest.CaptureFixture[
     assert run(["help", *words, "no-such"]) in (0, 64)  # a launch, or no command
 
 
-@pytest.mark.parametrize(
-    ("words", "new"),
-    [
-        (["list"], "explain"),
-        (["keys", "a.sh", "b.sh"], "read --keys LAUNCH"),
-        (["advisories", "--affecting", "a.sh"], "explain --advisories [LAUNCH]"),
-        (["facts", "--json"], "capture -"),
-        (["fleet", "collect"], "fleet merge -"),
-        (["fleet", "manifest"], "docs/howto-kubernetes.md"),
-        (["fleet", "node"], "check --json"),
-        (["fleet", "run", "a.sh"], "the nodes of a job are asked by: srun --label"),
-        (["trace", "sample"], "capacity --trace FILE"),
-        (["trace", "generate", "chat"], "capacity --workload chat LAUNCH"),
-    ],
-    ids=str,
-)
-def test_who_types_an_old_name_is_told_the_new_one(
-    words: list[str], new: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(words) == 64
-    said = capsys.readouterr().err
-    assert new in said.splitlines()[0]
-    assert "Traceback" not in said
-
-
 @pytest.mark.slow
 def test_the_package_can_be_run_as_a_module() -> None:
     words = [sys.executable, "-m", "preflight", "explain", "memlock.limit"]
@@ -223,7 +198,6 @@ def test_other_shells_are_answered(shell: str, on_path: Path) -> None:
         (["fleet", "chck"], "did you mean check?"),
         (["launch.sh"], "is a file, not a command: give it to check or read"),
         (["zzz"], "No such command 'zzz'."),
-        (["demo"], "the recorded host is --root demo:h800"),
         (["check", "gone.sh"], "'gone.sh' does not exist: give the path of a script or manifest"),
         (["check", "--", "./gone.sh", "--tp", "8"], "'./gone.sh' does not exist"),
         (["check", "python3", "-m", "sglang"], "stand behind --: mooncake-preflight check -- COMM"),

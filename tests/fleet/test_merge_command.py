@@ -187,7 +187,6 @@ def test_every_form_of_input_gives_the_same_answer(
     [
         ([], "REPORTS"),
         (["--expect", "gpu[1-", __file__], "not a set of nodes"),
-        (["--nodes-failing", "x"], "write --list failing"),
         (["--list", "failing", "--json", "x"], "--list prints nodes alone"),
         (["--format", "html", "--json", "x"], "both take standard output"),
         (

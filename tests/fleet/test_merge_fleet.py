@@ -45,12 +45,12 @@ def test_the_pool_is_the_sum_of_the_segments() -> None:
         "gpu4": launch(segment_bytes=60 * GIB),
     }
     fleet = merged_reports(fleet_reports("gpu[1-6]", changes))
-    pool = fleet.pool
+    pool = fleet.segments
     assert pool is not None
     assert pool.total_bytes == (3 * 64 + 32 + 60) * GIB
     assert fold(pool.unread) == "gpu3"
     without = merged_reports(every(lambda report: report.update(launch=None)))
-    assert without.pool is None
+    assert without.segments is None
 
 
 def test_who_gave_no_report_and_who_is_not_expected_are_named() -> None:
@@ -147,7 +147,7 @@ def test_the_order_of_the_reports_changes_nothing(changes: list[Change], random:
     first = merged_reports(reports)
     random.shuffle(reports)
     second = merged_reports(reports)
-    for name in ("verdict", "pool", "passed", "waived"):
+    for name in ("verdict", "segments", "passed", "waived"):
         assert getattr(first, name) == getattr(second, name)
     assert first.drift == second.drift
     assert [one.status for one in first.nodes] == [one.status for one in second.nodes]

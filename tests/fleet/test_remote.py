@@ -68,7 +68,7 @@ def test_what_stands_for_a_node(
 ) -> None:
     """Each way in which an answer can be none."""
     found = answer_of(NodeReply("gpu1", lines, (error,), code, False, carried), 60, ReportReader())
-    assert (found.row.node, found.row.status, found.document) == ("gpu1", "unknown", None)
+    assert (found.row.name, found.row.status, found.document) == ("gpu1", "unknown", None)
     (finding,) = found.row.findings
     assert (finding.check, said in finding.text) == (check, True), finding
 
@@ -77,7 +77,7 @@ def test_a_report_is_found_between_banners() -> None:
     """And goes by the name that the node was asked by, not by its own."""
     lines = (b"Welcome", START, b'{"schema": "motd"}', WHOLE + END + b"1", b"bye")
     found = answer_of(NodeReply("gpu007", lines, (), 0), 60, ReportReader())
-    assert (found.row.node, found.row.status, found.row.host) == ("gpu007", "warn", "x")
+    assert (found.row.name, found.row.status, found.row.host) == ("gpu007", "warn", "x")
     assert found.document == json.loads(WHOLE)
 
 
@@ -156,7 +156,7 @@ def test_the_carried_program_needs_python_alone(tmp_path: Path) -> None:
     code, found = run_carried(["check", "--json"], tmp_path)
     assert found.document is not None, found.row.findings
     valid(found.document, SCHEMA)
-    assert (code, found.row.node) == (found.document["exit_code"], "here")
+    assert (code, found.row.name) == (found.document["exit_code"], "here")
     assert found.document["answer"]["machine"]["facts"]["kernel"] == os.uname().release
 
 

@@ -113,7 +113,7 @@ def test_what_is_no_report_is_named_with_its_reason(
     found = read(content)
     assert isinstance(found, Unusable)
     assert (found.trouble, said in found.reason) == (trouble, True), found
-    assert found.node in ("gpu001", "")
+    assert found.name in ("gpu001", "")
 
 
 @each_row(
@@ -133,7 +133,7 @@ def test_what_is_no_report_is_named_with_its_reason(
 def test_a_report_is_taken_whatever_stands_around_it(content: str) -> None:
     found = read(content)
     assert isinstance(found, NodeRow)
-    assert (found.node, found.status, found.whole) == ("gpu001", "warn", True)
+    assert (found.name, found.status, found.whole) == ("gpu001", "warn", True)
 
 
 @each_row(
@@ -160,7 +160,7 @@ def test_what_check_prints_is_taken_whole() -> None:
     facts = printed["answer"]["machine"]["facts"]
     found = ReportReader().read(Found("x", 1, printed))
     assert isinstance(found, NodeRow)
-    assert (found.node, found.status, found.host) == ("base-node", printed["status"], "base-node")
+    assert (found.name, found.status, found.host) == ("base-node", printed["status"], "base-node")
     judged = [each for each in printed["findings"] if each["status"] != "skip"]
     assert len(found.findings) == len(judged)
     # The program's version is one fact more.

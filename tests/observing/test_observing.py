@@ -287,7 +287,7 @@ def host(tmp_path: Path) -> Path:
 
 
 def saved(host: Path, seen: RunningRecord) -> Root:
-    answers, extras = anonymise(seen.answers, {"running": seen.words}, seen.hosts, ())
+    answers, extras = anonymise(seen.answers, {"running": seen.argv}, seen.hosts, ())
     file = host / "host.tar.gz"
     file.write_bytes(archive_bytes(capture_files(answers, extras)))
     return open_root(str(file))
@@ -296,13 +296,13 @@ def saved(host: Path, seen: RunningRecord) -> Root:
 def test_a_capture_says_what_the_host_says(host: Path) -> None:
     seen = record_running(Root(str(host)))
     assert said(saved(host, seen)) == said(Root(str(host)))
-    assert [*seen.words] == ["100"]
+    assert [*seen.argv] == ["100"]
 
 
 def test_nothing_else_is_kept(host: Path) -> None:
     """No secret, no variable that does not count, nothing of another process."""
     seen = record_running(Root(str(host)))
-    kept = f"{seen.answers} {seen.words}"
+    kept = f"{seen.answers} {seen.argv}"
     assert "hunter2" not in kept
     assert "/proc/300" not in kept
     assert "10.9.8" not in str(saved(host, seen).text("/proc/100/cmdline"))

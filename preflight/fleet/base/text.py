@@ -1,11 +1,11 @@
-"""What the answers about a fleet have in common: counts, times, colours, texts cut, and groups."""
+"""What the answers about a fleet have in common: counts, times, colours, and groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from preflight.base.one_line import clean, shortened
+from preflight.base.one_line import shortened
 from preflight.fleet.base.node_sets import fold
 
 Paint = Callable[[str, str], str]
@@ -31,15 +31,9 @@ def nodes_text(names: Sequence[str]) -> str:
     return f"{text[: end if end > 0 else LONGEST_NODES]},... ({len(names)} nodes)"
 
 
-def cut(text: str, most: int = LONGEST_VALUE) -> str:
-    """Return the text on one line, not too long, with nothing that moves the cursor."""
-    return shortened(clean(text), most)
-
-
-def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
-    """Return ``have 8 MiB, need 1 GiB``; an empty part is left out."""
-    pairs = (("have", have), ("need", need))
-    return ", ".join(f"{word} {cut(text, most)}" for word, text in pairs if text)
+def cut(text: str) -> str:
+    """Return a value on one line, with nothing that moves the cursor."""
+    return shortened(text, LONGEST_VALUE)
 
 
 def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import (
@@ -15,12 +15,12 @@ from preflight.fleet.base.text import (
     Paint,
     cut,
     grouped,
-    have_and_need,
     nodes_text,
     plural,
     rest_of,
 )
 from preflight.fleet.merge.fleet import FAILING, PASSING, Drift, Fleet, Variant
+from preflight.fleet.reports.answers import explained
 from preflight.fleet.reports.rows import (
     NO_REPORT,
     NOT_REACHED,
@@ -30,7 +30,7 @@ from preflight.fleet.reports.rows import (
     OnNodes,
     nodes_object,
 )
-from preflight.render.plain_data import plain
+from preflight.render.plain_data import fields
 from preflight.render.text import filled, headed, table
 
 MOST_OF_ONE_CHECK = 3
@@ -71,7 +71,7 @@ def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
     """Return the number of nodes for which one of these findings stands in place of a report."""
     wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
     named = {name for on_nodes in wanting for name in on_nodes.nodes}
-    return sum(node.name in named and node.row is not None for node in fleet.nodes)
+    return sum(each.name in named and each.row is not None for each in fleet.nodes)
 
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
@@ -89,7 +89,7 @@ def drift_cells(drifting: Drift) -> tuple[str, str, str]:
 
 def pool_text(fleet: Fleet) -> str:
     """Return ``pool: 4.00 TiB = 63 x 64.00 GiB + 32.00 GiB (gpu040), …``; "" without a store."""
-    segments = fleet.pool
+    segments = fleet.segments
     if segments is None:
         return ""
     from checks.base.units import format_bytes
@@ -171,11 +171,8 @@ def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
     about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
     message = f"{clean(finding.check)}{_on(on_nodes.nodes)}{about}"
     painted = paint(finding.status, COLOURS[finding.status])
-    lines = [headed(finding.status, message, width, painted, "  ")]
-    for text in (have_and_need(finding.have, finding.need), cut(finding.text, 300)):
-        if text:
-            lines.append(filled(f"      {text}", width, 0))
-    return "\n".join(lines)
+    head = headed(finding.status, message, width, painted, "  ")
+    return "\n".join([head, *explained(finding, width)])
 
 
 def _drift(fleet: Fleet, width: int) -> str:
@@ -194,7 +191,8 @@ def _unusable(fleet: Fleet, width: int) -> str:
     """Return the unused and the repeated reports, with the reason."""
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
-        text = f"  {clean(unusable.where)}: {unusable.trouble.value}: {cut(unusable.reason, 160)}"
+        reason = shortened(unusable.reason, 160)
+        text = f"  {clean(unusable.where)}: {unusable.trouble.value}: {reason}"
         if unusable.times > 1:
             text += f" (and {plural(unusable.times - 1, 'line')} like it)"
         lines.append(filled(text, width, 2))
@@ -226,7 +224,7 @@ def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
 
 def fleet_object(fleet: Fleet) -> Json:
     """Return the answer of ``schemas/fleet-v1.schema.json``: lists of nodes are node sets."""
-    segments = fleet.pool
+    segments = fleet.segments
     shares = () if segments is None else segments.shares
     return {
         "nodes": len(fleet.nodes),
@@ -263,7 +261,11 @@ def fleet_object(fleet: Fleet) -> Json:
             "unread": nodes_object(segments.unread),
         },
         "unusable": [
-            {**{key: x for key, x in plain(text).items() if key != "times"}, "count": text.times}
+            {
+                **fields(text, "source", "line", "trouble", "reason"),
+                "node": text.name,
+                "count": text.times,
+            }
             for text in fleet.unusable
         ],
         "repeats": dict(fleet.repeats),

@@ -34,16 +34,16 @@ Launches = Mapping[str, NodeLaunch]
 
 
 class ServiceAddress(NamedTuple):
-    """An address as the fleet knows it. node: whose it is, "" if that cannot be told."""
+    """An address as the fleet knows it. name: of the node that has it, "" if that is not known."""
 
     host: str
     port: str
-    node: str
+    name: str
 
     @property
     def process(self) -> tuple[str, str]:
         """Return a key that is equal if two addresses certainly lead to one process."""
-        return self.node or self.host, self.port
+        return self.name or self.host, self.port
 
 
 class Owners:
@@ -52,12 +52,12 @@ class Owners:
     def __init__(self, rows: Rows) -> None:
         """Take each node's names and addresses; one that two nodes have leads to neither."""
         self._nodes: dict[str, str] = {}
-        for node, row in rows.items():
+        for name, row in rows.items():
             addresses = (each for rail in row.known_rails for each in rail.known_addresses)
-            names = {row.node, row.host, *(address.partition("/")[0] for address in addresses)}
-            for name in names - {""}:
-                known = self._nodes.get(name.lower(), node) == node
-                self._nodes[name.lower()] = node if known else ""
+            hosts = {row.name, row.host, *(address.partition("/")[0] for address in addresses)}
+            for host in map(str.lower, hosts - {""}):
+                known = self._nodes.get(host, name) == name
+                self._nodes[host] = name if known else ""
 
     def of(self, address: str) -> ServiceAddress:
         """Return the address with the node that it leads to; without a port that of a master."""
@@ -94,23 +94,23 @@ def _one_address(
     check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
     """Judge one service that all nodes must name alike. named: node -> addresses."""
-    processes = {node: tuple(sorted(map(owners.of, each))) for node, each in named.items() if each}
-    written = {node: ", ".join(each) for node, each in named.items()}
+    processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named.items() if each}
+    written = {name: ", ".join(each) for name, each in named.items()}
     if len(processes) < 2:
         return
-    loopback = {node for node, each in processes.items() if any(loops(a.host) for a in each)}
+    loopback = {name for name, each in processes.items() if any(loops(a.host) for a in each)}
     # A node may call itself localhost where the others call it by its name.
-    rest = [address for node, each in processes.items() if node not in loopback for address in each]
-    local = loopback - {address.node for address in rest} if len(loopback) == 1 else loopback
+    rest = [address for name, each in processes.items() if name not in loopback for address in each]
+    local = loopback - {address.name for address in rest} if len(loopback) == 1 else loopback
     if local:
-        have = "; ".join(sorted({written[node] for node in local})[:3])
+        have = "; ".join(sorted({written[name] for name in local})[:3])
         text = f"each of them looks for the {what} on itself, so {follows}"
         if len(local) == 1:
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
         yield OnNodes(FleetFinding(check, "fail", "launch", have, need, text), in_order(local))
-    away = [(node, each) for node, each in processes.items() if node not in loopback]
-    groups = grouped((tuple(address.process for address in each), node) for node, each in away)
+    away = [(name, each) for name, each in processes.items() if name not in loopback]
+    groups = grouped((tuple(address.process for address in each), name) for name, each in away)
     if len(groups) < 2:
         return
     right, others = by_size(groups)
@@ -122,7 +122,7 @@ def _one_address(
         some, others_of = processes[most[0]], processes[nodes[0]]
         # Names can be aliases of one host.
         certain = len(some) != len(others_of) or any(
-            a.port != b.port or (a.node and b.node and a.node != b.node)
+            a.port != b.port or (a.name and b.name and a.name != b.name)
             for a, b in zip(some, others_of, strict=True)
         )
         status, text = "fail", f"other nodes name another {what}: {follows}"
@@ -203,7 +203,7 @@ def _versions(
     if len(groups) < 2:
         return
     version_of = {name: version for version, names in groups.items() for name in names}
-    hosts = {owners.of(master).node for each in masters.values() for master in each}
+    hosts = {owners.of(master).name for each in masters.values() for master in each}
     of_master = {version_of[host] for host in hosts if host in version_of}
     right, who = "", ""
     if len(of_master) == 1:

@@ -82,8 +82,8 @@ def _try_folder(option: str, folder: str, make: bool) -> None:
         raise UsageError(f"{option}: {error.strerror}") from None
 
 
-def keep(node: str, report: str, shown: Shown) -> None:
+def keep(name: str, report: str, shown: Shown) -> None:
     """Write a report to the folder of --reports: one whole file a node."""
     if shown.reports is not None:
-        path = os.path.join(shown.reports, f"{node}.json")
+        path = os.path.join(shown.reports, f"{name}.json")
         save(f"--reports {path}", path, f"{report}\n".encode(), 0o644, limit_seconds())

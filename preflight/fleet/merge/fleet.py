@@ -55,7 +55,7 @@ class Variant(NamedTuple):
 class Drift(NamedTuple):
     """One fact, or several that differ alike, that is not the same everywhere.
 
-    most: None if no value is on more nodes than each other: then ``others`` has all of them.
+    most: None if no value is on more nodes than each other: ``others`` then has every value.
     unread: nodes that could not read it.
     """
 
@@ -98,7 +98,7 @@ class Fleet(NamedTuple):
     waived: tuple[OnNodes, ...]
     passed: tuple[OnNodes, ...]
     drift: tuple[Drift, ...]
-    pool: SegmentPool | None
+    segments: SegmentPool | None
     unusable: tuple[Unusable, ...]
     repeats: Mapping[str, int]
 
@@ -108,7 +108,7 @@ class Fleet(NamedTuple):
 
     def of(self, *statuses: str) -> list[str]:
         """Return the nodes with one of these statuses."""
-        return [node.name for node in self.nodes if node.status in statuses]
+        return [each.name for each in self.nodes if each.status in statuses]
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
@@ -118,7 +118,7 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
     patterns = {_pattern(name) for name in nodes_settled.rows} if expected is None else set()
-    lost = [text.node for text in reports.unusable if text.node and _pattern(text.node) in patterns]
+    lost = [text.name for text in reports.unusable if text.name and _pattern(text.name) in patterns]
     names = in_order([*nodes_settled.rows, *(expected or ()), *lost])
     rows = {name: nodes_settled.rows[name] for name in names if name in nodes_settled.rows}
     whole = {name: row for name, row in rows.items() if row.whole}
@@ -143,7 +143,7 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         tuple(waived),
         tuple(passed),
         drifts,
-        _pool(whole),
+        _segments(whole),
         tuple(reports.unusable),
         nodes_settled.repeats,
     )
@@ -162,7 +162,7 @@ def _absences(
     """Yield the findings on nodes without a report, unexpected nodes and unusable texts."""
     terms = {Trouble.UNREADABLE: "unreadable"}
     broken = {
-        report.node: f"no report but one that is {terms.get(report.trouble, report.trouble.value)}"
+        report.name: f"no report but one that is {terms.get(report.trouble, report.trouble.value)}"
         for report in unusable
     }
     absent = [name for name in names if name not in nodes_settled.rows]
@@ -178,7 +178,7 @@ def _absences(
         yield OnNodes(finding, more)
     # A text that is nobody's report could be that of a node which is missing.
     complete = expected is not None and all(name in nodes_settled.rows for name in expected)
-    strays = [report for report in unusable if report.node not in names]
+    strays = [report for report in unusable if report.name not in names]
     if strays:
         status = "warn" if complete else "unknown"
         text = "one of them can be the report of a node that is missing here"
@@ -229,7 +229,7 @@ def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
     return worst(statuses | {"warn"} if drifts else statuses)
 
 
-def _pool(rows: Rows) -> SegmentPool | None:
+def _segments(rows: Rows) -> SegmentPool | None:
     """Return the pool that the launches' stores make; None if no launch has a store."""
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
     sizes = {name: launch.share.segment_bytes for name, launch in launches.items()}

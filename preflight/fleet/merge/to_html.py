@@ -64,6 +64,6 @@ def _nodes(fleet: Fleet) -> Rows:
         (name, finding.finding.check) for finding in fleet.findings for name in finding.nodes
     )
     return [
-        (node.name, status_badge(node.status), ", ".join(dict.fromkeys(checks.get(node.name, []))))
-        for node in sorted(fleet.nodes, key=lambda node: STATUSES.index(node.status))
+        (each.name, status_badge(each.status), ", ".join(dict.fromkeys(checks.get(each.name, []))))
+        for each in sorted(fleet.nodes, key=lambda each: STATUSES.index(each.status))
     ]

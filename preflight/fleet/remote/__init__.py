@@ -1,5 +1,5 @@
-"""Nodes asked over ssh: the launch and this program on their way there, and what comes back.
+"""Nodes asked over ssh: the launch and this program on their way to a node, and the reply.
 
-``engine`` starts ssh, by ClusterShell. What it makes for a node reads and writes there nothing but
-a folder of its own, which goes when the program ends.
+``engine`` starts ssh, by ClusterShell. On a node nothing is written but one temporary folder, which
+goes when the program ends.
 """

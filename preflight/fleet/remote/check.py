@@ -39,17 +39,17 @@ def run_fleet_check(
     def take(reply: NodeReply) -> None:
         """Add the row of a node that answered, and keep the answer under that node's name."""
         answer = answer_of(reply, where.timeout_seconds, reader)
-        rows[reply.node] = answer.row
+        rows[reply.name] = answer.row
         if answer.document is not None:
             # At once: what is there stays there, whatever becomes of this process.
             answered = answer.document.get("answer") or {}
-            machine = {**(answered.get("machine") or {}), "name": reply.node}
+            machine = {**(answered.get("machine") or {}), "name": reply.name}
             named = {**answer.document, "answer": {**answered, "machine": machine}}
-            keep(reply.node, json.dumps(named), shown)
+            keep(reply.name, json.dumps(named), shown)
 
     quiet = shown.verbosity < 0
     stopped = ask_nodes(nodes, argv, record, where, program, take, joined=True, quiet=quiet)
-    code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
+    code = show_fleet(merged(Reports([rows[name] for name in nodes], ()), None), shown)
     if not stopped:
         return code
     missing = sum(INTERRUPTED in {each.check for each in row.findings} for row in rows.values())

@@ -73,7 +73,7 @@ def ask_nodes(
     joined: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Run this program with ``words`` on every node; return the signal that ended it, 0 for none.
+    """Run this program with ``argv`` on every node; return the signal that ended it, 0 for none.
 
     record: of the launch, which the program reads. ``answered`` is told each node once, as it ends.
     Nodes that lack the program get it (--carry auto), and are asked again. quiet: no progress.
@@ -87,12 +87,12 @@ def ask_nodes(
         return program.question(whole, record or b"", carried, joined)
 
     def take(reply: NodeReply) -> None:
-        ended.add(reply.node)
+        ended.add(reply.name)
         answered(reply)
 
     def first(reply: NodeReply) -> None:
         if program.carry == "auto" and lacks_tool(reply):
-            lacking.append(reply.node)
+            lacking.append(reply.name)
         else:
             take(reply)
 
@@ -104,9 +104,9 @@ def ask_nodes(
             ask(dict.fromkeys(nodes, question(False)), ssh, first, tick)
         if lacking:
             ask(dict.fromkeys(lacking, question(True)), ssh, take, tick)
-    for node in nodes if stopped else ():
-        if node not in ended:
-            answered(NodeReply(node, ()))
+    for name in nodes if stopped else ():
+        if name not in ended:
+            answered(NodeReply(name, ()))
     return sum(stopped)
 
 
@@ -272,23 +272,23 @@ class _Collector(EventHandler):  # type: ignore[misc]
         """Begin with no line of any node."""
         super().__init__()
         self._questions, self._answered = questions, answered
-        self._lines: dict[str, list[bytes]] = {node: [] for node in questions}
-        self._errors: dict[str, list[bytes]] = {node: [] for node in questions}
+        self._lines: dict[str, list[bytes]] = {name: [] for name in questions}
+        self._errors: dict[str, list[bytes]] = {name: [] for name in questions}
         self._bytes = dict.fromkeys(self._lines, 0)
 
     @property
     def waiting(self) -> dict[Question, list[str]]:
         """Each question, with the nodes that have not ended."""
-        return grouped((self._questions[node], node) for node in self._lines)
+        return grouped((self._questions[name], name) for name in self._lines)
 
     def again(self) -> None:
         """Forget the lines of nodes that did not end."""
-        for node in self._lines:
-            self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
+        for name in self._lines:
+            self._lines[name], self._errors[name], self._bytes[name] = [], [], 0
 
-    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+    def ev_read(self, worker: Any, name: Any, sname: str, msg: bytes) -> None:
         """Keep a line that a node printed, up to a limit."""
-        name = str(node)
+        name = str(name)
         if name not in self._lines:
             return  # a gateway of the tree
         if sname == worker.SNAME_STDERR:
@@ -298,28 +298,28 @@ class _Collector(EventHandler):  # type: ignore[misc]
         if self._bytes[name] <= MOST_BYTES:
             self._lines[name].append(msg)
 
-    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self._end(str(node), rc, False)
+    def ev_hup(self, worker: Any, name: Any, rc: int) -> None:
+        self._end(str(name), rc, False)
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
-        for node in list(worker.iter_keys_timeout()) if timedout else ():
-            self._end(str(node), None, True)
+        for name in list(worker.iter_keys_timeout()) if timedout else ():
+            self._end(str(name), None, True)
 
     def finish(self) -> None:
         """End the nodes that were stopped."""
-        for node in list(self._lines):
-            self._end(node, None, False)
+        for name in list(self._lines):
+            self._end(name, None, False)
 
-    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
-        lines = self._lines.pop(node, None)
+    def _end(self, name: str, code: int | None, timed_out: bool) -> None:
+        lines = self._lines.pop(name, None)
         if lines is not None:
-            errors = tuple(self._errors.pop(node))
-            carried = self._questions[node].carried
-            self._answered(NodeReply(node, tuple(lines), errors, code, timed_out, carried))
+            errors = tuple(self._errors.pop(name))
+            carried = self._questions[name].carried
+            self._answered(NodeReply(name, tuple(lines), errors, code, timed_out, carried))
 
 
 class _PairCollector(_Collector):
-    """Starts one node of a pair, then the other; the first of them that ends answers for both."""
+    """Starts one node of a pair, then the other; the first node that ends answers for both."""
 
     def __init__(
         self, pair: Pair, ssh: SshNodes, answered: Callable[[Pair, NodeReply], None]
@@ -333,11 +333,11 @@ class _PairCollector(_Collector):
     def start(self, task: Any) -> None:
         self._serving = _shell(task, self._ssh, self, self._pair.serving, self._pair.serve)
 
-    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+    def ev_read(self, worker: Any, name: Any, sname: str, msg: bytes) -> None:
         """Keep a line; the serving node's address starts the asking node."""
-        super().ev_read(worker, node, sname, msg)
+        super().ev_read(worker, name, sname, msg)
         served = SERVED.search(msg.decode("utf-8", "replace"))
-        if str(node) == self._pair.serving and served is not None and not self._asked:
+        if str(name) == self._pair.serving and served is not None and not self._asked:
             self._asked = True
             question = self._pair.ask(served[1])
             _shell(task_self(), self._ssh, self, self._pair.asking, question)
@@ -352,12 +352,12 @@ class _PairCollector(_Collector):
             return
         self._ended = True
         self._told(self._pair, reply)
-        if self._serving is not None and reply.node != self._pair.serving:
+        if self._serving is not None and reply.name != self._pair.serving:
             self._serving.abort()
 
 
 class _Ticker(EventHandler):  # type: ignore[misc]
-    """Ends the run where a signal came: in the loop, where no process is half started."""
+    """Ends the run after a signal: in the loop, while no process is half started."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         super().__init__()

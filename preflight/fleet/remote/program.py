@@ -1,7 +1,7 @@
-"""This program on a node: the line that ssh hands over, and what it reads there.
+"""This program on a node: the line that ssh hands over, and the program's standard input.
 
-Where a node has no such program, this one goes along on standard input, and unpacks itself into a
-folder of its own, which it removes. The launch comes behind it, as it was read here.
+If a node has no such program, this one goes along on standard input, and unpacks itself into a
+temporary folder, which it removes. The launch comes behind it, as it was read here.
 """
 
 import os

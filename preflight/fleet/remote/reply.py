@@ -51,7 +51,7 @@ class NodeReply(NamedTuple):
     node was stopped (``timed_out``, or an interruption). carried: the program was taken along.
     """
 
-    node: str
+    name: str
     lines: tuple[bytes, ...]
     error: tuple[bytes, ...] = ()
     code: int | None = None
@@ -79,7 +79,7 @@ class NodeReply(NamedTuple):
     @property
     def reports(self) -> list[FoundReport | Unusable]:
         """Return the answers of check among the lines, broken ones included."""
-        texts = reports_in(self.node, b"\n".join(self.lines))
+        texts = reports_in(self.name, b"\n".join(self.lines))
         none = (Trouble.EMPTY, Trouble.FOREIGN)
         return [x for x in texts if isinstance(x, FoundReport) or x.trouble not in none]
 
@@ -98,19 +98,19 @@ def lacks_tool(reply: NodeReply) -> bool:
 
 def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
     """Return a node's report under the name it was asked by, or why it has none. Never raises."""
-    node, reports = reply.node, reply.reports if reply.end is not None else []
+    name, reports = reply.name, reply.reports if reply.end is not None else []
     usable = [report for report in reports if isinstance(report, FoundReport)] or reports
     if not usable:
-        return NodeAnswer(absent(node, *why_none(reply, timeout_seconds)))
+        return NodeAnswer(absent(name, *why_none(reply, timeout_seconds)))
     last = usable[-1]
-    row = last if isinstance(last, Unusable) else reader.read(last, node)
+    row = last if isinstance(last, Unusable) else reader.read(last, name)
     if isinstance(row, Unusable):
-        return NodeAnswer(absent(node, REPORT, f"its report is {row.trouble.value}: {row.reason}"))
+        return NodeAnswer(absent(name, REPORT, f"its report is {row.trouble.value}: {row.reason}"))
     assert isinstance(last, FoundReport)
     if last.document["status"] == "error":
         why = clean(str(last.document.get("reason")))[:LONGEST_LINE]
         text = f"the program ended with an error and no verdict: {why}"
-        return NodeAnswer(absent(node, REPORT, text))
+        return NodeAnswer(absent(name, REPORT, text))
     return NodeAnswer(row._replace(origin=""), last.document)
 
 

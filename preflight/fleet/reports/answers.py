@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from checks.base.record import NamedTuple
 from preflight.base.envelope import envelope
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.text import COLOURS, Paint, cut, have_and_need, nodes_text, rest_of
-from preflight.fleet.reports.rows import EXIT_CODES, OnNodes, worst
+from preflight.fleet.base.text import COLOURS, LONGEST_VALUE, Paint, nodes_text, rest_of
+from preflight.fleet.reports.rows import EXIT_CODES, FleetFinding, OnNodes, worst
 from preflight.render.text import filled
 
 # The whole is in --json, or with -v.
@@ -54,6 +54,14 @@ def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verb
     return answer.exit_code
 
 
+def explained(finding: FleetFinding, width: int, most: int = LONGEST_VALUE) -> list[str]:
+    """Return a finding's amounts (each of at most ``most`` characters) and its text, as lines."""
+    pairs = (("have", finding.have), ("need", finding.need))
+    amounts = ", ".join(f"{word} {shortened(text, most)}" for word, text in pairs if text)
+    texts = (amounts, shortened(finding.text, 300))
+    return [filled(f"      {text}", width, 0) for text in texts if text]
+
+
 def _lines(answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
     """Yield the verdict, each finding with its nodes, amounts and text, and the table."""
     yield f"{paint(answer.status.upper(), COLOURS[answer.status])}: {answer.verdict}"
@@ -62,9 +70,7 @@ def _lines(answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
     for finding, names in answer.findings:
         status = paint(finding.status, COLOURS[finding.status])
         yield f"{status}: {finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
-        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
-            if text:
-                yield filled(f"      {text}", columns(), 0)
+        yield from explained(finding, columns(), 200)
     shown = answer.rows if verbosity > 0 else answer.rows[:MOST_ROWS]
     if shown:
         from tabulate import tabulate

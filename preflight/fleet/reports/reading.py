@@ -88,10 +88,10 @@ class ReportReader:
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
 
-    def read(self, report: FoundReport, node: str = "") -> NodeRow | Unusable:
+    def read(self, report: FoundReport, name: str = "") -> NodeRow | Unusable:
         """Return the row of a report. node: the name it was asked for by, or ""."""
         try:
-            return self._row(report, node)
+            return self._row(report, name)
         except WrongError as error:
             reason, trouble, *_ = (*error.args, Trouble.WRONG)
             clean = str(reason).encode("utf-8", "backslashreplace").decode()
@@ -99,7 +99,7 @@ class ReportReader:
             for key in ("answer", "machine", "name"):
                 stated = stated.get(key) if isinstance(stated, dict) else None
             stated = stated if isinstance(stated, str) and is_name(stated) else ""
-            named = node or stated or _alone(report)
+            named = name or stated or _alone(report)
             return Unusable(report.source, report.line, trouble, clean, named)
 
     def _row(self, report: FoundReport, asked: str) -> NodeRow:
@@ -114,11 +114,11 @@ class ReportReader:
         check: _Check = decoded(_Check, document)
         answer = check.answer or _Answer()
         machine = answer.machine
-        node = asked or (machine.name if machine is not None else "") or _alone(report)
-        if not is_name(node):
-            reason = f"it is of {short(node)}, which names no host" if node else "it names no node"
+        name = asked or (machine.name if machine is not None else "") or _alone(report)
+        if not is_name(name):
+            reason = f"it is of {short(name)}, which names no host" if name else "it names no node"
             raise NoReportError(f"{reason}: give it a file NODE.json of its own", Trouble.NO_NAME)
-        unnamed = _unnamed(node, *(() if machine is None else (machine.name, machine.host)))
+        unnamed = _unnamed(name, *(() if machine is None else (machine.name, machine.host)))
         each = [finding for finding in enumerate(check.findings) if finding[1].status != "skip"]
         findings = [self._finding(*item, unnamed) for item in each]
         status = check.status
@@ -131,7 +131,7 @@ class ReportReader:
             raise WrongError(f"status is {short(status)}, which is no verdict")
         counting = {finding.status for finding in findings if finding.ignored is None}
         row = NodeRow(
-            node,
+            name,
             text_place(report.source, report.line),
             0,
             worst({status, *counting}),  # whatever the report says of itself
@@ -208,7 +208,7 @@ def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
             rows.append(row)
             continue
         # Ten thousand lines of a log are one thing to be told.
-        key = (row.source, row.trouble, row.node)
+        key = (row.source, row.trouble, row.name)
         first = unusable.setdefault(key, row)
         if first is not row:
             unusable[key] = first._replace(times=first.times + 1)

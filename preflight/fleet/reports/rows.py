@@ -53,7 +53,7 @@ class Unusable(NamedTuple):
     line: int  # of the first, 0 for a whole file
     trouble: Trouble
     reason: str
-    node: str = ""  # the report's node by its text or file name, or ""
+    name: str = ""  # the report's node by its text or file name, or ""
     times: int = 1
 
     @property
@@ -140,7 +140,7 @@ class NodeLaunch(NamedTuple):
 class NodeRow(NamedTuple):
     """One report, or the row of a node without one."""
 
-    node: str
+    name: str
     origin: str  # the file, with a line if it has several reports
     made_unix_seconds: int  # by the node's clock, or 0
     status: str
@@ -172,10 +172,10 @@ class NodeRow(NamedTuple):
 Rows = Mapping[str, NodeRow]
 
 
-def absent(node: str, check: str, text: str) -> NodeRow:
+def absent(name: str, check: str, text: str) -> NodeRow:
     """Return the row of a node without a report. text: the reason."""
     finding = FleetFinding(check, "unknown", "node", text=text)
-    return NodeRow(node, "", 0, "unknown", findings=(finding,))
+    return NodeRow(name, "", 0, "unknown", findings=(finding,))
 
 
 class Settled(NamedTuple):
@@ -189,19 +189,19 @@ class Settled(NamedTuple):
 def settled(rows: Sequence[NodeRow]) -> Settled:
     """Return one row per node: the newest, or the worst if it is not known which is newest."""
     result = Settled({}, {}, [])
-    for node, group in grouped((row.node, row) for row in rows).items():
+    for name, group in grouped((row.name, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
         for row in sorted(group, key=lambda row: (-row.made_unix_seconds, row.origin)):
             key = row._replace(origin="", made_unix_seconds=0, findings=frozenset(row.findings))
             key = key._replace(facts=frozenset(row.facts), unread=frozenset(row.unread))
             different.setdefault(key, row)
         if len(different) < len(group):
-            result.repeats[node] = len(group) - len(different)
+            result.repeats[name] = len(group) - len(different)
         newest_first = list(different.values())
-        result.rows[node] = newest_first[0]
+        result.rows[name] = newest_first[0]
         if len(newest_first) > 1:
-            result.rows[node], doubt = _chosen(newest_first)
-            result.doubts.append(OnNodes(doubt, [node]))
+            result.rows[name], doubt = _chosen(newest_first)
+            result.doubts.append(OnNodes(doubt, [name]))
     return result
 
 

@@ -171,8 +171,8 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
                 at = len(task) if nearest is None else nearest.start()
                 alone = nearest is None and start.start() == begin
                 broken = _broken(source, line, task[start.start() : at], error)
-                node = broken.node or (name_of(source) if alone else "")
-                yield broken._replace(line=0 if alone else line, node=node)
+                name = broken.name or (name_of(source) if alone else "")
+                yield broken._replace(line=0 if alone else line, name=name)
             else:
                 alone = start.start() == begin and at >= end
                 yield FoundReport(source, 0 if alone and task is text else line, document)
@@ -194,11 +194,11 @@ def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
     if isinstance(error, RecursionError):
         return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
     named = _NAME.search(text)
-    node = named[1] if named is not None and is_name(named[1]) else ""
+    name = named[1] if named is not None and is_name(named[1]) else ""
     if isinstance(error, json.JSONDecodeError):
         reason = f"it ends after {len(text.rstrip().encode())} bytes, within the report"
-        return Unusable(source, line, Trouble.TRUNCATED, reason, node)
-    return Unusable(source, line, Trouble.NOT_JSON, str(error)[:80], node)
+        return Unusable(source, line, Trouble.TRUNCATED, reason, name)
+    return Unusable(source, line, Trouble.NOT_JSON, str(error)[:80], name)
 
 
 def _foreign(source: str, text: str) -> Unusable:
