@@ -136,15 +136,13 @@ def report(
     verdict, reason = _verdict(counting)
     rows = [_row(group, findings, None) for group in _alike(counting)]
     rows += [_row(group, findings, waivers[group[0].check]) for group in _alike(waived)]
-    counts = {
-        status.value: sum(finding.status is status for finding in counting) for status in Status
-    }
+    statuses = [finding.status for finding in counting]
     used = {finding.check for finding in waived}
     return Report(
         verdict,
         reason,
         tuple(sorted(rows, key=_place)),
-        {**counts, "ignored": len(waived)},
+        {**{each.value: statuses.count(each) for each in Status}, "ignored": len(waived)},
         None if needs is None else needs._replace(source=public(needs.source)),
         root,
         tuple(check for check in waivers if check not in used),
@@ -186,7 +184,7 @@ def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Ro
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return groups of findings that are the same but for their subject and its evidence."""
-    groups: dict[object, list[Finding]] = {}
+    groups: dict[Finding, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding._replace(subject="", evidence=()), []).append(finding)
     return list(groups.values())
@@ -326,66 +324,64 @@ _TAGS = {
 }
 
 
-class JUnitCase(NamedTuple):
-    """A test case: its check, its name, and the outcome's element; tag: "" for a plain pass."""
-
-    check: str
-    name: str
-    tag: str
-    message: str
-    details: str = ""
+_TOTALS = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
 
 
 def report_junit(report: Report) -> str:
     """Return one suite per topic, one case per row."""
-    topics: dict[str, list[JUnitCase]] = {}
+    from xml.etree.ElementTree import Element
+
+    suites: dict[str, Any] = {}
     for row in report.rows:
-        topics.setdefault(row.finding.check.partition(".")[0], []).append(_case(row))
-    return _document(topics)
+        check = row.finding.check
+        topic = check.partition(".")[0]
+        suite = suites.setdefault(topic, Element("testsuite", name=topic))
+        _add_case(suite, check, f"{check}: {row.finding.subject}", *_outcome(row))
+    return _document(suites.values())
 
 
 def error_junit(message: str) -> str:
     """Return a suite for a command that gave no answer."""
-    name = "mooncake-preflight"
-    return _document({name: [JUnitCase(name, "check", "error", message)]})
+    from xml.etree.ElementTree import Element
+
+    suite = Element("testsuite", name="mooncake-preflight")
+    _add_case(suite, "mooncake-preflight", "check", "error", message)
+    return _document([suite])
 
 
-def _case(row: Row) -> JUnitCase:
-    """Return one row as a test case of JUnit."""
+def _outcome(row: Row) -> tuple[str, str, str]:
+    """Return the tag of a row's outcome ("" for a plain pass), its message, and its details."""
     finding, tag = row.finding, _TAGS.get(row.finding.status, "")
-    case = JUnitCase(finding.check, f"{finding.check}: {finding.subject}", tag, finding.text)
     if row.ignored is not None:
-        waived = f"was {finding.status.value}; ignored: {row.ignored}"
-        return case._replace(tag="skipped", message=waived)
+        return "skipped", f"was {finding.status.value}; ignored: {row.ignored}", ""
     if tag in ("", "skipped"):
-        return case
+        return tag, finding.text, ""
     if tag == "system-out":
-        return case._replace(details=f"warn: {_details(row)}")
-    return case._replace(message=case.message or row.advice or case.check, details=_details(row))
+        return tag, "", f"warn: {_details(row)}"
+    return tag, finding.text or row.advice or finding.check, _details(row)
 
 
-def _document(suites: Mapping[str, list[JUnitCase]]) -> str:
-    """Return the XML of suites by their names."""
-    from xml.etree.ElementTree import Element, SubElement, indent, tostring
+def _add_case(suite: Any, check: str, name: str, tag: str, message: str, details: str = "") -> None:
+    """Add a test case to a suite's element. tag: of the outcome, "" for a plain pass."""
+    from xml.etree.ElementTree import SubElement
 
-    every = [case for cases in suites.values() for case in cases]
-    root = Element("testsuites", {"name": "mooncake-preflight", **_totals(every)})
-    for topic, cases in suites.items():
-        suite = SubElement(root, "testsuite", {"name": topic, **_totals(cases)})
-        for case in cases:
-            names = {"classname": _line(case.check), "name": _line(case.name)}
-            element = SubElement(suite, "testcase", names)
-            if case.tag:
-                message = {} if case.tag == "system-out" else {"message": _line(case.message)}
-                SubElement(element, case.tag, message).text = _plain(case.details)
+    case = SubElement(suite, "testcase", classname=_line(check), name=_line(name))
+    if tag:
+        about = {} if tag == "system-out" else {"message": _line(message)}
+        SubElement(case, tag, about).text = _plain(details)
+
+
+def _document(suites: Iterable[Any]) -> str:
+    """Return the XML of suites, with totals."""
+    from xml.etree.ElementTree import Element, indent, tostring
+
+    root = Element("testsuites", name="mooncake-preflight")
+    root.extend(suites)
+    for element in (root, *root):
+        for name, tag in (("tests", "testcase"), *_TOTALS):
+            element.set(name, str(len(element.findall(f".//{tag}"))))
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
-
-
-def _totals(cases: Sequence[JUnitCase]) -> dict[str, str]:
-    tags = [case.tag for case in cases]
-    counts = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    return {"tests": str(len(cases)), **{name: str(tags.count(tag)) for name, tag in counts}}
 
 
 def _details(row: Row) -> str:
