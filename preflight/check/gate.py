@@ -168,7 +168,10 @@ def _judged(
             say(f"{NAME}: {reason}{refusal}", err=True)
         return Judged(starts, changes)
     if apply_environment and checked is not None:
-        changes = recommended(checked.report)
+        # What findings want set; "" removes a variable.
+        wanting = checked.report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
+        settings = (setting for row in wanting for setting in row.finding.settings)
+        changes = {each.name: each.wanted for each in settings if each.kind is Kind.ENVIRONMENT}
         if changes:
             environment = _changed(os.environ, changes)
             os.environ.clear()
@@ -195,13 +198,6 @@ def _stop_at_once() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: os._exit(128 + received))
-
-
-def recommended(report: Report) -> dict[str, str]:
-    """Return the variables that findings want set; "" removes one."""
-    wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
-    settings = (setting for row in wanting for setting in row.finding.settings)
-    return {each.name: each.wanted for each in settings if each.kind is Kind.ENVIRONMENT}
 
 
 def _checked(

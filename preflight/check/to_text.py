@@ -116,7 +116,11 @@ def report_text(
     if verbosity > 0:
         parts = [head, _table(wanting, paint, width)]
         parts += [_details(row, paint, width) for row in wanting]
-        parts += [_passes(report, paint, width), _skips(report, paint, width)]
+        skipped = [row.finding for row in report.of(Status.SKIP)]
+        skips = (f"{f.check}, {clean(f.subject)}: {clean(f.text)}" for f in skipped)
+        painted = paint("skip", COLOURS[Status.SKIP])
+        parts += [_passes(report, paint, width)]
+        parts += ["\n".join(headed("skip", text, width, painted) for text in skips)]
     else:
         groups, file = by_cause(wanting), launch_file(report)
         parts = [head, _lines(groups, paint, width, file), _to_do(groups, width, file)]
@@ -426,20 +430,11 @@ def _passes(report: Report, paint: Paint, width: int) -> str:
     return "\n".join(lines)
 
 
-def _skips(report: Report, paint: Paint, width: int) -> str:
-    findings = [row.finding for row in report.of(Status.SKIP)]
-    lines = [f"{f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
-    painted = paint("skip", COLOURS[Status.SKIP])
-    return "\n".join(headed("skip", line, width, painted) for line in lines)
-
-
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
     """Return the last lines: unused waivers, the command for all settings, what to read."""
-    lines = [
-        filled(f"waiver of {check}: nothing is found that it would waive", width)
-        for check in report.unused_waivers
-        if verbosity >= 0
-    ]
+    unused = report.unused_waivers if verbosity >= 0 else ()
+    text = "waiver of {}: nothing is found that it would waive"
+    lines = [filled(text.format(check), width) for check in unused]
     groups = by_cause(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN))
     whole = _all_settings(report, width) if groups and verbosity == 0 else ""
     lines += [whole] if whole else []

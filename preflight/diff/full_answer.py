@@ -201,19 +201,18 @@ def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
         lines = [(*map(str, line),) for line in content["lines"]]
         answer = {AnswerKey(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
         _ = answer[_CHECK_VERDICT]
-        waivers = tuple(map(_waiver, content.get("waivers", ())))
-        return LockedAnswer(str(content["name"]), answer, waivers)
+        waivers = (
+            Waiver(str(row["check"]), str(row["reason"]), day and date.fromisoformat(day))
+            for row in content.get("waivers", ())
+            for day in (row["until"] or None,)
+        )
+        return LockedAnswer(str(content["name"]), answer, tuple(waivers))
     except UsageError:
         raise
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError, RecursionError, AttributeError) as error:
         raise UsageError(f"{where}: no file that --lock wrote: {error}") from None
-
-
-def _waiver(row: Mapping[str, Any]) -> Waiver:
-    until = row["until"] and date.fromisoformat(row["until"])
-    return Waiver(str(row["check"]), str(row["reason"]), until or None)
 
 
 def without_secrets(answer: Answer) -> Answer:

@@ -156,28 +156,20 @@ def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> Measure
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):
         return none._replace(trouble=document)
-    return _read(none, document)
-
-
-def _read(pair: MeasuredPair, document: Json) -> MeasuredPair:
-    """Return a pair with what the answer of ``measure --to`` says."""
     parts = document["answer"]["parts"]
     transfer = next((part for part in parts if part["part"] == "transfer"), None)
     if transfer is None or transfer["outcome"] != "measured":
         why = clean(str(document["reason"] if transfer is None else transfer["reason"]))
-        return pair._replace(trouble=trouble(NO_VERDICT, why))
-    best = {"write": 0.0, "read": 0.0}
-    for rate in transfer["rates"]:
-        if rate["op"] in best:
-            best[rate["op"]] = max(best[rate["op"]], float(rate["bytes_per_second"]))
-    used = transfer["used"] or {"transport": "", "devices": []}
-    return pair._replace(
-        write_bytes_per_second=best["write"],
-        read_bytes_per_second=best["read"],
-        transport=used["transport"],
-        devices=tuple(used["devices"]),
-        findings=tuple(findings_of(document)),
+        return none._replace(trouble=trouble(NO_VERDICT, why))
+    write, read = (
+        max(
+            (float(x["bytes_per_second"]) for x in transfer["rates"] if x["op"] == way), default=0.0
+        )
+        for op in ("write", "read")
     )
+    used = transfer["used"] or {"transport": "", "devices": []}
+    over, devices, found = used["transport"], tuple(used["devices"]), findings_of(document)
+    return MeasuredPair(pair.serving, pair.asking, write, read, over, devices, tuple(found))
 
 
 def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding, str]]:

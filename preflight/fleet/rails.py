@@ -28,7 +28,7 @@ from preflight.fleet.reports.rows import (
     Unusable,
     nodes_object,
 )
-from preflight.render.plain_data import plain
+from preflight.render.plain_data import fields
 
 INFINIBAND = "InfiniBand"
 UNREAD = "what is routed out of it was not read"
@@ -195,15 +195,9 @@ def _seen(reasons: Sequence[str]) -> str:
 
 def _rail_object(rail: str, lane: Lane, nodes: Sequence[str]) -> Json:
     """Return one of the rails of ``schemas/rails-v1.schema.json``."""
-    return {
-        "rail": rail,
-        "link_layer": lane.link_layer,
-        "gid_type": lane.gid_type,
-        "network": plain(lane.network),
-        "routes": list(lane.exits),
-        "doubt": lane.doubt or None,
-        "nodes": nodes_object(nodes),
-    }
+    of_lane = fields(lane, "link_layer", "gid_type", "network")
+    more = {"routes": list(lane.exits), "doubt": lane.doubt or None}
+    return {"rail": rail, **of_lane, **more, "nodes": nodes_object(nodes)}
 
 
 def _rail_cells(rail: str, lane: Lane, nodes: Sequence[str]) -> tuple[str, ...]:
