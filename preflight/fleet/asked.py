@@ -161,12 +161,10 @@ def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> Measure
     if transfer is None or transfer["outcome"] != "measured":
         why = clean(str(document["reason"] if transfer is None else transfer["reason"]))
         return none._replace(trouble=trouble(NO_VERDICT, why))
-    write, read = (
-        max(
-            (float(x["bytes_per_second"]) for x in transfer["rates"] if x["op"] == way), default=0.0
-        )
-        for op in ("write", "read")
-    )
+    best = {"write": 0.0, "read": 0.0}
+    for rate in transfer["rates"]:
+        best[rate["op"]] = max(best.get(rate["op"], 0.0), float(rate["bytes_per_second"]))
+    write, read = best["write"], best["read"]
     used = transfer["used"] or {"transport": "", "devices": []}
     over, devices, found = used["transport"], tuple(used["devices"]), findings_of(document)
     return MeasuredPair(pair.serving, pair.asking, write, read, over, devices, tuple(found))
