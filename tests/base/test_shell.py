@@ -17,7 +17,6 @@ from preflight.base.shell import (
     is_hidden,
     line,
     posix_assignment,
-    quote,
     visible,
     write,
 )
@@ -99,22 +98,11 @@ def test_own_colours_stay_where_they_are_asked_for() -> None:
     assert shown("\x1b[8mhidden\x1b[2K\x1b[31m") == "\\x1b[8mhidden\\x1b[2K\\x1b[31m"
 
 
-def test_words_without_need_stay_as_they_are() -> None:
-    assert quote("vm.nr_hugepages=5") == "vm.nr_hugepages=5"
-
-
 def test_a_shortened_text_ends_with_a_whole_word_where_it_has_one() -> None:
     assert shortened("need 120000 pages", 17) == "need 120000 pages"
     assert shortened("need 120000 pages", 16) == "need 120000 ..."
     assert shortened("need 120000 pages", 12) == "need ..."
     assert shortened("120000", 5) == "12..."
-
-
-@given(st.text(alphabet="ab ", max_size=40), st.integers(0, 30))
-def test_a_shortened_text_is_no_longer_than_its_place(text: str, most: int) -> None:
-    found = shortened(text, most)
-    assert len(found) <= most
-    assert found == text or len(text) > most
 
 
 def test_a_long_path_keeps_its_end_and_what_stands_around_it() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
-from checks.base.fold import fold_names
 from preflight.base.shell import Line
 from preflight.check.report import (
     EXIT_CODES,
@@ -146,11 +145,6 @@ def test_a_further_finding_never_makes_it_milder(findings: list[Finding], more: 
         assert order.index(after) >= order.index(before)
 
 
-def test_findings_that_differ_in_need_stay_apart() -> None:
-    first = Finding("a.b", FAIL, "rank 0", "1 B", "2 B")
-    assert len(reported([first, first._replace(subject="rank 1", need="3 B")]).rows) == 2
-
-
 # Text ----------------------------------------------------------------------------------------
 
 LONG = Finding(
@@ -168,21 +162,6 @@ LONG = Finding(
     ),
     "raise the limit where the container is started, not in it",
 )
-
-
-def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
-    others = [Finding("a.b", WARN, f"mlx5_{n}", text="it is so", advice="mend") for n in "012"]
-    lines = report_text(reported([LONG, *others]), plain, 80, 0).splitlines()
-    assert [line.split(":")[0] for line in lines if line.startswith(("fail", "warn"))] == [
-        "fail     memlock.limit",
-        "warn     a.b",
-    ]
-    start = lines.index("To do:")
-    assert lines[start + 1].startswith(" 1. memlock.limit: raise the limit")
-    assert " 2. a.b: mend" in lines
-    # The second step is mended by what was typed for the first.
-    assert lines.count("      run this") == 1
-    assert lines[-1] == "More: -v, --format html, or mooncake-preflight explain memlock.limit"
 
 
 def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:
@@ -239,12 +218,6 @@ def test_what_follows_from_another_stands_under_it() -> None:
     # Sizes that others go by are a default's where the program refuses the argument.
     refused = Finding("arguments-refused", FAIL, "run.sh:1", text="invalid int value")
     assert ids(short, refused)[0] == "fail     arguments-refused"
-
-
-def test_processes_that_one_line_starts_are_named_once() -> None:
-    """A loop over four servers: four times the same words would take the place of the numbers."""
-    assert fold_names(["run.sh:8 rank 0"] * 4) == "run.sh:8 rank 0 (each of 4)"
-    assert fold_names(["a rank 0", "a rank 1"] * 2) == "a rank 0-1 (each of 4)"
 
 
 def test_what_follows_stands_under_the_cause_of_its_own_subject() -> None:

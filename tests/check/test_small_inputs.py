@@ -176,10 +176,8 @@ CASES = {
         )
         for word, left_out in (
             ("'xxxxxxx/Qwen3-14B'", "xxxxxxx"),
-            ("[model_path]", "[model_path]"),
             ("'<model>'", "<model>"),
             ("/path/to/Qwen3-14B", "/path/to/Qwen3-14B"),
-            ("YOUR_MODEL", "YOUR_MODEL"),
             ("'{{ model }}'", "{{ model }}"),
         )
     },

@@ -239,18 +239,6 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path, name: str) -> None:
     assert found(tmp_path)["observe.huge-pages"][0] is Status.UNKNOWN
 
 
-def test_thousands_of_mappings(tmp_path: Path) -> None:
-    process(
-        tmp_path,
-        100,
-        client(),
-        *(huge(1, {0: 1}, 0x7F0000000000 + (n << 22)) for n in range(2000)),
-    )
-    judged = findings(running_servers(Root(str(tmp_path)), (100,)))
-    (have,) = (one.have for _, one in judged if one.check == "observe.huge-pages")
-    assert have == "2000 pages of 2 MiB"
-
-
 def test_this_machine_is_read() -> None:
     processes = read_processes(Root())
     assert not isinstance(processes, Unknown)
