@@ -370,9 +370,6 @@ def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path)
     # Nothing of Mooncake is installed for the interpreter of these tests. The ports are none that
     # the kernel gives to others' connections.
     good = "check --ignore software.mooncake-missing=a-script --lock good.json"
-    code, _, said = ask(good, "http")
-    assert (code, (tmp_path / "good.json").exists()) == (2, False)
-    assert "--lock good.json: not written: the launch fails here" in said
     assert ask(good, "31099")[0] in (0, 1)
     assert ask("check --lock good.json --only memory.*", "31099")[0] == 64
     code, out, said = ask("exec --locked good.json", "31099")

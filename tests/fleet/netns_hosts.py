@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fleet.sshd_farm import PRIVILEGE_FOLDER, SSHD, await_server, executable
+from tests.fleet.sshd_farm import PRIVILEGE_FOLDER, executable, server
 from tests.fleet.sshd_farm import why_not as why_no_ssh
 
 PORT = 22
@@ -86,30 +85,15 @@ def hosts(folder: Path, programs: Mapping[str, str]) -> Iterator[Hosts]:
             _run("ip", "-n", namespace, "route", "add", "default", "via", f"{NETWORK}.254")
             (folder / name).mkdir()
             executable(folder / name / "mooncake-preflight", programs[name])
-            stack.enter_context(_server(folder / name, namespace, address))
+            lines = [
+                f"HostKey {folder}/host",
+                f"AuthorizedKeysFile {folder}/user.pub",
+                f"ListenAddress {address}:{PORT}",
+                f"SetEnv PATH={folder / name}:/usr/bin:/bin",
+            ]
+            inside = ("nsenter", f"--net=/run/netns/{namespace}")
+            stack.enter_context(server(folder / name / "sshd", lines, address, PORT, *inside))
         yield made
-
-
-@contextmanager
-def _server(folder: Path, namespace: str, address: str) -> Iterator[None]:
-    """Run the ssh server of one namespace."""
-    config, log = folder / "sshd_config", folder / "log"
-    config.write_text(
-        f"HostKey {folder.parent}/host\nAuthorizedKeysFile {folder.parent}/user.pub\nPidFile none\n"
-        "StrictModes no\nUsePAM no\nPasswordAuthentication no\n"
-        f"ListenAddress {address}:{PORT}\nSetEnv PATH={folder}:/usr/bin:/bin\n"
-    )
-    with log.open("wb") as log_file:
-        process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{namespace}", SSHD, "-D", "-e", "-f", str(config)],
-            stdin=subprocess.DEVNULL, stderr=log_file,
-        )  # fmt: skip
-        try:
-            await_server(process, address, PORT, log)
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
 
 
 def _run(*words: str) -> None:

@@ -14,8 +14,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,16 +140,12 @@ def farm(folder: Path, logins: Mapping[int, Login], refusing: Iterable[int] = ()
         yield Farm(folder, folder / "ssh_config", port)
 
 
-@contextmanager
-def _server(folder: Path, place: int, logins: Mapping[int, Login], port: int) -> Iterator[None]:
-    """One server; what it has to say is in ``log-PLACE``."""
+def _server(
+    folder: Path, place: int, logins: Mapping[int, Login], port: int
+) -> AbstractContextManager[None]:
     lines = [
         f"HostKey {folder}/host",
         f"AuthorizedKeysFile {folder}/authorized",
-        f"PidFile {folder}/pid-{place}",
-        "StrictModes no",
-        "UsePAM no",
-        "PasswordAuthentication no",
         "MaxStartups 200",
         *(f"ListenAddress {address_of(number)}:{port}" for number in logins),
     ]
@@ -158,14 +154,22 @@ def _server(folder: Path, place: int, logins: Mapping[int, Login], port: int) ->
             f"Match LocalAddress {address_of(number)}",
             f" ForceCommand {_login_script(folder, number, login)}",
         ]
-    config, log = folder / f"sshd_config-{place}", folder / f"log-{place}"
-    config.write_text("\n".join(lines) + "\n")
+    return server(folder / f"sshd_config-{place}", lines, address_of(list(logins)[-1]), port)
+
+
+@contextmanager
+def server(
+    config: Path, lines: Sequence[str], address: str, port: int, *before: str
+) -> Iterator[None]:
+    """Run a server behind the words ``before``; what it has to say is in CONFIG.log."""
+    usual = ("PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no")
+    config.write_text("\n".join([*usual, *lines, ""]))
+    log = config.with_suffix(".log")
     with log.open("wb") as said:
-        process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=said
-        )
+        words = [*before, SSHD, "-D", "-e", "-f", str(config)]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said)
         try:
-            await_server(process, address_of(list(logins)[-1]), port, log)
+            _await_server(process, address, port, log)
             yield
         finally:
             process.send_signal(signal.SIGTERM)
@@ -188,7 +192,7 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def await_server(process: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
+def _await_server(process: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
     def listens() -> bool:
         assert process.poll() is None, f"sshd does not listen:\n{log.read_text(errors='replace')}"
         with socket.socket() as one:
