@@ -263,8 +263,7 @@ def print_list(as_json: bool) -> int:
 
     rows = list_rows(catalogue())
     if as_json:
-        checks = [{"check": row["id"], "of": row["of"], "asks": row["asks"]} for row in rows]
-        say_answer("list", 0, {"checks": checks})
+        say_answer("list", 0, {"checks": rows})
     else:
         say(list_text(rows, columns()))
     return 0
@@ -272,27 +271,23 @@ def print_list(as_json: bool) -> int:
 
 def list_rows(every: Catalogue) -> list[dict[str, str]]:
     """Return each id with its subject and its question or finding."""
-    checks = (
-        ("host", [c for c, _ in every.host]),
-        ("launch", every.launch),
-        ("fleet", every.fleet),
-    )
-    rows = [(check.id, of, check.page.asks) for of, each in checks for check in each]
-    rows += [(rule.id, "rule", f"finds {rule.finds}") for rule in every.rules]
-    return [dict(zip(("id", "of", "asks"), row, strict=True)) for row in rows]
+    of_host = [check for check, _ in every.host]
+    checks = (("host", of_host), ("launch", every.launch), ("fleet", every.fleet))
+    rows = [{"check": c.id, "of": of, "asks": c.page.asks} for of, each in checks for c in each]
+    return rows + [{"check": r.id, "of": "rule", "asks": f"finds {r.finds}"} for r in every.rules]
 
 
 def list_text(rows: list[dict[str, str]], width: int) -> str:
     """Return every id with its question or finding, for a terminal of so many columns."""
     import textwrap
 
-    column = max(len(row["id"]) for row in rows) + 2
+    column = max(len(row["check"]) for row in rows) + 2
     beside = width - column >= 40  # else below, where whole words have room
     inner = column if beside else 4
     lines = []
     for row in rows:
         each = textwrap.wrap(row["asks"], width - inner, break_on_hyphens=False)
-        lines += [f"{row['id']:<{column}}{each.pop(0)}" if beside else row["id"]]
+        lines += [f"{row['check']:<{column}}{each.pop(0)}" if beside else row["check"]]
         lines += [" " * inner + line for line in each]
     return "\n".join(lines)
 
@@ -347,7 +342,7 @@ def explain_words(
     from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
-    rows = {row["id"]: row["asks"] for row in list_rows(every)}
+    rows = {row["check"]: row["asks"] for row in list_rows(every)}
     matches = about(query, rows)
     if not (matches.lines or matches.ids):
         if len(query.split()) > 1:
@@ -377,7 +372,6 @@ MOST_FILES = 500
 
 def files_of(paths: Iterable[str]) -> list[str]:
     """Return the files, those of a folder (not below it) by name. Raises UsageError."""
-
     files: list[str] = []
     for path in paths:
         if path == "-" or not within(limit_seconds(), path, partial(os.path.isdir, path)):

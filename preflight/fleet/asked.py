@@ -156,10 +156,10 @@ def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> Measure
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):
         return none._replace(trouble=document)
-    parts = document["answer"]["parts"]
+    parts = document["answer"].get("parts", ())  # none of a node that served and was not asked
     transfer = next((part for part in parts if part["part"] == "transfer"), None)
     if transfer is None or transfer["outcome"] != "measured":
-        why = clean(str(document["reason"] if transfer is None else transfer["reason"]))
+        why = clean(str((transfer or document)["reason"] or "it ended before a transfer"))
         return none._replace(trouble=trouble(NO_VERDICT, why))
     best = {"write": 0.0, "read": 0.0}
     for rate in transfer["rates"]:

@@ -3,7 +3,6 @@
 It may stand between words of a shell's profile or a library; one that is cut short is none.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -156,19 +155,19 @@ def _clean(line: bytes) -> str:
 
 
 def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Json | FleetFinding:
-    """Return the answer of ``schema`` ("measure") in a reply, or the finding that stands for it.
-
-    The answer may stand between words of a shell's profile or of a library.
-    """
-    text = b"\n".join(reply.lines).decode("utf-8", "replace")
-    start = re.search(rf'\{{\s*"schema": "mooncake-preflight/{schema}/v1"', text)
-    if reply.end is None or start is None:
-        check, why = why_none(reply, timeout_seconds)
-        return trouble(check, why)
-    try:
-        document: Json = json.JSONDecoder().raw_decode(text, start.start())[0]
-    except ValueError as error:
-        return trouble(REPORT, f"its answer is cut short: {clean(str(error))}")
+    """Return the answer of ``schema`` ("measure") in a reply, or the finding that stands for it."""
+    begins = f"mooncake-preflight/{schema}/"
+    reports = [
+        report
+        for report in reply.reports
+        if isinstance(report, Unusable) or str(report.document["schema"]).startswith(begins)
+    ]
+    if reply.end is None or not reports:
+        return trouble(*why_none(reply, timeout_seconds))
+    first = reports[0]
+    if isinstance(first, Unusable):
+        return trouble(REPORT, f"its answer is {first.trouble.value}: {first.reason}")
+    document: Json = first.document
     if document["status"] == "error" or document["answer"] is None:
         return trouble(NO_VERDICT, clean(str(document["reason"])))
     return document
