@@ -32,7 +32,8 @@ def print_advisories(
     from preflight.advisories.records import advisories as records
 
     if as_json:
-        rows = [_object(record) | _NO_LAUNCH for record in records()]
+        without_launch = {"affected": None, "text": "", "process": ""}
+        rows = [_object(record) | without_launch for record in records()]
         say_answer("advisories", 0, {"advisories": rows}, host="/")
     else:
         say("\n".join(_row(record, "", painter(color), columns()) for record in records()))
@@ -102,9 +103,6 @@ def _relation(verdict: Verdict) -> str:
     if record.arises:
         return f"may arise: {record.arises}"
     return f"affected: {verdict.process.name}, {verdict.product} {verdict.version}"
-
-
-_NO_LAUNCH = {"affected": None, "text": "", "process": ""}
 
 
 def _object(record: Advisory) -> dict[str, Any]:

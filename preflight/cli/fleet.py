@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.base.usage_error import UsageError
 from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import (
     CONTEXT,
@@ -113,10 +114,16 @@ def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) 
 
 
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
-    from preflight.fleet.remote.program import Program, option_words
+    import shlex
 
-    give = "the program's path on the nodes"
-    argv = option_words("--remote-command", remote_command, give)
+    from preflight.fleet.remote.program import Program
+
+    try:
+        argv = tuple(shlex.split(remote_command))
+    except ValueError as error:
+        raise UsageError(f"--remote-command {remote_command!r}: {error}") from None
+    if not argv:
+        raise UsageError("--remote-command is empty: give the program's path on the nodes")
     return Program(argv, remote_python, carry)
 
 

@@ -36,10 +36,9 @@ def cut(text: str) -> str:
     return shortened(text, LONGEST_VALUE)
 
 
-def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:
-    """Return the line that says how many are left out; none if none is."""
-    more = len(all_) - shown
-    return [f"and {more} more{what}, in --json"] if more > 0 else []
+def rest_of(shown: int, rows: Sequence[object]) -> list[str]:
+    """Return the line that says how many rows are left out; [] if none is."""
+    return [f"and {len(rows) - shown} more, in --json"] if len(rows) > shown else []
 
 
 def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:

@@ -127,17 +127,6 @@ class SshNodes(NamedTuple):
     ssh_options: str
 
 
-def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
-    """Return the words of an option's command line. Raises UsageError, with ``give``."""
-    try:
-        argv = tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r}: {error}") from None
-    if not argv:
-        raise UsageError(f"{option} is empty: give {give}")
-    return argv
-
-
 @cache
 def zipapp() -> bytes:
     """Return this program as one file for any Python, a megabyte. Raises UsageError."""

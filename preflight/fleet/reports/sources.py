@@ -8,7 +8,6 @@ JSON an end of line says nothing.
 import json
 import os
 import re
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -62,11 +61,7 @@ def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
     """Yield the reports of each path, folders in the order of their names; never raises."""
     for path in paths:
         if path == STDIN:
-            stream = getattr(sys.stdin, "buffer", None)
-            if stream is None:
-                yield Unusable(STDIN_NAME, 0, Trouble.UNREADABLE, "standard input is closed")
-            else:
-                yield from _of_stream(STDIN_NAME, stream)
+            yield from _of_stream(STDIN_NAME, sys.stdin.buffer)
             continue
         try:
             folder = within(limit_seconds(), path, partial(os.path.isdir, path))
@@ -115,12 +110,7 @@ def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusabl
     if file is None:
         return
     with file:
-        mode = os.fstat(file.fileno()).st_mode
-        device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-        if device and not os.path.samefile(file.fileno(), os.devnull):
-            yield Unusable(path, 0, Trouble.UNREADABLE, "it is a device, which may never end")
-        else:
-            yield from _of_stream(path, file)
+        yield from _of_stream(path, file)
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
