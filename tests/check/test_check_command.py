@@ -221,7 +221,7 @@ def test_an_ignored_finding_is_shown_and_does_not_count(monkeypatch: Patch, caps
 )
 def test_usage_error_by_protocol(protocol: str, code: int, monkeypatch: Patch, capsys: Out) -> None:
     """Slurm drains the node for anything but 0: a typing error must not drain a cluster."""
-    installed(monkeypatch, found(PASS))
+    installed(monkeypatch, found(UNKNOWN))
     assert run(["check", f"--format={protocol}", "--no-such"]) == code
     capsys.readouterr()
     assert (
@@ -229,7 +229,11 @@ def test_usage_error_by_protocol(protocol: str, code: int, monkeypatch: Patch, c
     )
     parsed = json.loads(capsys.readouterr().out)
     valid(parsed, SCHEMA)
-    assert parsed["answer"]["exit_protocol"] == protocol.replace("text", "native")
+    # A verdict's object names the protocol too, and has its exit code.
+    judged = answer(capsys, "--format", protocol, "--output", "/dev/null")
+    assert judged["status"] == "unknown"
+    for each in (parsed, judged):
+        assert each["answer"]["exit_protocol"] == protocol.replace("text", "native")
 
 
 @pytest.mark.slow

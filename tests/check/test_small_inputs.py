@@ -44,11 +44,6 @@ UNSET = "launch.not-read"
 ROUND = f"{HICACHE} --hicache-size 200 & pid=$!; sleep 60; "
 
 CASES = {
-    "an-empty-host": Case(
-        "mooncake_master &\nmooncake_client --host=${POD_IP:-} --metadata_server=P2PHANDSHAKE\n",
-        "fail",
-        (("mooncake-flags-refused", "fail", "local_hostname is empty"),),
-    ),
     "one-name-twice": Case(named_twice(HTTP), "fail", ((TWICE, "fail", "127.0.0.1:12345"),)),
     "one-name-twice-peer-to-peer": Case(named_twice("P2PHANDSHAKE"), "unknown", (), (TWICE,)),
     "one-name-without-a-port": Case(named_twice(HTTP, "127.0.0.1"), "unknown", (), (TWICE,)),
@@ -150,11 +145,6 @@ CASES = {
             ("launch.sizes", "unknown", "270 or 0 is not known"),
             (UNSET, "unknown", "CONC is not set"),
         ),
-    ),
-    "another-condition-of-the-same": Case(
-        f'SIZE=0\n[[ -n ${{CONC:-}} ]] && SIZE=270\n{HICACHE} --hicache-size "$SIZE"\n',
-        "unknown",
-        (("launch.sizes", "unknown", "270 or 0 is not known"),),
     ),
     "flags-that-are-not-decided": Case(
         'ARGS=(--hicache-ratio 0.75)\nif awk "BEGIN{exit !($CONC < 20)}"; then\n'

@@ -104,13 +104,6 @@ def test_help_of_a_command_is_its_help(path: str, capsys: pytest.CaptureFixture[
     assert run(["help", *words, "no-such"]) in (0, 64)  # a launch, or no command
 
 
-@pytest.mark.slow
-def test_the_package_can_be_run_as_a_module() -> None:
-    words = [sys.executable, "-m", "preflight", "explain", "memlock.limit"]
-    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (said.returncode, said.stdout.splitlines()[0]) == (0, "memlock.limit")
-
-
 # Completion -------------------------------------------------------------------------------------
 
 

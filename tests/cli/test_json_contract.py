@@ -11,7 +11,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from checks.base.finding import Finding, Status
 from preflight.advisories.records import advisories
 from preflight.base import envelope
 from preflight.check.catalogue import catalogue
@@ -19,7 +18,6 @@ from preflight.cli.main import NAME, run
 from preflight.cli.sizing import run as run_sizing
 from preflight.logs.patterns import read_patterns
 from preflight.traces.describe import mooncake_lines, profile_trace
-from tests.builders.check_fakes import installed
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.capacity.test_capacity_published import H800_L2
 from tests.cli.commands import LEAVES as EVERY_LEAF
@@ -264,22 +262,6 @@ def test_what_commands_do_is_an_object_too(
     no_library = ["--rehearse", "--python", "/no/such/python", "--", "mooncake_master"]
     for words in (no_library, ["--device", "no_such_device"]):
         assert object_of(("measure",), words, capsys)["exit_code"] in (3, 64)
-
-
-@pytest.mark.parametrize("protocol", ["text", "nagios", "npd", "slurm-prolog", "k8s"])
-@pytest.mark.parametrize("worst", [Status.PASS, Status.WARN, Status.FAIL, Status.UNKNOWN])
-def test_a_check_is_as_its_schema_says(
-    worst: Status,
-    protocol: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Whatever exit code the protocol makes of the status."""
-    said = [Finding("test.one", status, "a", "1 B", "2 B", text="so") for status in (worst, worst)]
-    installed(monkeypatch, said)
-    found = object_of(("check",), ["--format", protocol, "--output", "/dev/null"], capsys)
-    assert found["status"] == worst.value
-    assert found["answer"]["exit_protocol"] == protocol.replace("text", "native")
 
 
 LOGS = ROOT / "tests/data/logs"

@@ -12,10 +12,8 @@ from checks.base.archive import archive_bytes
 from checks.base.finding import Status, Subject
 from checks.base.pages import Spot
 from checks.base.root import Root
-from checks.base.unknown import Unknown
 from checks.capture.anonymise import anonymise
 from checks.capture.capture import capture_files, open_root
-from checks.running.processes import read_limit, read_processes
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
 from preflight.observing.comparison import findings, node_findings, traffic_findings
@@ -237,13 +235,6 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path, name: str) -> None:
     (tmp_path / f"proc/100/{name}").unlink()
     (tmp_path / f"proc/100/{name}").mkdir()
     assert found(tmp_path)["observe.huge-pages"][0] is Status.UNKNOWN
-
-
-def test_this_machine_is_read() -> None:
-    processes = read_processes(Root())
-    assert not isinstance(processes, Unknown)
-    assert processes
-    assert not isinstance(read_limit(Root(), processes[-1].pid, "Max open files"), Unknown)
 
 
 def said(root: Root) -> list[tuple[str, str, str, str]]:
