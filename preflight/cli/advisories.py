@@ -62,19 +62,17 @@ def _of_launch(
     shown = [each for each in worst.values() if every or _counts(each)]
     code = int(any(_counts(each) and not each.advisory.arises for each in worst.values()))
     if as_json:
-        from preflight.reading.understood import about
-
         rows = [
             _object(each.advisory)
             | {"affected": each.holds, "text": _relation(each), "process": each.process.name}
             for each in shown
         ]
         source = "" if seen.needs is None else seen.needs.source
-        launched = about(source, seen.launch.sizing.inputs.processes)
+        started = source, seen.launch.sizing.inputs.processes
         answer = public({"advisories": rows})
         count = sum(map(_counts, worst.values()))
         reason = f"{count} known problems affect this launch, or may" if code else None
-        say_answer("advisories", code, answer, reason=reason, launch=launched, host=root)
+        say_answer("advisories", code, answer, reason=reason, started=started, host=root)
         return code
     paint, width = painter(color), columns()
     lines = [_row(each.advisory, _relation(each), paint, width) for each in shown]

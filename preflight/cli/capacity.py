@@ -186,11 +186,9 @@ def capacity(
     for name, path in answers:
         with output_to(path):
             if name == "json":
-                from preflight.reading.understood import about
-
                 body, word = public(_object(computed, replayed)), "unknown" if reasons else "known"
-                of, why = about(computed.source, computed.processes), next(iter(reasons), None)
-                say_answer("capacity", code, body, word=word, reason=why, launch=of)
+                started, why = (computed.source, computed.processes), next(iter(reasons), None)
+                say_answer("capacity", code, body, word=word, reason=why, started=started)
             elif name == "text":
                 say(public(_text(computed, replayed, color, plain, curve)))
             elif replayed is not None:

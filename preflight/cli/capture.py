@@ -78,7 +78,6 @@ def capture(
         raise UsageError(f"{path}: {error}") from None
     save(path, path, content, 0o600, timeout_seconds)
     if as_json:
-        from preflight.reading.understood import about
         from preflight.sizing.launch_needs import source_name
 
         answer = {
@@ -89,8 +88,8 @@ def capture(
             "names": extras["names"],
         }
         sizing = None if recorded.sized is None else recorded.sized.sizing
-        started = sizing and about(source_name(sizing), sizing.inputs.processes)
-        say_answer("capture", 0, answer, launch=started, err=is_stream(path))
+        started = sizing and (source_name(sizing), sizing.inputs.processes)
+        say_answer("capture", 0, answer, started=started, err=is_stream(path))
     else:
         message = f"{len(answers.texts)} files and {len(answers.calls)} other answers, "
         message += f"{len(content)} bytes, names and addresses "

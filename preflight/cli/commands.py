@@ -144,10 +144,19 @@ class LazyGroup(click.Group):
             raise click.UsageError(message, ctx) from None
 
 
-def say_answer(schema: str, exit_code: int, answer: Any = None, **more: Any) -> None:
-    """Print a JSON answer in its envelope. more: err, and what ``envelope`` takes."""
+def say_answer(
+    schema: str, exit_code: int, answer: Any = None, *, started: Any = None, **more: Any
+) -> None:
+    """Print a JSON answer in its envelope.
+
+    started: the launch's name and its processes, or None. more: err, and what ``envelope`` takes.
+    """
     from preflight.base.envelope import envelope
 
+    if started is not None:
+        from preflight.reading.understood import about
+
+        more["launch"] = about(*started)
     err = more.pop("err", False)
     say_json(envelope(schema, exit_code, answer, **more), err=err)
 

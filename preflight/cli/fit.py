@@ -198,12 +198,11 @@ def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
     hits = answered.answered
     if format_ == "json":
         from preflight.fit.report import WORDS, fit_object
-        from preflight.reading.understood import about
 
         code, body = answered.exit_code, public(fit_object(answered))
-        of, why = about(answered.launch, answered.processes), answered.answer.reason
-        named = {"word": WORDS[code], "reason": why}
-        say_answer("fit", code, body, **named, launch=of, host=answered.host)
+        started = answered.launch, answered.processes
+        named = {"word": WORDS[code], "reason": answered.answer.reason}
+        say_answer("fit", code, body, **named, started=started, host=answered.host)
     elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.memory_map import draws_blocks

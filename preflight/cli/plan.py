@@ -79,14 +79,12 @@ def plan(
         elif the_plan.gaps:
             code = exit_codes.UNKNOWN
     if format_ == "json":
-        from preflight.reading.understood import about
-
         why = [*the_plan.impossible, *(f"{gap.topic}: {gap.reason}" for gap in the_plan.gaps)]
         why += ["there are settings to change"] if code == exit_codes.WARN else []
-        launched = about(the_plan.source, the_plan.processes)
+        started = the_plan.source, the_plan.processes
         body, word = public(plan_object(the_plan)), "unknown" if the_plan.gaps else "known"
         reason = next(iter(why), None)
-        say_answer("plan", code, body, word=word, reason=reason, launch=launched)
+        say_answer("plan", code, body, word=word, reason=reason, started=started)
         return code
     gaps, impossible = missing(the_plan, format_), refused(the_plan, format_)
     if FORMATS[format_].launch and not the_plan.source and not gaps:
@@ -183,9 +181,7 @@ def apply(
         )
     if as_json:
         from checks.capture.secrets import public
-        from preflight.reading.understood import about
 
-        answer = public(apply_object(account))
-        reason, launched = "; ".join(account.reasons), about(source, processes)
-        say_answer("apply", code, answer, reason=reason, launch=launched)
+        answer, reason = public(apply_object(account)), "; ".join(account.reasons)
+        say_answer("apply", code, answer, reason=reason, started=(source, processes))
     return code

@@ -55,12 +55,10 @@ def topology(
     answer = topology_answer(launch, root, timeout_seconds, measure, short=not as_json)
     code = EXIT_CODES[answer.status]
     if as_json:
-        from preflight.reading.understood import about
         from preflight.topology.report import answer_object
 
-        body, launched = public(answer_object(answer)), about(answer.source, answer.processes)
-        word = answer.status.value
-        say_answer("topology", code, body, word=word, launch=launched)
+        body, word = public(answer_object(answer)), answer.status.value
+        say_answer("topology", code, body, word=word, started=(answer.source, answer.processes))
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
         say(public(answer_text(answer, painter(color), columns(), plain)))

@@ -6,7 +6,7 @@ held against what was predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
@@ -227,48 +227,32 @@ def pairs_answer(
     )
 
 
-class NodeObservation(NamedTuple):
-    """The findings of one node that are no pass, and how many programs run on the node."""
-
-    findings: tuple[FleetFinding, ...]
-    programs: int = 0
-
-
 def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
     """Ask every node which programs it runs. record: of the launch. Raises UsageError."""
     from preflight.fleet.remote.engine import ask_nodes
 
-    by_node: dict[str, NodeObservation] = {}
+    programs: dict[str, int] = {}
+    findings: dict[str, list[FleetFinding]] = {}
 
     def take(reply: NodeReply) -> None:
         document = answer_document(reply, "observe", where.timeout_seconds)
-        by_node[reply.name] = _of_node(document)
+        if isinstance(document, FleetFinding):
+            programs[reply.name], findings[reply.name] = 0, [document]
+            return
+        running, wanting = len(document["answer"]["programs"]), list(findings_of(document))
+        if not running and not wanting:
+            wanting = [trouble(NO_VERDICT, str(document["reason"]))]
+        programs[reply.name], findings[reply.name] = running, wanting
 
     stopped = ask_nodes(nodes, ("observe", "--json"), record, where, program, take)
-    return nodes_answer({name: by_node[name] for name in nodes}, stopped)
-
-
-def _of_node(document: Json | FleetFinding) -> NodeObservation:
-    """Return a node's findings and programs; that no program runs on the node is a finding."""
-    if isinstance(document, FleetFinding):
-        return NodeObservation((document,))
-    programs = len(document["answer"]["programs"])
-    findings = tuple(findings_of(document))
-    if not programs and not findings:
-        findings = (trouble(NO_VERDICT, str(document["reason"])),)
-    return NodeObservation(findings, programs)
-
-
-def nodes_answer(by_node: Mapping[str, NodeObservation], stopped: int = 0) -> FleetAnswer:
-    """Return the answer about all nodes. stopped: the signal that ended it, 0 for none."""
-    good = sum(not seen.findings for seen in by_node.values())
-    programs = plural(sum(seen.programs for seen in by_node.values()), "program")
-    verdict = f"{plural(len(by_node), 'node')}, {programs}: as predicted on {plural(good, 'node')}"
-    findings = [(each, name) for name, seen in by_node.items() for each in seen.findings]
-    nodes = [
-        {"node": name, "programs": seen.programs, "findings": len(seen.findings)}
-        for name, seen in by_node.items()
+    good = plural(sum(not findings[name] for name in nodes), "node")
+    running = plural(sum(programs.values()), "program")
+    verdict = f"{plural(len(nodes), 'node')}, {running}: as predicted on {good}"
+    on_each = on_nodes((each, name) for name in nodes for each in findings[name])
+    rows = [
+        {"node": name, "programs": programs[name], "findings": len(findings[name])}
+        for name in nodes
     ]
-    return FleetAnswer(on_nodes(findings), verdict, {"nodes": nodes}, stopped=stopped)
+    return FleetAnswer(on_each, verdict, {"nodes": rows}, stopped=stopped)
