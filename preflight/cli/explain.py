@@ -17,17 +17,14 @@ from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.cli.checks_options import CheckId
-from preflight.cli.commands import command, say_answer, with_options
+from preflight.cli.commands import command, say_answer
 from preflight.cli.options import (
     COLOR,
     FILE,
     JSON,
-    LAUNCH_OPTIONS,
     MOONCAKE_VERSION,
-    NIC_NODES,
-    RANK_NODES,
     TIMEOUT,
-    taking_launch,
+    launch_from,
 )
 
 if TYPE_CHECKING:
@@ -66,10 +63,13 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
     help="With --advisories: a .zip for scanners, of those that a wheel's release alone decides.",
 )  # fmt: skip
 @click.option("--here", is_flag=True, help="Make the checks that it names on this host too.")
-@click.option(
-    "--launch", type=FILE, metavar="FILE",
-    callback=lambda _, __, file: () if file is None else (file,),
-    help="Make them for this launch here, with its numbers.",
+@launch_from(
+    click.option(
+        "--launch", type=FILE, metavar="FILE",
+        callback=lambda _, __, file: () if file is None else (file,),
+        help="Make them for this launch here, with its numbers.",
+    ),
+    MOONCAKE_VERSION,
 )  # fmt: skip
 @click.option(
     "--root", type=FILE, metavar="HOST", help="Make them on this host, as check --root takes it."
@@ -81,8 +81,6 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
 @TIMEOUT
 @JSON
 @COLOR
-@with_options(NIC_NODES, RANK_NODES, MOONCAKE_VERSION, *LAUNCH_OPTIONS)
-@taking_launch
 def explain(
     *,
     what: tuple[str, ...],

@@ -6,7 +6,6 @@ A group that belongs together is handed over as one record: a command's paramete
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ from checks.base.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.commands import JSON as JSON
 from preflight.cli.commands import AnyParamType as AnyParamType
-from preflight.cli.commands import Decorator, FileName, Option, gathered, taking
+from preflight.cli.commands import Decorator, FileName, Option, taking
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -219,7 +218,6 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
         help="More environment for a launch, in docker's form; may be given again.",
     ),
 )  # fmt: skip
-LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
 def _named_host(root: str, **options: Any) -> str:
@@ -272,21 +270,17 @@ def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: 
     return LaunchWords(launch, model_config=model_config, **options)
 
 
-def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``launch: LaunchWords`` of these options, which the caller adds itself."""
-    versions = ("mooncake_version", "sglang_version", "model_config")
-    names = ("nic_nodes", "rank_nodes", "gpu_bytes", "host_group", "env_files", "launch")
-    return gathered(function, "launch", _launch_words, *versions, *names)
+LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
-# The launch with the options that describe it: ``launch: LaunchWords``.
-with_launch = taking(
-    "launch", _launch_words, NIC_NODES, RANK_NODES, MOONCAKE_VERSION, *LAUNCH_OPTIONS, LAUNCH
-)
+def launch_from(source: Option, *options: Option) -> Decorator:
+    """Add the launch with the options that describe it: ``launch: LaunchWords``."""
+    return taking("launch", _launch_words, source, NIC_NODES, RANK_NODES, *options, *LAUNCH_OPTIONS)
+
+
+with_launch = launch_from(LAUNCH, MOONCAKE_VERSION)
 # The same without its Mooncake release, which the installed one says itself.
-with_launch_of_installed = taking(
-    "launch", _launch_words, NIC_NODES, RANK_NODES, *LAUNCH_OPTIONS, LAUNCH
-)
+with_launch_of_installed = launch_from(LAUNCH)
 # The numbers of a workload: ``numbers: WorkloadOptions``.
 with_workload = taking(
     "numbers",

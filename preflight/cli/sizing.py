@@ -16,20 +16,14 @@ from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, painter, say, say_json
 from preflight.base.program import program_version
 from preflight.cli.commands import command as declared
-from preflight.cli.commands import with_options
 from preflight.cli.options import (
     COLOR,
     JSON,
-    LAUNCH,
-    LAUNCH_OPTIONS,
-    MOONCAKE_VERSION,
-    NIC_NODES,
-    RANK_NODES,
     SIZE,
     TIMEOUT,
     Size,
-    taking_launch,
     with_host,
+    with_launch,
 )
 
 if TYPE_CHECKING:
@@ -100,22 +94,17 @@ _SAID_BY_LAUNCH = {
     "--protocol", type=click.Choice(["rdma", "tcp"]),
     help="Default: MOONCAKE_PROTOCOL, or rdma as in SGLang.",
 )  # fmt: skip
-@NIC_NODES
-@RANK_NODES
 @click.option(
     "--use-hugepage/--no-use-hugepage", default=None,
     help="MC_STORE_USE_HUGEPAGE present or not. Default: as the environment has it, or on.",
 )  # fmt: skip
-@MOONCAKE_VERSION
-@with_options(*LAUNCH_OPTIONS)
 @click.option("--explain", is_flag=True, help="A launch's needs, each with its formula and inputs.")
 @JSON
 @COLOR
 @TIMEOUT
 @with_host
-@LAUNCH
 @click.version_option(program_version(), "--version")
-@taking_launch
+@with_launch
 def command(
     *,
     rule: str,
