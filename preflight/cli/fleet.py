@@ -181,7 +181,7 @@ def check(
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
     """
-    from preflight.fleet.remote.check import run_fleet_check
+    from preflight.fleet.asked import run_fleet_check
 
     if where.connect_seconds >= where.timeout_seconds:
         raise click.UsageError(
@@ -219,8 +219,7 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or runs nothing;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.fleet.asked import observe_fleet
-    from preflight.fleet.remote.check import nodes_of
+    from preflight.fleet.asked import nodes_of, observe_fleet
     from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.host_source import recorded_launch
 
@@ -300,8 +299,7 @@ def measure(
     fails; 3 some pair was not measured; 64 usage error; 70 a defect of this program; 130
     interrupted.
     """
-    from preflight.fleet.asked import measure_fleet
-    from preflight.fleet.remote.check import nodes_of
+    from preflight.fleet.asked import measure_fleet, nodes_of
     from preflight.fleet.reports.answers import say_answer
     from preflight.inputs.host_source import recorded_launch
     from preflight.measuring.records import LEAST_BUDGET_SECONDS

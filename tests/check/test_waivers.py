@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.fleet.remote.check import check_words
+from preflight.fleet.asked import check_words
 from preflight.inputs.launch_words import Chosen
 from tests.builders.synthetic import build_host, plain_host
 

@@ -309,15 +309,15 @@ def test_ssh_connects_within_what_the_timeout_leaves(
         asked.append(where)
         return 0
 
-    monkeypatch.setattr("preflight.fleet.remote.check.run_fleet_check", noted)
+    monkeypatch.setattr("preflight.fleet.asked.run_fleet_check", noted)
     assert main(["fleet", "check", "--nodes", "a", *given]) == 0
     assert [where.connect_seconds for where in asked] == [connect]
 
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
     """Sets, one a line, with notes; what is excluded is left out, and the order is by number."""
+    from preflight.fleet.asked import sets_of
     from preflight.fleet.base.node_sets import named_nodes
-    from preflight.fleet.remote.check import sets_of
 
     (tmp_path / "nodes").write_text("# the new rack\ngpu[010-011]\n\ngpu[1-2]-ib # two\nb\n")
     sets = sets_of(str(tmp_path / "nodes"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.remote.check import check_words
+from preflight.fleet.asked import check_words
 from preflight.fleet.remote.program import SAYS, Program, zipapp
 from preflight.fleet.remote.reply import NodeReply, answer_of, lacks_tool
 from preflight.fleet.reports.reading import ReportReader
