@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -163,25 +162,6 @@ true
 """
     said = subprocess.run([bash, "-c", script], capture_output=True, text=True, timeout=60)
     assert wanted in said.stdout.split(), said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_answered(shell: str, on_path: Path) -> None:
-    """As their scripts ask; the shells themselves are not needed for that."""
-    asked = {
-        "COMP_WORDS": "mooncake-preflight explain memlock.l",
-        "COMP_CWORD": "2" if shell == "zsh" else "memlock.l",
-        "_MOONCAKE_PREFLIGHT_COMPLETE": f"{shell}_complete",
-    }
-    said = subprocess.run(
-        [str(on_path / "mooncake-preflight")],
-        env={**os.environ, **asked},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "memlock.limit" in said.stdout, said
 
 
 @pytest.mark.parametrize(

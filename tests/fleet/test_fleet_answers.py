@@ -24,7 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.fleet.asked import MeasuredPair, pairs_answer, rounds
-from preflight.fleet.remote.engine import SERVED
 from preflight.fleet.reports.rows import FleetFinding
 from tests.fleet.sshd_farm import PRIVILEGE_FOLDER, executable, server
 from tests.fleet.sshd_farm import why_not as why_no_ssh
@@ -44,9 +43,6 @@ class Hosts(NamedTuple):
 
     config: Path
     namespaces: Mapping[str, str]
-
-    def ssh(self, host: str) -> list[str]:
-        return ["ssh", "-F", str(self.config), host]
 
     def address(self, host: str) -> str:
         return f"{NETWORK}.{1 + list(self.namespaces).index(host)}"
@@ -246,30 +242,6 @@ def test_a_host_without_the_library_is_named(made: Hosts) -> None:
     assert pair["write_bytes_per_second"] is None
     assert "mooncake" in pair["reason"].lower()
     assert [one["nodes"]["set"] for one in answer["findings"]] == [WITHOUT]
-
-
-@between_hosts
-def test_two_hosts_as_a_user_measures_them(made: Hosts) -> None:
-    """``measure --serve`` on one prints the address that ``measure --to`` on the other takes."""
-    serve = [*made.ssh(ONE), "mooncake-preflight measure --serve --json --budget 60s"]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as serving:
-        try:
-            assert serving.stdout is not None
-            found = (SERVED.search(line.decode()) for line in serving.stdout)
-            address = next((match[1] for match in found if match), None)
-            words = f"mooncake-preflight measure --json --to {address} {' '.join(QUICK)}"
-            done = subprocess.run(
-                [*made.ssh(TWO), words], capture_output=True, text=True, timeout=120
-            )
-        finally:
-            serving.terminate()
-    assert address is not None
-    assert address.startswith(f"{made.address(ONE)}:")
-    answer = json.loads(done.stdout)
-    assert done.returncode == answer["exit_code"], done.stderr
-    (part,) = (part for part in answer["answer"]["parts"] if part["part"] == "transfer")
-    assert part["outcome"] == "measured", part
-    assert {rate["op"] for rate in part["rates"]} == {"write", "read"}
 
 
 @between_hosts

@@ -242,6 +242,7 @@ LOW_MEMLOCK = "n3"
 LINES = re.findall(
     r"^srun .*(?:\\\n.*)*fleet merge.*$", (ROOT / "docs/howto-slurm.md").read_text(), re.MULTILINE
 )
+assert len(LINES) == 2, LINES
 
 
 @pytest.fixture(scope="module")
@@ -272,10 +273,6 @@ def ask(slurm: Cluster, nodes: str, line: str) -> tuple[int, dict[str, Any]]:
     done = slurm.run(*job, "bash", "-c", script)
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
-
-
-def test_the_page_has_two_lines() -> None:
-    assert len(LINES) == 2, LINES
 
 
 @pytest.mark.parametrize("line", LINES)
