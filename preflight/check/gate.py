@@ -7,7 +7,6 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Kind, Status
@@ -48,38 +47,38 @@ class LockedStart(NamedTuple):
     strict: bool
 
 
-def run_behind_the_gate(
-    launch: LaunchWords,
-    fail_on: str,
-    apply_environment: bool,
-    report_path: str | None,
-    timeout_seconds: float,
-    chosen: Chosen = ALL_CHECKS,
-    as_json: bool = False,
-    locked_start: LockedStart | None = None,
-) -> int:
+class Gate(NamedTuple):
+    """What is asked of a start.
+
+    fail_on: the mildest verdict that refuses. report_path: where the check's JSON is written, None
+    for nowhere. locked_start: None without a locked answer.
+    """
+
+    fail_on: str
+    apply_environment: bool
+    report_path: str | None
+    timeout_seconds: float
+    chosen: Chosen
+    as_json: bool
+    locked_start: LockedStart | None
+
+
+def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
     """Check, then become the command; return an exit code if not. Raises UsageError."""
     mode = os.environ.get(MODE, "") or "enforce"
     if mode not in MODES:
         raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
-    if mode != "off" and chosen != ALL_CHECKS:
-        selection_of(chosen)
+    if mode != "off" and gate.chosen != ALL_CHECKS:
+        selection_of(gate.chosen)
     environment = dict(os.environ)
     _stop_at_once()
     if mode == "off":
         return become(launch.words, environment)
-
-    judged = _judged_in_child(
-        lambda: _judged(
-            partial(_checked, launch, timeout_seconds, chosen),
-            partial(_save, report_path, timeout_seconds),
-            *(fail_on, apply_environment, mode, as_json, locked_start),
-        ),
-        STEPS * timeout_seconds,
-    )
+    limit_seconds = STEPS * gate.timeout_seconds
+    judged = _judged_in_child(lambda: _judged(launch, gate, mode), limit_seconds)
     if isinstance(judged, str):
-        starts = mode == "warn" or not _refused(None, fail_on, locked_start)
-        _say(None, judged, starts, as_json)
+        starts = mode == "warn" or not _refused(None, gate)
+        _say(None, judged, starts, gate.as_json)
         judged = Judged(starts, {})
     if not judged.starts:
         return exit_codes.REFUSED
@@ -144,30 +143,23 @@ def _exit_code(child: int) -> int | None:
     return None
 
 
-def _judged(
-    check: Callable[[], tuple[Checked | None, str]],
-    save: Callable[[Report | None, str], None],
-    fail_on: str,
-    apply_environment: bool,
-    mode: str,
-    as_json: bool,
-    locked_start: LockedStart | None,
-) -> Judged:
+def _judged(launch: LaunchWords, gate: Gate, mode: str) -> Judged:
     """Check, and print the answer. This runs in a child, which is left behind if it hangs."""
     changes: dict[str, str] = {}
+    lock = gate.locked_start
     try:
-        checked, reason = check()
+        checked, reason = _checked(launch, gate)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
-        starts = mode == "warn" or locked_start is None or not locked_start.strict
+        starts = mode == "warn" or lock is None or not lock.strict
         reason = f"nothing to check: {error}"
-        if as_json:
-            _say(None, reason, starts, as_json)
+        if gate.as_json:
+            _say(None, reason, starts, True)
         else:
             refusal = "" if starts else ": --strict starts nothing that cannot be compared"
             say(f"{NAME}: {reason}{refusal}", err=True)
         return Judged(starts, changes)
-    if apply_environment and checked is not None:
+    if gate.apply_environment and checked is not None:
         # What findings want set; "" removes a variable.
         wanting = checked.report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
         settings = (setting for row in wanting for setting in row.finding.settings)
@@ -176,18 +168,18 @@ def _judged(
             environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
-            checked, reason = check()
+            checked, reason = _checked(launch, gate)
     report = None if checked is None else checked.report
-    save(report, reason)
-    refused, locked = _refused(report, fail_on, locked_start), None
-    if checked is not None and locked_start is not None:
-        locked = locked_start.differences(checked)
-        refused = locked.exit_code > (0 if locked_start.strict else 1)
-        if not as_json:
+    _save(gate, report, reason)
+    refused, locked = _refused(report, gate), None
+    if checked is not None and lock is not None:
+        locked = lock.differences(checked)
+        refused = locked.exit_code > (0 if lock.strict else 1)
+        if not gate.as_json:
             say(f"{NAME}: {locked.text}", err=True)
     starts = mode == "warn" or not refused
-    if not starts or report is None or report.verdict is not Status.PASS or as_json:
-        _say(report, reason, starts, as_json, locked)
+    if not starts or report is None or report.verdict is not Status.PASS or gate.as_json:
+        _say(report, reason, starts, gate.as_json, locked)
     return Judged(starts, changes)
 
 
@@ -200,12 +192,10 @@ def _stop_at_once() -> None:
             signal.signal(number, lambda received, _: os._exit(128 + received))
 
 
-def _checked(
-    launch: LaunchWords, timeout_seconds: float, chosen: Chosen
-) -> tuple[Checked | None, str]:
+def _checked(launch: LaunchWords, gate: Gate) -> tuple[Checked | None, str]:
     """Return the report, or None and the reason. Raises NoLaunchError."""
     try:
-        return checked(launch, "/", timeout_seconds, chosen=chosen), ""
+        return checked(launch, "/", gate.timeout_seconds, chosen=gate.chosen), ""
     except NoLaunchError:
         raise
     except UsageError as error:
@@ -219,12 +209,13 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
     return {**kept, **{name: value for name, value in changes.items() if value}}
 
 
-def _refused(report: Report | None, fail_on: str, lock: LockedStart | None) -> bool:
+def _refused(report: Report | None, gate: Gate) -> bool:
     """Return whether the verdict is bad enough; no verdict counts as unknown."""
     from preflight.check.report import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
-    return verdict in FAIL_ON[fail_on] or (report is None and lock is not None and lock.strict)
+    lock = gate.locked_start
+    return verdict in FAIL_ON[gate.fail_on] or (report is None and lock is not None and lock.strict)
 
 
 def _say(
@@ -251,15 +242,15 @@ def _say(
     say(f"{NAME}: {what}", err=True)
 
 
-def _save(path: str | None, limit_seconds: float, report: Report | None, reason: str) -> None:
+def _save(gate: Gate, report: Report | None, reason: str) -> None:
     """Write the JSON report; a place that cannot be written does not keep a server down."""
-    if path is None:
+    if (path := gate.report_path) is None:
         return
     from preflight.base.within import save
 
     content = f"{_object_text(report, reason)}\n".encode()
     try:
-        save(f"--report {path}", path, content, 0o644, limit_seconds)
+        save(f"--report {path}", path, content, 0o644, gate.timeout_seconds)
     except UsageError as error:
         say(f"{NAME}: {error}", err=True)
 

@@ -66,16 +66,14 @@ def exec_(
         raise click.UsageError("give the command after --, as: exec -- bash launch.sh")
     if strict and locked is None:
         raise click.UsageError("--strict is for --locked FILE: give both")
-    from preflight.check.gate import run_behind_the_gate
+    from preflight.check.gate import Gate, run_behind_the_gate
 
-    command_line = launch._replace(is_command=True)
     differs = None
     if locked is not None:
         differs, waivers = _locked_answer(locked, strict, timeout_seconds)
         chosen = chosen._replace(locked=waivers)
-    return run_behind_the_gate(
-        command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json, differs
-    )
+    gate = Gate(fail_on, apply_env, report, timeout_seconds, chosen, as_json, differs)
+    return run_behind_the_gate(launch._replace(is_command=True), gate)
 
 
 def _locked_answer(
