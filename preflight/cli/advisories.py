@@ -27,23 +27,17 @@ def print_advisories(
 
     launch: None for all records. every: all records, with what each is to the launch.
     """
-    if launch is not None:
-        return _of_launch(launch, root, timeout_seconds, every, as_json, color)
     from preflight.advisories.records import advisories as records
 
-    if as_json:
+    paint, width = painter(color), columns()
+    if launch is None:
         without_launch = {"affected": None, "text": "", "process": ""}
-        rows = [_object(record) | without_launch for record in records()]
-        say_answer("advisories", 0, {"advisories": rows}, host="/")
-    else:
-        say("\n".join(_row(record, "", painter(color), columns()) for record in records()))
-    return 0
-
-
-def _of_launch(
-    launch: LaunchWords, root: str, timeout_seconds: float, every: bool, as_json: bool, color: str
-) -> int:
-    """Print the known problems of one launch, and return the exit code."""
+        if as_json:
+            rows = [_object(record) | without_launch for record in records()]
+            say_answer("advisories", 0, {"advisories": rows}, host="/")
+        else:
+            say("\n".join(_row(record, "", paint, width) for record in records()))
+        return 0
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from preflight.advisories.judge import TOPICS, verdicts
@@ -74,7 +68,6 @@ def _of_launch(
         reason = f"{count} known problems affect this launch, or may" if code else None
         say_answer("advisories", code, answer, reason=reason, started=started, host=root)
         return code
-    paint, width = painter(color), columns()
     lines = [_row(each.advisory, _relation(each), paint, width) for each in shown]
     say(public("\n".join(lines) or "none of the known problems affects this launch"))
     return code
