@@ -114,6 +114,7 @@ def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) 
 
 
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
+    """Return the program on the nodes. Raises UsageError for a command that is no words."""
     import shlex
 
     from preflight.fleet.remote.program import Program

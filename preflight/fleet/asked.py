@@ -256,8 +256,8 @@ def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> Measure
         best[rate["op"]] = max(best.get(rate["op"], 0.0), float(rate["bytes_per_second"]))
     write, read = best["write"], best["read"]
     used = transfer["used"] or {"transport": "", "devices": []}
-    over, devices, found = used["transport"], tuple(used["devices"]), findings_of(document)
-    return MeasuredPair(pair.serving, pair.asking, write, read, over, devices, tuple(found))
+    over, findings = (used["transport"], tuple(used["devices"])), tuple(findings_of(document))
+    return MeasuredPair(pair.serving, pair.asking, write, read, *over, findings)
 
 
 def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding, str]]:
@@ -327,6 +327,7 @@ def observe_fleet(
     findings: dict[str, list[FleetFinding]] = {}
 
     def take(reply: NodeReply) -> None:
+        """Note a node's programs and findings; that no program runs on the node is a finding."""
         document = answer_document(reply, "observe", where.timeout_seconds)
         if isinstance(document, FleetFinding):
             programs[reply.name], findings[reply.name] = 0, [document]
