@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TextIO
@@ -157,16 +157,12 @@ def colored(color: str) -> bool:
 
 def columns() -> int:
     """Return how many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
-    wished = os.environ.get("COLUMNS", "")
+    wished, width = os.environ.get("COLUMNS", ""), PIPE_COLUMNS
     if wished.isascii() and wished.isdecimal() and 0 < int(wished) < 10**6:
         width = int(wished)
-    elif _LINES_OF_A_FILE.get() is not None:
-        width = PIPE_COLUMNS
-    else:
-        try:
+    elif _LINES_OF_A_FILE.get() is None:
+        with suppress(OSError, ValueError, AttributeError):
             width = os.get_terminal_size(sys.stdout.fileno()).columns or PIPE_COLUMNS
-        except (OSError, ValueError, AttributeError):
-            width = PIPE_COLUMNS
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, width))
 
 

@@ -56,23 +56,20 @@ def capture(
     host = open_host(root, timeout_seconds)
     try:
         recorded = record(launch, host, timeout_seconds)
-    except CaptureError as error:
-        raise UsageError(f"{path}: {error}") from None
-    answers, extras, named = recorded.answers, recorded.extras, list(recorded.hosts)
-    if running:
-        from preflight.observing.running_record import record_running
+        answers, extras, named = recorded.answers, recorded.extras, list(recorded.hosts)
+        if running:
+            from preflight.observing.running_record import record_running
 
-        seen = record_running(host.root)
-        for name in ("texts", "folders", "links", "calls"):
-            getattr(answers, name).update(getattr(seen.answers, name))
-        extras["running"], named = seen.argv, [*named, *seen.hosts]
-    if not keep_names:
-        from checks.capture.anonymise import anonymise
+            seen = record_running(host.root)
+            for name in ("texts", "folders", "links", "calls"):
+                getattr(answers, name).update(getattr(seen.answers, name))
+            extras["running"], named = seen.argv, [*named, *seen.hosts]
+        if not keep_names:
+            from checks.capture.anonymise import anonymise
 
-        hosts, users = own_names(host)
-        answers, extras = anonymise(answers, extras, [*hosts, *named], users)
-    extras["names"] = "kept" if keep_names else "replaced"
-    try:
+            hosts, users = own_names(host)
+            answers, extras = anonymise(answers, extras, [*hosts, *named], users)
+        extras["names"] = "kept" if keep_names else "replaced"
         content = archive_bytes(capture_files(answers, extras))
     except CaptureError as error:
         raise UsageError(f"{path}: {error}") from None
@@ -91,10 +88,10 @@ def capture(
         started = sizing and (source_name(sizing), sizing.inputs.processes)
         say_answer("capture", 0, answer, started=started, err=is_stream(path))
     else:
-        message = f"{len(answers.texts)} files and {len(answers.calls)} other answers, "
-        message += f"{len(content)} bytes, names and addresses "
-        message += "as they are" if keep_names else "replaced"
-        say(f"{path}: {message}", err=is_stream(path))
+        names = "as they are" if keep_names else "replaced"
+        counts = f"{len(answers.texts)} files and {len(answers.calls)} other answers"
+        message = f"{path}: {counts}, {len(content)} bytes, names and addresses {names}"
+        say(message, err=is_stream(path))
     if len(content) > LARGEST_BYTES:
         say(f"mooncake-preflight: {path} has more than {LARGEST_BYTES} bytes", err=True)
     return 0

@@ -229,12 +229,11 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
 
     if isinstance(survival, Unknown):
         code, answer, text = exit_codes.UNKNOWN, None, f"UNKNOWN: {survival.reason}"
-        reason = survival.reason
     else:
         code = exit_codes.WARN if survival.costs else exit_codes.PASS
-        answer, text, reason = survival_object(survival), survival_text(survival), survival.reason
+        answer, text = survival_object(survival), survival_text(survival)
     if as_json:
-        say_answer("measure", code, answer, reason=reason, launch=called)
+        say_answer("measure", code, answer, reason=survival.reason, launch=called)
     else:
         say(text)
     return code

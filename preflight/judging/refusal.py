@@ -41,15 +41,12 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
     findings = list(findings)
     impossible, undecided, ends = [], list(refused_sizes(findings)), []
     for each in findings:
-        if each.check == RESERVATION and each.status is Status.FAIL:
+        fails = each.status is Status.FAIL
+        if each.check == RESERVATION and fails:
             impossible.append(f"{each.subject}: have {each.have}, need {each.need}: {each.text}")
-        elif each.check == _GATE and each.status is Status.FAIL:
+        elif each.check == _GATE and fails:
             ends.append(_correct(each, f"{each.check}: need {each.need}"))
-        elif (
-            each.check == _GPUS
-            and each.status is Status.FAIL
-            and getattr(each.have, "value", False)
-        ):
+        elif each.check == _GPUS and fails and getattr(each.have, "value", False):
             # A host without any GPU is not the one that is planned for.
             ends.append(_correct(each, f"{each.check}: have {each.have}, need {each.need}"))
         elif each.check in _DECISIVE and each.status is Status.UNKNOWN:

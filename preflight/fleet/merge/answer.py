@@ -50,16 +50,14 @@ def verdict_text(fleet: Fleet) -> str:
 def verdict_said(fleet: Fleet) -> str:
     """Return the counts: ``of 64 nodes 2 fail, 61 pass (63 reports read, ...)``."""
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
-    read = [f"{plural(fleet.reports, 'report')} read"]
-    if away:
-        read.append(f"{plural(away, 'node')} not reached")
-    if empty:
-        read.append(f"{plural(empty, 'node')} without a report")
-    lost = sum(text.times for text in fleet.unusable)
-    if lost:
-        read.append(f"{lost} not usable")
-    if fleet.expected is not None:
-        read.append(f"{plural(fleet.expected, 'node')} expected")
+    lost, expected = sum(text.times for text in fleet.unusable), fleet.expected
+    read = [
+        f"{plural(fleet.reports, 'report')} read",
+        *([f"{plural(away, 'node')} not reached"] if away else []),
+        *([f"{plural(empty, 'node')} without a report"] if empty else []),
+        *([f"{lost} not usable"] if lost else []),
+        *([] if expected is None else [f"{plural(expected, 'node')} expected"]),
+    ]
     if not fleet.nodes:
         return f"no node has a report ({', '.join(read)})"
     counts = [(len(fleet.of(status)), status) for status in STATUSES]
