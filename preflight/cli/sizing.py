@@ -144,8 +144,7 @@ def command(
             return with_withheld(sized, host)
 
         name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
-        sized = within(timeout_seconds, name, size)
-        return _say_launch(sized, rule, explain, as_json, color)
+        return _say_launch(within(timeout_seconds, name, size), rule, explain, as_json, color)
     if explain:
         raise click.UsageError("--explain is for a launch: give a script, or a command after --")
     if missing := [flag for name, flag in _NEEDED.items() if sizes[name] is None]:

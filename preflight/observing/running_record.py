@@ -84,8 +84,7 @@ def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) 
         return "".join(line for line in lines if " huge " in line or " anon=" in line)
     if what == "maps" and isinstance(numa_maps, str):
         starts = {line.split()[0] for line in numa_maps.splitlines() if " huge " in line}
-        needed = (x for x in lines if x.partition("-")[0] in starts or is_of_package(x))
-        return "".join(needed)
+        return "".join(x for x in lines if x.partition("-")[0] in starts or is_of_package(x))
     return text
 
 

@@ -268,8 +268,7 @@ def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
         unsaid |= not isinstance(limit, int)
         most = limit if isinstance(limit, int) else DEFAULT_MTU_BYTES
         mtus = [rail.mtu_bytes for rail in row.taken_rails]
-        sizes = {min(mtu, most) for mtu in mtus if isinstance(mtu, int)}
-        if sizes:
+        if sizes := {min(mtu, most) for mtu in mtus if isinstance(mtu, int)}:
             groups.setdefault(tuple(sorted(sizes)), []).append(name)
     if len(groups) < 2:
         return

@@ -38,8 +38,7 @@ _FINDING = ["check", "status", "nodes", "subject", "have", "need", "what follows
 
 
 def _section(head: str, columns: Sequence[str], rows: Rows) -> list[Html]:
-    shown = table(columns, rows, name=head, sortable=True)
-    return [element("h2", head), shown] if rows else []
+    return [element("h2", head), table(columns, rows, name=head, sortable=True)] if rows else []
 
 
 def _findings(rows: Iterable[OnNodes]) -> Rows:
