@@ -192,7 +192,6 @@ def test_stored_pages_that_are_not_found_again(tmp_path: Path, host: str, capsys
     [
         ((), "nothing to compare with"),
         (("--to", "cuda=13"), "sglang=..,mooncake=.."),
-        (("--to", "sglang"), "sglang=..,mooncake=.."),
         (("--to", "mooncake=main"), "'main' is no version of mooncake"),
         (("--to", "mooncake=0.3.9,mooncake=0.3.10"), "each once"),
         (("--root", "/", "--root", "/"), "one host, or two"),

@@ -38,6 +38,7 @@ def lane(network: str, *exits: str, kind: str = ROCE_2, layer: str = "Ethernet")
     return Lane("mlx5_0", 1, layer, kind, network, exits)
 
 
+IB = lane("fe80::", kind="IB", layer=INFINIBAND)
 PAIRS = [
     (lane("10.0.0.0/24"), lane("10.0.0.0/24"), Reach.DIRECT),
     (lane("10.0.0.0/24"), lane("10.0.1.0/24"), Reach.UNROUTED),
@@ -47,23 +48,14 @@ PAIRS = [
     (lane("10.0.0.0/24"), lane("10.0.0.0/16"), Reach.UNKNOWN),
     (lane("10.0.0.0/24"), lane("fd00::/64", "::/0"), Reach.NONE),
     (lane("10.0.0.0/24"), lane("10.0.0.0/24", kind=ROCE_1), Reach.NONE),
-    (lane("10.0.0.0/24", kind=ROCE_1), lane("10.0.0.0/24", kind=ROCE_1), Reach.DIRECT),
     (
         lane("10.0.0.0/24", "0.0.0.0/0", kind=ROCE_1),
         lane("10.0.1.0/24", "0.0.0.0/0", kind=ROCE_1),
         Reach.NONE,
     ),
-    (lane("10.0.0.0/24"), lane("fe80::", kind="IB", layer=INFINIBAND), Reach.NONE),
-    (
-        lane("fe80::", kind="IB", layer=INFINIBAND),
-        lane("fe80::", kind="IB", layer=INFINIBAND),
-        Reach.DIRECT,
-    ),
-    (
-        lane("fe80::", kind="IB", layer=INFINIBAND),
-        lane("fe81::", kind="IB", layer=INFINIBAND),
-        Reach.UNKNOWN,
-    ),
+    (lane("10.0.0.0/24"), IB, Reach.NONE),
+    (IB, IB, Reach.DIRECT),
+    (IB, IB._replace(network="fe81::"), Reach.UNKNOWN),
     (lane("10.0.0.0/24"), lane("x")._replace(network=Unknown("not read")), Reach.UNKNOWN),
 ]
 

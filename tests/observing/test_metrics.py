@@ -89,7 +89,6 @@ def test_what_cannot_be_read_has_no_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "amount"),
     [
-        ("x_total 3", 3),
         ("x_total 3.0 1700000000000", 3),
         ('x_total{a="1"} 3\nx_total{a="2"} 4', 7),
         ('x_total{tp_rank="0",dp_rank="0"} 3\nx_total{tp_rank="1",dp_rank="0"} 3', 3),
@@ -97,7 +96,6 @@ def test_what_cannot_be_read_has_no_sample(tmp_path: Path) -> None:
         ('x_total{a="}, \\" b"} 5', 5),
         ("x_total 1e+06", 1_000_000),
         ("x_total NaN\nx_total +Inf\nx_total --\n# x_total 7\nx_total_created 8", 0),
-        ("", 0),
         ("\0{{{\nx_total", 0),
     ],
 )
