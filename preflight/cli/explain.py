@@ -135,11 +135,9 @@ def explain(
         raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
     if at is None and any(launch._replace(words=())):
         raise click.UsageError("what is said of a launch goes with it: give --launch FILE")
-    if index and at is not None:
-        raise click.UsageError("--index is of every known line: give no launch and no host with it")
     query = " ".join(what)
-    if index and (what or log is not None):
-        raise click.UsageError("--index is of every known line: give no words and no log with it")
+    if index and (at is not None or what or log is not None):
+        raise click.UsageError("--index is of every known line: give nothing else with it")
     if index:
         return print_index(as_json)
     if what and log is not None:

@@ -156,30 +156,24 @@ def _usual(lanes: dict[Lane, list[str]]) -> Lane:
 
 def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[FleetFinding]:
     """Yield the findings on a node's ports. rails: the number of its ports."""
-    shut = [triple for triple in ways if triple[2].reach is not Reach.UNKNOWN]
-    by_rail = {lane.name: each for each in shut if (lane := each[0])}
-    text = "transfers that pick it wait for the retries to end, then take another"
-    if len(by_rail) == rails:
-        text = "no transfer gets through between it and the other nodes"
-    unrouted = [triple for triple in shut if triple[2].reach is Reach.UNROUTED]
-    for some in (unrouted, [triple for triple in shut if triple not in unrouted]):
-        if not some:
-            continue
-        apart = len(by_rail) == rails
-        status = "unknown" if some is unrouted else "fail" if apart else "warn"
-        doubts = dict.fromkeys(lane.doubt for *lanes, _ in some for lane in lanes if lane.doubt)
-        more = "".join(f", or a route does ({doubt})" for doubt in doubts)
-        names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in some)))
-        have = _seen([between.reason for *_, between in some])
-        check = "fleet.rail-apart" if apart else "fleet.rail-same"
-        full_text = text + UNLESS.format(more) if some is unrouted else text
-        yield FleetFinding(
-            check, status, names, have, "a way to the same port of the others", full_text
-        )
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
+    unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
+    shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]
+    apart = len({lane.name for lane, *_ in (*unrouted, *shut)}) == rails
+    check = "fleet.rail-apart" if apart else "fleet.rail-same"
+    text = "transfers that pick it wait for the retries to end, then take another"
+    if apart:
+        text = "no transfer gets through between it and the other nodes"
+    need = "a way to the same port of the others"
+    if unrouted:
+        doubts = dict.fromkeys(lane.doubt for *lanes, _ in unrouted for lane in lanes if lane.doubt)
+        more = "".join(f", or a route does ({doubt})" for doubt in doubts)
+        unless = UNLESS.format(more)
+        yield FleetFinding(check, "unknown", *_ports(unrouted), need, text + unless)
+    if shut:
+        yield FleetFinding(check, "fail" if apart else "warn", *_ports(shut), need, text)
     if unknown:
-        names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in unknown)))
-        yield _unknown(names, _seen([between.reason for *_, between in unknown]))
+        yield _unknown(*_ports(unknown))
 
 
 def _unknown(subject: str, reason: str) -> FleetFinding:
@@ -187,10 +181,12 @@ def _unknown(subject: str, reason: str) -> FleetFinding:
     return FleetFinding("fleet.rail-unknown", "unknown", subject, reason, "", text)
 
 
-def _seen(reasons: Sequence[str]) -> str:
-    each = list(dict.fromkeys(reasons))
+def _ports(ways: Sequence[tuple[Lane, Lane, Way]]) -> tuple[str, str]:
+    """Return the names of a node's ports as one text, and why they do not reach the others."""
+    names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in ways)))
+    each = list(dict.fromkeys(between.reason for *_, between in ways))
     more = f", and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
-    return f"{', '.join(each[:MOST_NAMED])}{more}"
+    return names, f"{', '.join(each[:MOST_NAMED])}{more}"
 
 
 def _rail_object(rail: str, lane: Lane, nodes: Sequence[str]) -> Json:
