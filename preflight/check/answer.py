@@ -38,10 +38,7 @@ def checked(
     slow: Callable[[list[str]], None] | None = None,
     measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
-    """Judge ``launch`` on the host at ``root``; ``slow`` hears of slow topics.
-
-    Raises UsageError.
-    """
+    """Judge ``launch`` on the host ``root``; ``slow`` gets slow topics. Raises UsageError."""
     host_checks = list(every_check())
     selection = selection_of(chosen)
     made = [pair for pair in host_checks if selection.takes(pair[0].id)]

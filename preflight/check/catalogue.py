@@ -72,10 +72,7 @@ MEANS = {
 
 
 class PageText(NamedTuple):
-    """lead: one sentence.
-
-    rows: facts in a few words. outcomes: each status, and when it is given.
-    """
+    """lead: a sentence. rows: facts in few words. outcomes: each status, and when it is given."""
 
     title: str
     lead: str

@@ -21,8 +21,7 @@ from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 if TYPE_CHECKING:
     from preflight.check.report import Report
 
-# What may take the whole --timeout: launch and host, both again where the environment changed, the
-# report.
+# What may take the whole --timeout: launch, host, both again if the environment changed, report.
 STEPS = 5
 # How the check ends where it is told to (see _stop_at_once), by whoever told it alone.
 STOPPED = (129, 130, 143)

@@ -209,10 +209,7 @@ def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
 
 
 def made() -> Made:
-    """Return who makes a page, and when.
-
-    The time is SOURCE_DATE_EPOCH, where a build wants the same page twice.
-    """
+    """Return who makes a page, and when: now, or SOURCE_DATE_EPOCH for the same page twice."""
     import os
     import time
 

@@ -1,7 +1,4 @@
-"""How a command is declared, refused and listed, and in which forms it answers.
-
-The kinds of click commands in use here; ``--format`` and ``--output``.
-"""
+"""How a command is declared, refused and listed, and the forms in which it answers."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ _SECTIONS = {name: title for title, names in _PARAMETERS.items() for name in nam
 
 
 class RefusingCommand(click.Command):
-    """A command that refuses contradicting options (UsageError); --help groups the options.
-
-    --help shows what is said of a launch, and which checks are made, in sections of their own.
-    """
+    """A command that refuses contradicting options (UsageError); --help has sections of options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their sections."""
@@ -210,10 +204,7 @@ def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decor
 
 
 def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
-    """Add in which of the forms ``names`` a command answers: ``answers``, each with its file.
-
-    The first is the default.
-    """
+    """Add --format, one of ``names`` (the first by default): ``answers``, each with its file."""
     default = names[0]
     return taking(
         "answers",

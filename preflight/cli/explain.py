@@ -331,10 +331,7 @@ def explain_page(
 def explain_words(
     every: Catalogue, query: str, as_json: bool, color: str, at: CheckedAt | None
 ) -> int:
-    """Print the known lines, checks and rules that ``words`` are likely about.
-
-    Raises UsageError if there is none.
-    """
+    """Print the known lines, checks and rules like ``query``. Raises UsageError if none is."""
     from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 

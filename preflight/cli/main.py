@@ -89,10 +89,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Give each format that was asked for its object or line, if there is no answer.
-
-    Returns the exit code.
-    """
+    """Print, without an answer, the object or line of each format; return the exit code."""
     from preflight.check.report import refusal_code
 
     argv = own_words(arguments)

@@ -1,7 +1,4 @@
-"""The options that commands share, alone and in groups, and the types of their values.
-
-A group that belongs together is handed over as one record: a command's parameters are its request.
-"""
+"""The options that commands share, the types of their values, and groups as one record each."""
 
 from __future__ import annotations
 
@@ -65,11 +62,7 @@ class Fraction(AnyParamType):
 
 
 class Size(AnyParamType):
-    """A byte size in the documented grammar; a bare number is refused, with both spellings.
-
-    With ``--rule documented`` it is bytes, as the helper reads it.
-    empty: an empty text is no size, as where the option is left out.
-    """
+    """A byte size; a bare number is refused, but for --rule documented. empty:  is no size."""
 
     name = "size"
 
@@ -93,10 +86,7 @@ class Size(AnyParamType):
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """Return a message that explains a bare --hicache-size.
-
-    It is SGLang's own spelling, and means 10^9 bytes to SGLang.
-    """
+    """Return a message with what SGLang takes a bare --hicache-size for: units of 10^9 bytes."""
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
     if not bare or param is None or param.name != "hicache_bytes":

@@ -1,7 +1,4 @@
-"""``mooncake-preflight plan`` and ``apply``: what a launch needs set, printed, or set and undone.
-
-The standard output of plan is the artefact, and nothing else.
-"""
+"""``mooncake-preflight plan`` and ``apply``: what a launch needs, printed, or set and undone."""
 
 from __future__ import annotations
 

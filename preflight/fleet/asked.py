@@ -180,10 +180,7 @@ def measure_fleet(
     where: SshNodes,
     program: Program,
 ) -> FleetAnswer:
-    """Measure every pair of nodes. record: of the launch. options: for both sides of each pair.
-
-    Raises UsageError.
-    """
+    """Measure each pair of nodes. record: a launch. options: of both sides. Raises UsageError."""
     from preflight.fleet.remote.engine import ask_pairs, until_stopped
 
     plan = rounds(nodes)
@@ -225,12 +222,9 @@ def measure_fleet(
 
 
 def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Return each pair of nodes once, in as few rounds as can be; in a round no node is twice.
-
-    The nodes stand in a ring around the first one, which turns by one place a round.
-    """
+    """Return each pair of nodes once, in as few rounds as can be; in a round no node is twice."""
     first, *ring = [*nodes, *([""] if len(nodes) % 2 else [])] or [""]
-    rounds_so_far = []
+    rounds_so_far = []  # a ring around the first node turns by one place a round
     for _ in ring:
         circle = [first, *ring]
         half = len(circle) // 2

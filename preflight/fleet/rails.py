@@ -1,6 +1,6 @@
 """Which node's port is in another network than the same port of the others, or has no way to it.
 
-Told from addresses, prefixes and routes alone; whether packets get through is what ``pairs`` tries.
+Told from addresses, prefixes and routes alone; ``fleet measure`` tries whether packets get through.
 """
 
 import ipaddress
@@ -227,8 +227,7 @@ def _why(fact: Unknown | None, what: str) -> str:
 
 
 def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
-    """Return the network that a port speaks in: of the address in its GID, by its interface's
-    prefix.
+    """Return the network of a port's GID, by its interface's prefix; Unknown if none has it.
 
     gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those of the interface,
     as ``10.0.0.1/24``.

@@ -58,9 +58,8 @@ class Meeting(str, Enum):
 class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
-    named: what the key's text holds or is hashed from. content: what the bytes behind a key
-    depend on.
-    pattern: a key as written. random: why no two processes agree, or "". store: master, tenant.
+    named: what the key's text holds or is hashed from. content: what the bytes behind a key depend
+    on. pattern: a key as written. random: why no two processes agree, or "". store: master, tenant.
     """
 
     process: LaunchProcess

@@ -34,10 +34,7 @@ def findings(
     servers: tuple[RunningServer, ...],
     served: Mapping[int, Metrics | Unknown] = MappingProxyType({}),
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield each program that runs with a finding for each of its amounts.
-
-    served: the metrics of those programs that serve some, by pid.
-    """
+    """Yield each program with a finding for each amount. served: their metrics, by pid."""
     for server in servers:
         if server.program in OF_ANYBODY:
             continue  # nothing of it is predicted
@@ -48,10 +45,7 @@ def findings(
 
 
 def _of_server(server: RunningServer) -> Iterator[Finding]:
-    """Yield the findings of one program: its huge pages, limits, release and transport.
-
-    Only one unknown finding if the memory of one of its processes could not be read.
-    """
+    """Yield the findings of one program; one unknown alone if a process's memory is unread."""
     subject = Subject(server.name, "process")
     memories = []
     for holding in server.holdings:
@@ -291,10 +285,7 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
 
 
 def _fixed_names(server: RunningServer) -> Iterator[str]:
-    """Yield the names that a store's own process registers under with a metadata server.
-
-    Without one (P2PHANDSHAKE) it takes a free port for its name.
-    """
+    """Yield the names of stores at a metadata server; none with P2PHANDSHAKE: a free port."""
     processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
     for store in (store for process in processes for store in process.stores):
         named = isinstance(store.hostname, str) and ":" in store.hostname

@@ -51,10 +51,7 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What differs, what the launch leaves open, and how many telling settings are the same.
-
-    apart: that number is 0, though there are such settings.
-    """
+    """What differs, what the launch leaves open, and whether no telling setting is the same."""
 
     differences: tuple[Difference, ...]
     left_open: tuple[str, ...]

@@ -1,7 +1,4 @@
-"""The answer of ``observe`` as text, as JSON, and for Prometheus.
-
-JSON is as ``schemas/observe-v1.schema.json``; the file for node_exporter has the text format.
-"""
+"""The answer of ``observe`` as text, as JSON, and in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ _WORST = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 
 
 class ObservedRow(NamedTuple):
-    """One finding, the program that it is about, and the lines that mend it.
-
-    server: None for what the launch starts and does not run.
-    """
+    """One finding, its program (None if that does not run), and the lines that mend it."""
 
     server: RunningServer | None
     finding: Finding
@@ -171,10 +165,7 @@ def _program(server: RunningServer) -> dict[str, object]:
 
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
-    """Yield the samples of a program: huge pages, and of each process memory, files, limits.
-
-    A value that is unknown and a limit that is unlimited are left out.
-    """
+    """Yield the samples of a program; what is unknown, or unlimited, is left out."""
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
         number = "any" if spot.node is None else spot.node

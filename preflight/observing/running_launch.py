@@ -185,10 +185,7 @@ def _server(
     tree: tuple[int, ...],
     options: LaunchOptions,
 ) -> RunningServer:
-    """Return a running program with its releases, its needs, and the memory that it holds.
-
-    tree: the pids of all its processes.
-    """
+    """Return a running program with what it holds and needs. tree: the pids of its processes."""
     packages = [read_packages(root, pid) for pid in tree]
     folders = dict.fromkeys(folder for each in packages for folder in each.folders)
     replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))

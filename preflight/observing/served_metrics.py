@@ -59,10 +59,7 @@ class Metrics(NamedTuple):
 
     @property
     def segments(self) -> dict[str, int]:
-        """Return the capacity in bytes of each segment of a master, by its name.
-
-        Source: the text of a 0.3.13.post1 master, ``GET /metrics``.
-        """
+        """Return each segment's capacity in bytes, by name, as a 0.3.13.post1 master serves it."""
         sizes = self.by_label("segment_total_capacity_bytes", "segment")
         return {name: size for name, size in sizes.items() if size}
 

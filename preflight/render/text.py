@@ -18,8 +18,7 @@ def cell_widths(
 ) -> list[int | None]:
     """Return each column's width, None if it needs no limit; the widest give way until a line fits.
 
-    firm: columns that are never broken. whole_words: words (names to copy) are not broken either,
-    though a line is then too long.
+    firm: columns that are never broken. whole_words: nor are words, though a line is then too long.
     """
     columns = list(zip(*lines, strict=False))
     floors = [least] * len(columns)

@@ -1,7 +1,4 @@
-"""A fleet as JSON, and for a person: the verdict, what few nodes say, then what differs.
-
-The sentences that the HTML page has too stand here as functions of their own.
-"""
+"""A fleet as JSON, and for a person: the verdict, what few nodes say, then what differs."""
 
 from __future__ import annotations
 

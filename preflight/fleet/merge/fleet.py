@@ -269,10 +269,7 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that differ between nodes, those with the fewest deviating nodes first.
-
-    Facts of several devices that differ alike are one entry.
-    """
+    """Return the facts that differ, few deviating nodes first; alike devices are one entry."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:
