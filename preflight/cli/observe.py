@@ -110,7 +110,7 @@ def observed(
     root: str = "/",
     traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Return what is observed now, and the metrics that each pid serves. Raises UsageError."""
+    """Observe what runs; return that, and the metrics that each pid serves. Raises UsageError."""
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 from checks.base.record import NamedTuple
 from preflight.base.exit_codes import DEFECT
@@ -145,8 +146,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN.encode()
     for name in (*OWN, *OTHERS):
         for path, inside in _parts(name):
-            with open(path, "rb") as file:
-                yield inside, file.read()
+            yield inside, Path(path).read_bytes()
 
 
 def _parts(name: str) -> Iterator[tuple[str, str]]:
