@@ -11,8 +11,7 @@ from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
 
-# What fleet merge finds between nodes, between their NICs (as fleet rails does) and of the reports
-# themselves; and what stands for a node that gave none.
+# What fleet merge and rails find between nodes and of reports; what stands for a node without one.
 _FLEET = (
     "master metadata advertised protocol address mooncake-version same-machine path-mtu "
     "rail-apart rail-same rail-unknown slow-transfers "

@@ -60,8 +60,7 @@ class AnswerKey(NamedTuple):
 
 Answer = Mapping[AnswerKey, str]
 _CHECK_VERDICT = AnswerKey(Section.VERDICT, "check", "verdict")
-# What --from and --to may name, and the option of the launch that it stands for; the others are
-# facts of the host.
+# What --from and --to may name: options of the launch, then facts of the host.
 PRODUCTS = ("sglang", "mooncake", "kernel", "rdma-core", "nvidia-driver")
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 # What a flag is to a release that does not have it.

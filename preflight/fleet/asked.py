@@ -23,18 +23,16 @@ from preflight.fleet.merge.command import Shown, keep, prepare, show_fleet
 from preflight.fleet.merge.fleet import merged
 from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
 from preflight.fleet.remote.reply import (
-    NO_VERDICT,
     NodeReply,
     answer_document,
     answer_of,
     findings_of,
     lacks_tool,
     on_nodes,
-    trouble,
 )
 from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.reading import ReportReader, Reports
-from preflight.fleet.reports.rows import INTERRUPTED, FleetFinding, NodeRow
+from preflight.fleet.reports.rows import INTERRUPTED, NO_VERDICT, FleetFinding, NodeRow, trouble
 from preflight.inputs.launch_words import Chosen, LaunchWords
 from preflight.measuring.findings import rate_text
 

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 # Where one of these is unknown, no page is taken.
 MEMORY = "memory.host"
 _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", MEMORY, "launch.sizes")
-# Rules of launches whose sizes are not those that were meant, but a default's (often all memory),
-# or that have none: the server ends before.
+# Rules of launches whose sizes are a default's, not those that were meant, or that have none.
 REFUSED = ("arguments-refused", "values-refused", "host-pools-refused")
-# No page mends these: the server ends at start. More huge pages leave its own check even less, and
-# ranks without a GPU make the sizes those of another host.
+# No page mends these, with which the server ends at start: it checks memory and GPUs itself.
 _GATE = "sglang.admission-gate"
 _GPUS = "gpu.count"
 

@@ -189,7 +189,10 @@ def _server(
     packages = [read_packages(root, pid) for pid in tree]
     folders = dict.fromkeys(folder for each in packages for folder in each.folders)
     replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))
-    releases = _releases(root, process.pid, tuple(folders))
+    names = (name for each in folders for name in root.listed(f"/proc/{process.pid}/root{each}"))
+    listed = filter(None, map(distribution_of, names))
+    wanted = ("sglang", "vllm", "lmcache")
+    releases = tuple(each for each in listed if is_mooncake(each[0]) or each[0] in wanted)
     sizing = _sizing(root, process, releases, options)
     needs = sizing if isinstance(sizing, Unknown) else launch_needs(sizing)
     holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
@@ -206,14 +209,6 @@ def _holding(root: Root, pid: int) -> Holding | None:
         return None
     limits = read_memlock(root, pid), read_limit(root, pid, "Max open files")
     return Holding(pid, memory, read_open_files(root, pid), *limits)
-
-
-def _releases(root: Root, pid: int, folders: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return name and version of what lies in the folders that the process has mapped from."""
-    names = (name for folder in folders for name in root.listed(f"/proc/{pid}/root{folder}"))
-    wanted = ("sglang", "vllm", "lmcache")
-    listed = filter(None, map(distribution_of, names))
-    return tuple(each for each in listed if is_mooncake(each[0]) or each[0] in wanted)
 
 
 def _sizing(

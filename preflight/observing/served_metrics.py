@@ -148,8 +148,7 @@ def is_local(host: str) -> bool:
 
 L2, L3 = "observe.l2-hits", "observe.l3-hits"
 STORE, SSD = "observe.store-use", "observe.ssd-reads"
-# From which share on it is no exception: writes that a full pool refuses, and what L3 has and does
-# not give.
+# The least share that counts: of writes that a full pool refuses, of what L3 has and does not give.
 OFTEN = 0.1
 HALF = 0.5
 # What ends a prefetch of tokens that L3 has, and what mends it; the other reasons are as meant.

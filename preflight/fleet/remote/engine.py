@@ -36,8 +36,7 @@ MOST_BYTES = 8 << 20
 MOST_ERROR_LINES = 20
 # How often an interruption is looked for, and progress told.
 TICK_SECONDS = 0.1
-# Of a shared connection the first client would be the master, and be killed with its node's time;
-# a connection that is shared already is used all the same.
+# The first client of a shared connection would be its master, and be killed with its node's time.
 _OPTIONS = "-oControlMaster=no"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Of a line of ``measure --serve --json``: HOST:PORT.

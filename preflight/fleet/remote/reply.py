@@ -15,6 +15,7 @@ from preflight.fleet.remote.program import OLD_PYTHON, SAYS
 from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import (
     INTERRUPTED,
+    NO_VERDICT,
     PYTHON,
     REPORT,
     SSH,
@@ -27,10 +28,10 @@ from preflight.fleet.reports.rows import (
     Trouble,
     Unusable,
     absent,
+    trouble,
 )
 from preflight.fleet.reports.sources import FoundReport, reports_in
 
-NO_VERDICT = "fleet.no-verdict"
 # ssh(1): its own failure, also of a connection that breaks.
 SSH_FAILED = 255
 # EX_PROTOCOL of sysexits.h: ClusterShell's, of all nodes behind a gateway that ended.
@@ -171,11 +172,6 @@ def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Js
     if document["status"] == "error" or document["answer"] is None:
         return trouble(NO_VERDICT, clean(str(document["reason"])))
     return document
-
-
-def trouble(check: str, why: str) -> FleetFinding:
-    """Return the finding that stands for a node, or a pair, that gave no answer."""
-    return FleetFinding(check, "unknown", "node", text=why)
 
 
 def findings_of(document: Json) -> Iterator[FleetFinding]:

@@ -13,6 +13,7 @@ from preflight.check.machine import LaunchShare, Rail
 from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decoded, short
 from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.reports.rows import (
+    NO_VERDICT,
     STATUSES,
     Fact,
     FleetFinding,
@@ -22,6 +23,7 @@ from preflight.fleet.reports.rows import (
     Trouble,
     Unusable,
     text_place,
+    trouble,
     worst,
 )
 from preflight.fleet.reports.sources import FoundReport, name_of
@@ -123,10 +125,11 @@ class ReportReader:
         findings = [self._finding(*item, unnamed) for item in each]
         status = check.status
         if status == "error":  # there is no more to it
-            findings.append(_no_verdict(unnamed(check.reason or "it gives no reason")))
+            why = _written(unnamed(check.reason or "it gives no reason"))
+            findings.append(trouble(NO_VERDICT, why))
             status = "unknown"
         elif status == "pass" and not any(finding.status == "pass" for finding in findings):
-            findings.append(_no_verdict("it passes, and names no check that did"))
+            findings.append(trouble(NO_VERDICT, "it passes, and names no check that did"))
         elif status not in STATUSES:
             raise WrongError(f"status is {short(status)}, which is no verdict")
         counting = {finding.status for finding in findings if finding.ignored is None}
@@ -247,10 +250,6 @@ def _shown(name: str, value: str | int) -> str:
     if name == "limit.nproc":  # the kernel takes it from the memory
         return f"about {float(f'{value:.3g}'):.0f}"
     return str(value)
-
-
-def _no_verdict(text: str) -> FleetFinding:
-    return FleetFinding("fleet.no-verdict", "unknown", "node", text=_written(text))
 
 
 def _alone(report: FoundReport) -> str:

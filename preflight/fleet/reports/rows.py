@@ -20,10 +20,10 @@ from preflight.fleet.base.text import grouped
 # As finding.Status, in the order in which they are shown; error and skip are none of these.
 STATUSES = ("fail", "unknown", "warn", "pass")
 EXIT_CODES = {status.value: code for status, code in OF_STATUS.items()}
-# The findings that stand for a node, as docs/fleet.md lists them: it was not asked, or did not
-# answer; or it answered and gave no report.
+# Findings that stand for a node (docs/fleet.md): it was not reached, or it gave no report.
 SSH, TIMEOUT, INTERRUPTED = NOT_REACHED = ("fleet.ssh", "fleet.timeout", "fleet.interrupted")
 TOOL, PYTHON, REPORT = NO_REPORT = ("fleet.tool", "fleet.python", "fleet.report")
+NO_VERDICT = "fleet.no-verdict"
 
 
 def worst(statuses: Collection[str], none: str = "unknown") -> str:
@@ -172,10 +172,14 @@ class NodeRow(NamedTuple):
 Rows = Mapping[str, NodeRow]
 
 
-def absent(name: str, check: str, text: str) -> NodeRow:
-    """Return the row of a node without a report. text: the reason."""
-    finding = FleetFinding(check, "unknown", "node", text=text)
-    return NodeRow(name, "", 0, "unknown", findings=(finding,))
+def trouble(check: str, why: str) -> FleetFinding:
+    """Return the finding that stands for a node, or a pair, that gave no answer."""
+    return FleetFinding(check, "unknown", "node", text=why)
+
+
+def absent(name: str, check: str, why: str) -> NodeRow:
+    """Return the row of a node without a report."""
+    return NodeRow(name, "", 0, "unknown", findings=(trouble(check, why),))
 
 
 class Settled(NamedTuple):
