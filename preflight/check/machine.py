@@ -81,10 +81,9 @@ class LaunchShare(NamedTuple):
     """What a launch adds to its fleet here, and how its stores speak to the others.
 
     protocol: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
-    segment_bytes: what is added to the cluster's pool; stores: by how many clients.
-    mtu_limit_bytes: MC_MTU as Mooncake takes it, the least of all processes; None without RDMA.
-    affinity: which NICs of a peer each NIC talks to: ``same name``, ``listed``
-    (MC_NIC_PEER_AFFINITY) or ``any``, the widest of all processes; None without RDMA.
+    segment_bytes: what is added to the cluster's pool; stores: by how many clients. Without RDMA
+    None: mtu_limit_bytes, MC_MTU as Mooncake takes it, the least of all processes; affinity, the
+    NICs of a peer that each NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``.
     """
 
     protocol: str | Unknown
@@ -336,11 +335,10 @@ class Rail(NamedTuple):
     """One port of an RDMA device, and the address that it speaks from.
 
     used: Mooncake takes this device for the launch; None if no launch says so. state, rate,
-    link_layer: the kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those
-    that Mooncake takes, None if it takes none. netdev: the interface behind the GID, "" without.
-    addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of that
-    interface for the GID's address, by all tables in the order of ``ip rule``; None without a
-    GID, and for an InfiniBand port.
+    link_layer: the kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those that
+    Mooncake takes, None if it takes none. netdev: the interface behind the GID, "" without.
+    addresses: ``10.0.0.1/24``, of that interface. exits: networks with a route out by it, for the
+    GID's address, by ``ip rule`` and all tables; None without a GID, and for an InfiniBand port.
     """
 
     device: str

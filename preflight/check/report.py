@@ -1,13 +1,10 @@
-"""A check's answer as data and for programs: JSON, JUnit XML, and what others make of exit codes.
+"""A check's answer for programs: JSON (``schemas/check-v1.schema.json``), JUnit, exit protocols.
 
-JSON: ``schemas/check-v1.schema.json``. JUnit, for whoever collects test results of a fleet: fail is
-a failure, unknown an error, skip and an ignored finding are skipped, warn is a test that passed and
-printed something.
-
-Of exit protocols, nagios: 0 to 3, anything that gave no answer is 3. npd: the node problem
-detector's custom plugins, 0 good, 1 a problem, 2 not known, a line of 80 bytes. slurm-prolog:
-anything but 0 drains the node and puts the job back, so only a failure may do that, never a typing
-error. k8s: an init container or entry point, anything but 0 keeps the pod from starting.
+JUnit: fail is a failure, unknown an error, skip and an ignored finding are skipped, warn is a test
+that passed and printed something. nagios: 0 to 3, no answer is 3. npd: the node problem detector's
+custom plugins, 0 good, 1 a problem, 2 not known, a line of 80 bytes. slurm-prolog: anything but 0
+drains the node and puts the job back, so only a failure may do that, never a typing error. k8s: an
+init container or entry point, anything but 0 keeps the pod from starting.
 """
 
 import re

@@ -117,10 +117,8 @@ def running_servers(
     """Return the known programs that run, or those of ``pids`` alone. Raises UsageError.
 
     options: what is said of these programs beside their command lines. of_anybody: of the kinds
-    that others have too, those to look for.
-
-    A wrapper (``timeout``, ``numactl``, a shell) that waits for a known program is not one itself;
-    the forks of a program are part of that program.
+    that others have too, those to look for. A wrapper (``timeout``, a shell) that waits for a known
+    program is not one itself; the forks of a program are part of that program.
     """
     processes = read_processes(root)
     if isinstance(processes, Unknown):
@@ -161,10 +159,7 @@ def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Ite
 
 
 def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
-    """Return which program a process is; None for those that no launch has.
-
-    A command that asks an engine for a container, or another host, is not the program inside.
-    """
+    """Return which program a process is; None for others, and for what asks an engine or a host."""
     argv = process.words
     if not argv or not (of_anybody or any(map(KNOWN.search, argv))):
         return None

@@ -254,10 +254,9 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
-    """Judge the path MTUs.
+    """Judge the path MTUs: a QP takes the smaller of MC_MTU and the port's, and negotiates neither.
 
-    A QP takes the smaller of MC_MTU and the port's active MTU, and the two ends do not negotiate
-    (rdma_endpoint.cpp).
+    Source: rdma_endpoint.cpp.
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False

@@ -1,7 +1,4 @@
-"""Rows of reports to a fleet, and what is not the same on all nodes.
-
-Pure, whatever the rows were read from. Of each fact: the most common value, and who has another.
-"""
+"""Rows of reports to a fleet: of each fact the most common value, and who has another. Pure."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""ssh to many nodes, by ClusterShell's tasks.
-
-The tree comes from the site's own ``topology.conf``, the fan-out from its ``defaults.conf``.
-"""
+"""ssh to many nodes, by ClusterShell's tasks, its ``topology.conf`` and its ``defaults.conf``."""
 
 from __future__ import annotations
 
@@ -117,10 +114,9 @@ def ask(
 ) -> None:
     """Ask each node its question.
 
-    Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
-    node once, as it ends. ``tick`` is called some times a second. Raises UsageError if nothing
-    can be started, and RunInterruptedError once all local processes are gone, after ``answered``
-    was told of the rest.
+    Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each node
+    once, as it ends. ``tick`` is called some times a second. Raises UsageError if nothing can be
+    started, and RunInterruptedError once all local processes are gone and all nodes are told of.
     """
     task = _task(ssh)
     _make_room(int(task.info("fanout")))
@@ -193,10 +189,7 @@ def _caught_signals() -> Iterator[list[int]]:
 
 
 def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
-    """Run what ``start`` begins to its end; return the signals that arrived, which end the run.
-
-    Raises UsageError, and RouteResolvingError if a gateway does not answer.
-    """
+    """Run what ``start`` begins; return the signals that ended it. Raises RouteResolvingError."""
     with _caught_signals() as ticker.caught:
         try:
             start()

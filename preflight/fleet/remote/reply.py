@@ -1,7 +1,4 @@
-"""The reply of a node: its report or answer, or the finding that stands for a node without any.
-
-It may stand between words of a shell's profile or a library; one that is cut short is none.
-"""
+"""A node's report or answer, among other words, or the finding that stands for a node without."""
 
 import re
 from collections.abc import Iterable, Iterator

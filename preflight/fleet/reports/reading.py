@@ -1,7 +1,4 @@
-"""Reads an object of check's JSON into one row; what other reports say too is kept once.
-
-Whatever is no report is an ``Unusable`` with the reason; nothing that an object holds raises.
-"""
+"""Objects of check's JSON to rows, or to ``Unusable`` with the reason: nothing in them raises."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
