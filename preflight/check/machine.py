@@ -83,7 +83,7 @@ class LaunchShare(NamedTuple):
     protocol: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
     segment_bytes: what is added to the cluster's pool; stores: by how many clients. Without RDMA
     None: mtu_limit_bytes, MC_MTU as Mooncake takes it, the least of all processes; affinity, the
-    NICs of a peer that each NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``.
+    NICs of a peer that a NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``.
     """
 
     protocol: str | Unknown
