@@ -1,4 +1,1 @@
-"""The commands, whose functions' signatures are their requests; most have a file each.
-
-It reads words and prints answers; all else is asked of other packages.
-"""
+"""The commands: they read words and print answers; all else is asked of other packages."""

@@ -132,10 +132,7 @@ def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
 
 
 def print_osv(zip_path: str | None) -> int:
-    """Print the records as OSV, or write what osv-scanner calls ``all.zip`` of an ecosystem.
-
-    The .zip has one JSON file a record, of those that a wheel's release alone decides.
-    """
+    """Print the records as OSV, or write a .zip of those that a wheel's release alone decides."""
     import json
 
     from preflight.advisories.records import advisories as records
