@@ -242,10 +242,7 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
 def _rehearsed(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float, json: bool, color: str
 ) -> int:
-    """Rehearse the launch and print the result; return the exit code of the command.
-
-    scale: every size is divided by it. step_seconds: the time limit of each step.
-    """
+    """Rehearse and print; return the exit code. scale: divides sizes. step_seconds: the most."""
     from preflight.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)

@@ -43,10 +43,7 @@ def tell_assumptions(root: str) -> None:
 
 
 def config_text(path: str) -> str:
-    """Return the text that ``--model-config`` names, "-" for standard input; at most 4 MiB.
-
-    Raises UsageError: a device has no end, and a model's weights are no text.
-    """
+    """Return the text of --model-config, "-" for stdin, at most 4 MiB. Raises UsageError."""
     name = f"--model-config {path}"
 
     def read() -> str:

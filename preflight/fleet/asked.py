@@ -253,10 +253,7 @@ def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> Measure
 
 
 def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding, str]]:
-    """Yield each slow node, and of other nodes the pairs that are slow between them.
-
-    A node is as fast as its best pair; what is usual is the median of all nodes.
-    """
+    """Yield slow nodes, each as fast as its best pair, and slow pairs of other nodes."""
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
     for pair in measured:
@@ -283,10 +280,7 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
 def pairs_answer(
     nodes: Sequence[str], pairs: Sequence[MeasuredPair], stopped: int = 0
 ) -> FleetAnswer:
-    """Return the answer about all pairs, the slowest first in its table.
-
-    pairs: in the order in which they were measured; after a signal (``stopped``) some are missing.
-    """
+    """Return the answer about all pairs, the slowest first; after a signal some are missing."""
     measured = [pair for pair in pairs if not pair.trouble]
     every = len(nodes) * (len(nodes) - 1) // 2
     verdict = f"{plural(len(nodes), 'node')}, {len(measured)} of {every} pairs measured"

@@ -76,10 +76,7 @@ class Way(NamedTuple):
 
 
 def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> FleetAnswer:
-    """Return the answer of rows, one for each node; only whole reports count.
-
-    unusable: texts that are no report; with any, the answer is unknown at best.
-    """
+    """Return the answer of rows, one a node; only whole ones count. unusable: no reports."""
     rows = {row.name: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 

@@ -190,10 +190,7 @@ def _transport(
 def _registered(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject, devices: int
 ) -> Iterator[Finding]:
-    """Yield whether it has registered what it moves with each device, by the kernel's list.
-
-    If that list is not to be had: by what is pinned on all of its open ``devices`` together.
-    """
+    """Yield whether it has registered what it moves: by the kernel, else by pinned memory."""
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]

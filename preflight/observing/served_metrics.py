@@ -41,10 +41,7 @@ class Metrics(NamedTuple):
     samples: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     def amount(self, name: str, **labels: str) -> int:
-        """Return the sum of a metric over its series, ranks counted once; 0 without a series.
-
-        A counter of several processes has no series before it first counts.
-        """
+        """Return the sum of a metric's series, ranks counted once; 0 before it first counts."""
         largest: dict[tuple[tuple[str, str], ...], float] = {}
         for series, value in self.samples.get(name, ()):
             if labels.items() <= series.items():

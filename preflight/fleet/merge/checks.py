@@ -254,10 +254,7 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
-    """Judge the path MTUs: a QP takes the smaller of MC_MTU and the port's, and negotiates neither.
-
-    Source: rdma_endpoint.cpp.
-    """
+    """Judge the path MTUs, which the two ends of a QP do not negotiate (rdma_endpoint.cpp)."""
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():
