@@ -4,6 +4,7 @@ import math
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from checks.base.finding import Kind, Status
 from checks.base.fold import fold_alike, one_of
@@ -143,12 +144,9 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
+    cell = partial(shortened, most=LONGEST_CELL)
     cells = [
-        [
-            label(row),
-            f.check,
-            *(shortened(text, LONGEST_CELL) for text in (f.subject, f.have, f.need)),
-        ]
+        [label(row), f.check, *map(cell, (f.subject, f.have, f.need))]
         for row in rows
         for f in [row.finding]
     ]

@@ -31,7 +31,6 @@ _SET = regex(r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE)_")
 _CALLERS = Origin("environment")
 _LONGEST_VALUE = 60
 _ADVICE = "Start it anew as the launch says, or write into the launch what is meant."
-_PRODUCTS = {"mooncake": "mooncake", "sglang": "sglang"}  # beginning of a distribution's name
 
 
 class MeantProcess(NamedTuple):
@@ -210,9 +209,9 @@ def _nodes(
 
 def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each product whose release the launch names: does this release run?"""
-    for product, beginning in _PRODUCTS.items():
+    for product in ("mooncake", "sglang"):  # with which the name of a distribution begins
         judged = launch.inputs.releases.get(f"{product}_version")
-        versions = [version for name, version in server.releases if name.startswith(beginning)]
+        versions = [version for name, version in server.releases if name.startswith(product)]
         if judged is None or judged.assumed or not versions:
             continue
         have, need = f"{product} {versions[0]}", f"{product} {judged.value}"
