@@ -18,14 +18,7 @@ from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.cli.checks_options import CheckId
 from preflight.cli.commands import command, say_answer
-from preflight.cli.options import (
-    COLOR,
-    FILE,
-    JSON,
-    MOONCAKE_VERSION,
-    TIMEOUT,
-    launch_from,
-)
+from preflight.cli.options import COLOR, FILE, JSON, MOONCAKE_VERSION, TIMEOUT, launch_from
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
@@ -111,10 +104,9 @@ def explain(
     this host, those where that cannot be known, and those that can appear while it runs. What
     `check` already judges is not repeated.
 
-    Exit codes with a log: 0 no problem in it; 1 warnings, or errors that are not known; 2 the
-    cause of a failure. With
-    --advisories: 0 none affects the launch, or none was given; 1 one does, or may; what may only
-    arise while it runs does not count.
+    Exit codes with a log: 0 no problem in it; 1 warnings, or errors that are not known; 2 the cause
+    of a failure. With --advisories: 0 none affects the launch, or none was given; 1 one does, or
+    may; what may only arise while it runs does not count.
     """
     place = CheckedAt(launch, root or "/", timeout_seconds)
     at = place if here or launch.words or root is not None else None
@@ -162,10 +154,7 @@ def explain(
         return explain_page(every, query.upper(), as_json, color, at)
     if query in every.ids or query in notices():
         return explain_page(every, query, as_json, color, at)
-    exists = partial(os.path.exists, query)
-    if len(what) == 1 and (query == "-" or within(limit_seconds(), query, exists)):
-        return explain_log_files([query], as_json, color, at, verbose)
-    if len(what) > 1 and within(limit_seconds(), query, lambda: all(map(os.path.exists, what))):
+    if query == "-" or within(limit_seconds(), query, lambda: all(map(os.path.exists, what))):
         return explain_log_files(what, as_json, color, at, verbose)
     known = [read_pattern for read_pattern in read_patterns() if read_pattern.cause]
     lines = [line.id for line in known]

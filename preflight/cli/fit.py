@@ -126,7 +126,14 @@ def fit(
     from checks.capture.root_names import is_description
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import first_launch, fitted, hints, with_first_launch
+    from preflight.fit.fit_launch import (
+        first_launch,
+        fitted,
+        hints,
+        with_first_launch,
+        write_edits,
+        write_first,
+    )
     from preflight.fit.judged_values import Asked
     from preflight.inputs.host_source import open_host
 
@@ -172,19 +179,16 @@ def fit(
         capacity = compute_capacity(inputs, answer.state.options, host.root, request, {})
         sizes = [(each.subject, each.capacity.bytes_per_token) for each in capacity.servers]
         answer = answer._replace(hints=(*answer.hints, *worth_notes(measured, sizes, None)))
+    save = None
     if first is not None:
         answer = with_first_launch(answer, first, path)
         if write and answer.command:
-            from preflight.fit.fit_launch import write_first
-
-            written = within(timeout_seconds, "--write", partial(write_first, path, answer.command))
-            answer = answer._replace(written=written)
+            save = partial(write_first, path, answer.command)
     # Half of the values would be another launch: neither the old one nor the one that fits.
     elif write and answer.edited is not None and not answer.edited.advice:
-        from preflight.fit.fit_launch import write_edits
-
-        written = within(timeout_seconds, "--write", partial(write_edits, answer.edited.edits))
-        answer = answer._replace(written=written)
+        save = partial(write_edits, answer.edited.edits)
+    if save is not None:
+        answer = answer._replace(written=within(timeout_seconds, "--write", save))
     for name, written_to in answers:
         with output_to(written_to):
             _say(answer, name, color, plain)

@@ -197,14 +197,14 @@ def measure(
         return _killed(run.kill(measuring, killed), as_json, called)
     if serving:
 
-        def told(where: str) -> None:
+        def say_address(where: str) -> None:
             served = {"served": {"address": where, "budget_seconds": budget_seconds}}
             if as_json:
                 say_answer("measure", 0, served, launch=called)
             else:
                 say(f"{where}\non the other host: mooncake-preflight measure --to {where}")
 
-        run.serve(measuring, address or run.own_address(), budget_seconds, told)
+        run.serve(measuring, address or run.own_address(), budget_seconds, say_address)
         return 0
     only = parts or (() if peer is None else ("transfer",))
     answer = run.measure(measuring, wanted, only, peer, tokens_per_second)

@@ -16,15 +16,7 @@ from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, painter, say, say_json
 from preflight.base.program import program_version
 from preflight.cli.commands import command as declared
-from preflight.cli.options import (
-    COLOR,
-    JSON,
-    SIZE,
-    TIMEOUT,
-    Size,
-    with_host,
-    with_launch,
-)
+from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Size, with_host, with_launch
 
 if TYPE_CHECKING:
     from checks.base.root import Root

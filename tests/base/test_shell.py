@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from checks.base.finding import Fill
 from preflight.base.one_line import shortened, with_last_name, with_short_paths
 from preflight.base.output import painter, shown
-from preflight.base.shell import (
-    append,
-    comment,
-    is_hidden,
-    line,
-    posix_assignment,
-    visible,
-    write,
-)
+from preflight.base.shell import append, comment, is_hidden, line, posix_assignment, visible, write
 from tests.builders.examples import fewer
 from tests.tables import each_row
 

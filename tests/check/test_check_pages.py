@@ -126,10 +126,7 @@ def said(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_page(
-    name: str,
-    folder: Callable[[str], Path],
-    monkeypatch: Patch,
-    capsys: Out,
+    name: str, folder: Callable[[str], Path], monkeypatch: Patch, capsys: Out
 ) -> None:
     """And no word is cut in two: each path is one of the same answer as JSON."""
     situation = SITUATIONS[name]
@@ -168,10 +165,7 @@ DIFFERENT = (
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_no_line_is_wider_than_the_terminal(
-    name: str,
-    folder: Callable[[str], Path],
-    monkeypatch: Patch,
-    capsys: Out,
+    name: str, folder: Callable[[str], Path], monkeypatch: Patch, capsys: Out
 ) -> None:
     """At 60 columns, but for a command, which is to be copied, and for a word that is longer."""
     monkeypatch.chdir(folder(name))

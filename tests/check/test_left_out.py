@@ -104,8 +104,7 @@ VERBS = "check|fit|plan|plan --format sysctl|capacity|read".split("|")
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["check -q", "sizing", *(pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS)],
+    "words", ["check -q", "sizing", *(pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS)]
 )
 def test_each_verb_names_a_service_that_is_not_started(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch, words: str

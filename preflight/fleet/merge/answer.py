@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from preflight.base.one_line import clean, shortened
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
-from preflight.fleet.base.text import (
-    COLOURS,
-    Paint,
-    cut,
-    grouped,
-    nodes_text,
-    plural,
-    rest_of,
-)
+from preflight.fleet.base.text import COLOURS, Paint, cut, grouped, nodes_text, plural, rest_of
 from preflight.fleet.merge.fleet import FAILING, PASSING, Drift, Fleet, Variant
 from preflight.fleet.reports.answers import explained
 from preflight.fleet.reports.rows import (
