@@ -88,6 +88,12 @@ def imported(where: str) -> Any:
 
 # Longer than any sentence: click cuts what is longer.
 _WHOLE_SENTENCE = 1000
+# Commands that ``measure`` took the place of -> the sentence for who types one.
+GONE = {
+    "probe": "how much the NICs let be registered: mooncake-preflight measure --only registration",
+    "rehearse": "a launch is rehearsed by: mooncake-preflight measure --rehearse LAUNCH",
+    "pairs": "fleet pairs is now: mooncake-preflight fleet measure",
+}
 
 
 class LazyGroup(click.Group):
@@ -129,7 +135,9 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self._later, n=1)
-            if os.path.isfile(args[0]):
+            if args[0] in GONE:
+                message = GONE[args[0]]
+            elif os.path.isfile(args[0]):
                 message = f"{args[0]!r} is a file, not a command: give it to check or read"
             elif near:
                 message = f"{error.message.rstrip('.')}: did you mean {near[0]}?"
