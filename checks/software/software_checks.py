@@ -205,7 +205,9 @@ def _judge_files(
     files: tuple[CompiledFile, ...],
     records: tuple[Record, ...],
 ) -> Finding:
-    """Judge whether the files of the one wheel are those of its release."""
+    """Warn if the installed files of Mooncake's only wheel are of another release than the wheel's,
+    or differ from its RECORD. Without a wheel ``finding`` is unchanged.
+    """
     if not engine.mooncake:
         return finding
     (wheel,) = engine.mooncake

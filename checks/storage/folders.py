@@ -153,7 +153,9 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 
 @or_unjudged
 def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
-    """Judge one offload folder: its path, then type, permission, mount and O_DIRECT."""
+    """Judge whether Mooncake can use one offload folder; the first that fails is told: path,
+    existence, symbolic link, directory, read-only mount, write permission, O_DIRECT.
+    """
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, evidence=(Evidence(item.origin, path),))
     if not path.startswith("/"):

@@ -80,7 +80,9 @@ class Verdict(NamedTuple):
 
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
-    """Yield a verdict on each record for each process that runs a product of the record."""
+    """Judge every advisory for every process of the launch: one verdict a pair, which does not hold
+    if the process does not run the product. None for a launch that is not sized.
+    """
     sized = seen.launch
     if not isinstance(sized, Sized):
         return

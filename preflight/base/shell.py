@@ -112,7 +112,9 @@ def start(engine: str, arguments: Sequence[str]) -> Line:
 
 
 def together(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Return ``lines``, each once, and all that an engine starts a container with as one line."""
+    """Drop repeated lines, and join the container options of each engine (docker, podman) into one
+    line, ``start the container with: ...``.
+    """
     once = dict.fromkeys(lines)
     by_engine: dict[str, list[str]] = {}
     for each in once:

@@ -190,7 +190,9 @@ def _refuse_two_outputs(
 
 
 def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
-    """Write the answer to lock; a failing or unknown answer is nothing to hold to."""
+    """Write the answer to the file of ``--lock``, within ``limit_seconds``. A failing or unknown
+    answer is not written: standard error says why.
+    """
     from checks.base.finding import Status
     from preflight.base.within import save
     from preflight.diff.full_answer import full_answer, locked_text

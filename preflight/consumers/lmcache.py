@@ -157,7 +157,9 @@ def _validate(values: dict[str, Any]) -> None:
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``lmcache.<key>`` of the engine's JSON, if its value can be converted."""
+    """Override one of LMCache's ``values`` with what the engine's JSON says as ``lmcache.<key>``.
+    An unknown key, or a value that LMCache cannot convert, changes nothing.
+    """
     row = lmcache_settings().get(key)
     if row is None:
         return

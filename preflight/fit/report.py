@@ -302,7 +302,9 @@ def division_table(answered: Answered, first: bool) -> tuple[list[str], list[lis
 
 
 def _division(division: Division, tiers: Iterable[str]) -> list[str]:
-    """Return the row of one division."""
+    """Make the table row of one division: sizes, tokens of each tier, unique tokens, the share kept,
+    and the round in which each tier is full.
+    """
     from preflight.capacity.report import share
 
     tokens, evicts = dict(division.tier_tokens), dict(division.evicts)

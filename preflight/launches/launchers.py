@@ -193,7 +193,9 @@ def _joined(argv: Sequence[Word]) -> Word:
 
 
 def starts_server(argv: Sequence[Word]) -> bool:
-    """Return whether words start a server or a store, and do not only ask for its version."""
+    """Tell whether words start a long-running program of a launch: an engine, a store, a master, a
+    router, or a service such as etcd. ``--help`` and ``--version`` start none.
+    """
     texts = [word.text for word in argv]
     if not texts or {"-h", "--help", "-v", "--version"} & set(texts):
         return False

@@ -129,7 +129,10 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Return the fields into which ``read`` splits a line; ``most``: their number (None: all)."""
+    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``).
+
+    most: exactly so many fields, the last with the rest, missing ones empty; None: all fields.
+    """
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     parts: list[str] = []

@@ -164,7 +164,9 @@ def _of_file(text: str) -> str:
 
 
 def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
-    """Return the variables of one ``Environment=`` line; an open specifier stays named."""
+    """Read the variables of one ``Environment=`` line. A specifier such as ``%i`` stays in the
+    text, and is listed as unresolved.
+    """
     pairs: dict[str, Word | None] = {}
     for match in _WORD.finditer(value):
         name, equals, text = _unquoted(match.group()).partition("=")

@@ -253,7 +253,9 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """Return the bytes and regions that a launch registers with ``devices``, or Unknown."""
+    """Say what a probe of ``devices`` has to reach: the bytes of the largest process; bytes,
+    regions and objects of the fullest NIC; the lengths registered. Unknown if a region or a NIC is.
+    """
     most = 0
     every = uses(facts.rdma, needs)
     lengths: set[int] = set()

@@ -71,7 +71,9 @@ _GIVE_SHAPE = "give the model's config.json with --model-config"
 
 
 def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
-    """Yield a process's paths; ``own_folders``: each rank's below them, since SGLang 0.5.21."""
+    """Yield the paths that a process uses on disk: its offload folder, model, draft model and
+    configuration files. own_folders: each rank makes one below the offload folder (SGLang 0.5.21).
+    """
     offload = offload_of(process)
     if offload is not None:
         folder, limit_bytes = offload.folder, offload.limit_bytes * ranks

@@ -168,7 +168,9 @@ class Running:
 
 
 def worst_lines(text: str) -> tuple[str, ...]:
-    """Return the last lines of errors, which glog begins with E or F; else the last lines."""
+    """Pick the lines of a log that best say why a program ended: the last of glog's errors (E, F),
+    without these its warnings (W), without these any.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if is_error(line)]
     warned = [line for line in lines if line[:1] == "W" and line[1:5].isdigit()]

@@ -388,9 +388,10 @@ def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 def _meant(
     processes: tuple[LaunchProcess, ...],
 ) -> list[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
-    """Return each router, each of its targets, and the servers of the launch at that target.
+    """Pair each target of each router with the servers of the launch that listen at that address.
 
-    A host that is not of the launch stands for its prefill servers if as many are named.
+    A target is left out if a server's port is unknown. A prefill host outside the launch means all
+    prefill servers, if these are as many as the prefill targets.
     """
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     by_network: dict[str, list[LaunchProcess]] = {}

@@ -418,7 +418,9 @@ def _store_devices(server: SglangServer) -> str | None:
 
 
 def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
-    """Yield every list of device names of a server, each list of a map too, with its setting."""
+    """Yield (setting, comma-separated device names) for each device list of a server; a JSON map
+    yields one pair a value. Left out: ``auto``, and files.
+    """
     stored = _store_devices(server)
     names = ("disaggregation_ib_device", "mooncake_ib_device")
     flags = [("--" + name.replace("_", "-"), server.value(name)) for name in names]

@@ -129,7 +129,9 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
-    """Yield a finding if the segment is smaller than L2, with write_through, a local master."""
+    """Find an L3 that holds only copies of L2: a segment smaller than a rank's L2, with
+    write_through, a master on this host, and no standalone storage.
+    """
     size, segment = l2_gigabytes(server), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")

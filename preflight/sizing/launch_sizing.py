@@ -162,7 +162,9 @@ def gather_launch(
 
     @or_unknown
     def inputs(bounds: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
-        """Return the inputs of one or both bounds, as one launch."""
+        """Put the ranks of all processes, taken at one bound (all least or all most), into the
+        inputs of one sizing. Unknown if the bound of any process is.
+        """
         members = tuple(process for bound in bounds for process in known(bound))
         return SizingInputs(
             _terms(processes, members),
@@ -180,7 +182,9 @@ def gather_launch(
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
-    """Return the clients whose NICs are not the launch's, to be shown."""
+    """List, for the shown inputs, the NUMA nodes of the NICs of each client that has devices of its
+    own, by ``nic_numa_nodes, <process>``.
+    """
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
         for process in members

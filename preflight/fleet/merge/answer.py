@@ -129,7 +129,9 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 
 def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:
-    """Return findings under a head, the first of each check; the rest as a count."""
+    """Write findings below a heading: the first few of each check and status, at most MOST_ROWS.
+    The others are counted, with their nodes.
+    """
     lines: list[str] = []
     more: list[OnNodes] = []
     shown: dict[tuple[str, str], int] = {}
