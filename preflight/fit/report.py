@@ -302,7 +302,7 @@ def division_table(answered: Answered, first: bool) -> tuple[list[str], list[lis
 
 
 def _division(division: Division, tiers: Iterable[str]) -> list[str]:
-    """Make the table row of one division: sizes, tokens of each tier, unique tokens, the share kept,
+    """Make the table row of one division: sizes, tokens of each tier, unique tokens, share kept,
     and the round in which each tier is full.
     """
     from preflight.capacity.report import share
