@@ -90,7 +90,7 @@ def checks() -> str:
     from preflight.cli.explain import list_rows
 
     rows = (row for row in list_rows(catalogue()) if row["of"] != "rule")
-    lines = (f"| `{row['id']}` | {row['of']} | {cell(row['asks'])} |" for row in rows)
+    lines = (f"| `{row['check']}` | {row['of']} | {cell(row['asks'])} |" for row in rows)
     return "# Every check\n\n| id | of | asks |\n| --- | --- | --- |\n" + "\n".join(lines) + "\n"
 
 

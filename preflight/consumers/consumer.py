@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from checks.base.pages import Default
 from checks.base.record import NamedTuple
-from checks.base.units import GIB
+from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import version_numbers
 from preflight.launches.source import Word
@@ -258,6 +258,8 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):
         if 0 < size < LEAST_SIZE_BYTES:
             return f"{name} is {int(size)} bytes, less than {LEAST_SIZE_BYTES}: setup returns -600"
+    if local > TIB:
+        return f"local_buffer_size is {local} bytes, more than 1 TiB: setup returns -600"
     if protocol not in PROTOCOLS:
         return f"protocol {protocol!r} is not one that Mooncake has: setup fails"
     return ""

@@ -6,6 +6,7 @@ Its settings come from the YAML file of LMCACHE_CONFIG_FILE, then LMCACHE_<KEY>,
 every setting.
 """
 
+import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -54,10 +55,14 @@ def lmcache_settings() -> Mapping[str, _Row]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return a list as it is, and the parts of a text or number between its commas."""
+    """Return a list as it is, and the parts of a text between its commas."""
     if isinstance(value, list):
         return value
-    return [part.strip() for part in str(value).split(",") if part.strip()]
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _numbers(value: Any) -> list[Any]:
+    return _parts(value if isinstance(value, list) else str(value))
 
 
 def _json(value: Any) -> Any:
@@ -70,8 +75,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "bool": lambda value: value is True or str(value).strip().lower() in ("true", "1"),
     "str": str,
     "disk": lambda value: ",".join(p.removeprefix("file://") for p in _parts(str(value))) or None,
-    "ints": lambda value: [*map(int, _parts(value))],
-    "floats": lambda value: [*map(float, _parts(value))],
+    "ints": lambda value: [*map(int, _numbers(value))],
+    "floats": lambda value: [*map(float, _numbers(value))],
     "strs": _parts,
     "json": _json,
     "list": lambda value: value if isinstance(value, list) else [value] if value else [],
@@ -139,12 +144,20 @@ def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
 def _unquoted(text: str) -> str:
     """Take the quotes off a text, as LMCache does."""
     text = text.strip()
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    return text[1:-1] if quoted else text
+    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text[1:-1]
+    return value if isinstance(value, str) else text
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Raise ValueError as LMCache's ``_validate_config`` does, without the refusals for P2P."""
+    """Check and complete the values as LMCache's ``_validate_config`` does, but for P2P.
+
+    Raises ValueError with LMCache's words.
+    """
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -154,6 +167,10 @@ def _validate(values: dict[str, Any]) -> None:
         if not values["lmcache_worker_ports"]:
             why = "is required and cannot be empty when enable_controller=True"
             raise ValueError(f"lmcache_worker_ports {why}")
+    extra = values["extra_config"]
+    nixl = extra is not None and extra.get("enable_nixl_storage")
+    if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
+        values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:

@@ -49,6 +49,8 @@ MALLOC_ALIGNMENT_BYTES = 16
 ARENA_ROUNDING_BYTES = 2 * MIB
 # What a process can map at all: the lower half of 48 address bits.
 ADDRESS_SPACE_BYTES = 128 * TIB
+# The hot cache's table of blocks, a pointer each: more than this no host has.
+_BLOCK_POINTER_BYTES, _MOST_TABLE_BYTES = 8, TIB
 # SGLang's words where its own allocator finds no huge pages (mmap_allocator.py, alloc_mmap).
 _NO_OWN_PAGES = (
     "Hugepage mmap via libc failed ([Errno 12] Cannot allocate memory); falling back to plain "
@@ -177,6 +179,9 @@ class ProcessRun:
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
         """Map a host pool as shared memory, on huge pages if they are on."""
+        if not size:
+            error = "RuntimeError: Failed to map shared memory: Invalid argument"
+            return _failed(_regular(what, size, registered), error)
         if not self._hugepages:
             return _regular(what, size, registered)
         page = self._page_bytes
@@ -194,7 +199,10 @@ class ProcessRun:
             return
         registered = registered and self._launch.release.registers_hot_cache
         what, memfd, falls_back = MemoryKind.HOT_CACHE, Backing.MEMFD_HUGETLB, OnShortage.FALLS_BACK
-        if cache.shared_memory and self._hugepages:
+        if size // cache.block_bytes * _BLOCK_POINTER_BYTES > _MOST_TABLE_BYTES:
+            error = "setup raises MemoryError: std::bad_alloc"
+            yield _failed(_onheap(what, size, registered, MALLOC_ALIGNMENT_BYTES), error)
+        elif cache.shared_memory and self._hugepages:
             error = "Local hot cache creation failed: no blocks allocated"
             yield self._map(what, size, memfd, registered, falls_back, error)
         else:

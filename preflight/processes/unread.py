@@ -468,6 +468,7 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
     return any(name.startswith(cache.connectors) for name in connectors)
 
 
+@keep_last
 def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
     """Return whether a launch has Redis for Mooncake's metadata, which are few."""
     texts = (word.text for process in processes for word in process.command.words)

@@ -97,6 +97,13 @@ def test_quotes_go_from_one_text_alone(text: str, value: str) -> None:
     assert _unquoted(text) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [("'a'", "a"), ("'a','b'", "'a','b'"), ("'a' b'", "a' b"), ("a", "a")]
+)
+def test_quotes_go_from_one_text_alone(text: str, value: str) -> None:
+    assert _unquoted(text) == value
+
+
 def test_a_store_of_each_worker_and_its_key_trap() -> None:
     (client,) = read(extra()).clients
     assert client.store.master == "10.0.0.1:50051"
