@@ -92,11 +92,6 @@ def test_an_empty_address_of_the_controller_is_given_and_empty_ports_are_not() -
     assert "lmcache_worker_ports is required" in read(None, **on).refused_by[0].says
 
 
-@pytest.mark.parametrize(("text", "value"), [("'a'", "a"), ("'a' b'", "a' b"), ("a", "a")])
-def test_quotes_go_from_one_text_alone(text: str, value: str) -> None:
-    assert _unquoted(text) == value
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("'a'", "a"), ("'a','b'", "'a','b'"), ("'a' b'", "a' b"), ("a", "a")]
 )
