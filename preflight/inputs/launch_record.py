@@ -141,7 +141,8 @@ def launch_record(
     commands = tuple(filter(None, map(_command, launch.reading.commands)))
     known = launch.reading._replace(commands=commands)
     # What is installed is the host's, and stands beside the launch.
-    shown = {name: value for name, value in options._asdict().items() if name != "installed"}
+    kept = {*options._fields} - {"installed", "by_rules"}
+    shown = {name: value for name, value in options._asdict().items() if name in kept}
     if options.model_config is not None:
         shown["model_config"] = public_json(options.model_config)
     return {

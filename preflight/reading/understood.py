@@ -110,6 +110,7 @@ def read_whole(asked: LaunchWords, host: Host) -> LaunchReading:
         raise NoLaunchError("give a launch: a script, a manifest, or a command after --")
     launch, options = written
     try:
+        options = options._replace(by_rules=False)
         return understood(size_written(launch, options, host.root), launch.name)
     except NoLaunchError:
         processes = understand(launch.reading.commands, launch.read_file)

@@ -129,8 +129,8 @@ def gather_launch(
         (server, Versions(hardware[number].geometry, sglang, mooncake, *unsure))
         for number, server in servers.items()
     ]
-    findings_so_far = findings(processes, versions, mooncake)
-    if not version.assumed:
+    findings_so_far = findings(processes, versions, mooncake) if options.by_rules else ()
+    if options.by_rules and not version.assumed:
         findings_so_far = (*refused_by_release(processes, str(version.value)), *findings_so_far)
     memory: dict[int, ServerMemory] = {}
     shares: list[Share] = []
