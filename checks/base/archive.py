@@ -27,7 +27,9 @@ class ArchiveError(Exception):
 
 
 class Archive(NamedTuple):
-    """Members by absolute name ("/proc/meminfo"), the one folder that holds all taken off."""
+    """A tar's members by absolute name ("/proc/meminfo"). If one folder held all members, it is cut
+    off the names.
+    """
 
     files: dict[str, bytes]
     links: dict[str, str]
@@ -61,7 +63,9 @@ def read_archive(path: str) -> Archive:
 
 
 def _unpacked(path: str) -> bytes:
-    """Return the tar in a file, uncompressed within a bound, and its checksum read."""
+    """Read a file and return the tar in it, decompressed. Raises ArchiveError if it is larger than
+    ``MOST_BYTES`` or has a sparse file. Errors of the decompressor are not caught.
+    """
     import bz2
     import gzip
     import lzma
@@ -122,7 +126,9 @@ class _Bounds:
 
 
 def _members(content: bytes) -> Archive:
-    """Read the members of a tar into memory, within the bounds."""
+    """Read the members of a tar into memory; devices and pipes are left out. Raises ArchiveError if
+    it is no whole tar or exceeds the bounds, and the errors of tarfile.
+    """
     archive = Archive({}, {}, {}, frozenset())
     folders: set[str] = set()
     bounds = _Bounds()
@@ -168,7 +174,9 @@ def _absolute(name: str) -> str:
 
 
 def _without_top(archive: Archive) -> Archive:
-    """Return ``archive`` without the one folder that holds all names, as hwloc's archives have."""
+    """Return the archive with its one top folder cut off the names, as hwloc's archives have one.
+    Unchanged if there are several, or if the one is a file or proc, sys, etc or dev.
+    """
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:
@@ -230,7 +238,9 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
 
 
 def _as_before(path: str, handle: int, mode: int) -> None:
-    """Give a new file the owner and mode of the file that it replaces."""
+    """Give a new file the owner and mode of the file at ``path``, which it will replace. handle:
+    the new file's descriptor; mode: used if no file is at ``path``.
+    """
     from contextlib import suppress
 
     try:
@@ -279,7 +289,9 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
-        """Add a name to its folder's entries, and so each folder above to the one above."""
+        """Add ``name`` to the entries of its folder, and each folder above to the entries of the
+        next.
+        """
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"
@@ -310,7 +322,9 @@ class TreeRoot(Root):
         return self._modes.get(real, plain)
 
     def link(self, name: str) -> str | Unknown:
-        """Follow links as realpath does, "..", chains and limits included."""
+        """Return the real path of ``name``: links, "." and ".." are followed as realpath does.
+        Unknown if it does not exist, or after more than ``MOST_LINKS`` links.
+        """
         parts = [part for part in reversed(name.split("/")) if part]
         real: list[str] = []
         followed = 0

@@ -58,7 +58,10 @@ class PageError(Exception):
 
 @cache
 def read_page(folder: str, check: str) -> Page:
-    """Read the whole page of ``check``. Raises PageError."""
+    """Read and parse the page of a check, the file ``<folder>/<check>.md``; cached. Raises
+    PageError if the file or a required section is missing, or if a status or consequence is not a
+    known one.
+    """
     head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
     path = os.path.join(folder, f"{check}.md")
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
@@ -83,7 +86,9 @@ def read_page(folder: str, check: str) -> Page:
 
 
 def _page_text(folder: str, check: str) -> str:
-    """Read the page's file. Raises PageError if the file does not exist."""
+    """Return the text of the file ``<folder>/<check>.md``. Raises PageError if it does
+    not exist.
+    """
     path = os.path.join(folder, f"{check}.md")
     try:
         with open(path, encoding="utf-8") as file:
@@ -130,12 +135,17 @@ class Check(NamedTuple):
 
     @property
     def page(self) -> Page:
-        """Its page, read when it is first asked for."""
+        """Return the check's page, whose file is read when the page is first asked for. Raises
+        PageError.
+        """
         return self.at if isinstance(self.at, Page) else read_page(self.at, self.id)
 
     @property
     def consequence(self) -> Consequence:
-        """The consequence that the page names first; a start reads 80 and no whole page."""
+        """Return the consequence that the page names first. Raises PageError.
+
+        Parses that one section only, because each start of the program asks this of some 80 checks.
+        """
         if isinstance(self.at, Page):
             return self.at.consequence
         section = _page_text(self.at, self.id).partition("\n## What follows\n")[2]
@@ -143,14 +153,14 @@ class Check(NamedTuple):
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError without one: there is nothing to judge."""
+    """Return ``needs``. Raises UnjudgedError, with a skip as its finding, if ``needs`` is None."""
     if needs is None:
         raise UnjudgedError(skip(NO_LAUNCH))
     return needs
 
 
 def any_launch(needs: LaunchNeeds | None) -> LaunchNeeds | None:
-    """Return the launch, or None: the host alone is judged too."""
+    """Return ``needs`` unchanged: for checks that judge a host without a launch (None) too."""
     return needs
 
 
@@ -163,19 +173,27 @@ class CheckSet:
     def check(
         self, id_: str, takes: Callable[[LaunchNeeds | None], Any] | None = None
     ) -> Callable[[JudgeByName], JudgeByName]:
-        """Register a function that judges; its page is beside its module.
+        """Return a decorator that registers a function as the check ``id_``, with the page
+        ``<id_>.md`` beside the function's module.
 
-        Its parameters: the launch's needs after ``takes`` (if that is not None), then topics by
-        name. The findings that it yields have no id yet.
+        The function's first parameter is ``takes(needs)``, unless ``takes`` is None. The other
+        parameters are topics of the facts, by name (``memory``, ``limits``). ``takes`` raises
+        UnjudgedError if a launch has nothing to judge. The function yields findings without an id:
+        ``judge`` below adds ``id_``.
         """
 
         def add(function: JudgeByName) -> JudgeByName:
-            """Register one function."""
+            """Register ``function`` and return it unchanged."""
             code = function.__code__
             topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
 
             def judge(facts: Any, needs: LaunchNeeds | None) -> list[Finding]:
-                """Judge the subjects; if one cannot be judged, the last finding says why."""
+                """Return the findings of the function, each with the check's id.
+
+                If it raises UnjudgedError, the error's finding is added as the last one.
+                UnknownFactError or UnreadTopicError replaces all findings by one unknown of the
+                host.
+                """
                 findings: list[Finding] = []
                 try:
                     part = () if takes is None else (takes(needs),)
@@ -197,7 +215,9 @@ class CheckSet:
 
 
 def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
-    """Tell whether a check also judges a host without a launch: ``takes`` accepts None."""
+    """Tell whether a check also judges a host without a launch: ``takes`` is None or
+    accepts None.
+    """
     try:
         if takes is not None:
             takes(None)

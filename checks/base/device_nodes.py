@@ -18,7 +18,9 @@ NVIDIA = "0x10de"
 
 @or_unknown
 def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
-    """Return the NUMA node of every RDMA device; None for those that name none, as soft-RoCE."""
+    """Return the NUMA node of every RDMA device, by device name; None for a device without a node
+    (soft-RoCE). Unknown if one of them cannot be read.
+    """
     return {name: known(device_node(root, name)) for name in known(device_names(root))}
 
 
@@ -39,7 +41,9 @@ def driver_gpus(root: Root) -> frozenset[str]:
 
 
 def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the address of every PCI function and of the driver's GPUs, in PCI order."""
+    """Return the addresses of all PCI functions and of the NVIDIA driver's GPUs, in PCI order.
+    Unknown if the folder of PCI devices cannot be read and the driver has no GPU.
+    """
     addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
     if isinstance(addresses, Unknown):
         return tuple(sorted(driven)) or addresses
@@ -62,5 +66,7 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
 
 
 def _if_there(fact: T | Unknown) -> T | None:
-    """Return a file's content, None if there is no file. Raises UnknownFactError else."""
+    """Return a fact, None if its file does not exist. Raises UnknownFactError if it is Unknown for
+    another reason.
+    """
     return known(none_if_absent(fact, None))

@@ -11,7 +11,7 @@ DOCKER_CONFIG = "/etc/docker/daemon.json"
 
 
 def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
-    """Read daemon.json; {} if the file does not exist."""
+    """Read daemon.json; {} if the file does not exist, Unknown if it is not a JSON object."""
     content = root.text(DOCKER_CONFIG)
     if isinstance(content, Unknown):
         return {} if content.absent else content
@@ -25,7 +25,9 @@ def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
 
 
 def docker_text(config: dict[str, Any] | Unknown, name: str) -> str | Unknown:
-    """Return a text of the configuration, "" if it is not set."""
+    """Return the text of the key ``name`` in daemon.json, "" if the key is not set. Unknown if
+    ``config`` is Unknown or the value is not a text.
+    """
     if isinstance(config, Unknown):
         return config
     value = config.get(name, "")

@@ -98,7 +98,7 @@ class Subject(str):
     """What a finding is about: a text for a person that carries its kind."""
 
     def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> "Subject":
-        """Make a text that carries what kind of subject it is."""
+        """Make a text that carries the kind of the subject and the ranks that it names."""
         made = super().__new__(cls, text)
         made.kind, made.ranks = kind, ranks
         return made
@@ -135,24 +135,32 @@ class Finding(NamedTuple):
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return the same subject as a failure."""
+        """Return this finding as a failure. Empty ``advice`` or ``settings`` leave those of this
+        finding; more: other fields to replace.
+        """
         return self._judged(Status.FAIL, text, advice, settings, more)
 
     def warned(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return the same subject as a warning."""
+        """Return this finding as a warning. Empty ``advice`` or ``settings`` leave those of this
+        finding; more: other fields to replace.
+        """
         return self._judged(Status.WARN, text, advice, settings, more)
 
     def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
-        """Return that the same subject could not be judged, and what stood in the way."""
+        """Return this finding as unknown: the subject could not be judged. why: what could not be
+        read; its reason becomes the text. more: other fields to replace.
+        """
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
         more.setdefault("sets", why.sets)
         return self._judged(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> "Finding":
-        """Return that there is nothing to judge of the same subject, and why."""
+        """Return this finding as a skip: there is nothing to judge. text: why; more: other fields
+        to replace.
+        """
         return self._judged(Status.SKIP, text, "", (), more)
 
     def _judged(
@@ -163,13 +171,17 @@ class Finding(NamedTuple):
         settings: tuple[Setting, ...],
         more: dict[str, Any],
     ) -> "Finding":
-        """Return the same subject with a verdict; empty advice and settings stay as they are."""
+        """Return this finding with another status and text. Empty ``advice`` or ``settings`` leave
+        those of this finding; more: other fields to replace.
+        """
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact; raise UnjudgedError if it is Unknown. why: prefix of the reason."""
+        """Return the fact. If it is Unknown, raise UnjudgedError with this finding as unknown. why:
+        prefix of the reason.
+        """
         if isinstance(fact, Unknown):
             raise UnjudgedError(self.unknown(fact.of(why)))
         return fact
@@ -182,7 +194,9 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: what ``Finding.known`` raises is returned."""
+    """Decorate a function that judges one subject: if it raises UnjudgedError, the decorated
+    function returns the finding of that error.
+    """
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":

@@ -45,7 +45,9 @@ def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[st
 def _installed(
     wanted: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Return name and version of the wanted distributions, the first of a name on the path."""
+    """Return (name, version) of the distributions whose name ``wanted`` accepts, in the order of
+    the path (``sys.path`` for None). Of one name the first counts; unreadable folders are left out.
+    """
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
@@ -62,9 +64,9 @@ def _installed(
 
 @lru_cache(maxsize=64)  # one command asks five times
 def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str, str]]:
-    """Read what a folder has from the names in it, which is fast. Raises OSError.
-
-    changed: which folder that is, and when a name was added or removed last.
+    """Return (name, version) of each distribution in a folder, from the file names alone; cached.
+    Raises OSError. changed: the folder's device, inode and time of change, so that a changed folder
+    is read again.
     """
     names = os.listdir(folder)
     editable = [name for name in names if "editable" in name]

@@ -36,7 +36,10 @@ class RunAs(NamedTuple):
     origin: str = ""  # where it is written, "" if nothing of it is
 
     def then(self, other: "RunAs") -> "RunAs":
-        """Return who runs what is started through both: through this one first, then ``other``."""
+        """Return who runs a program that this setting starts through ``other`` (sudo in a unit).
+        The user of ``other`` counts. If it names none, the user of this one, with the capabilities
+        of both.
+        """
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
         return other._replace(origin=other.origin or self.origin)
@@ -135,7 +138,9 @@ T = TypeVar("T", bound=Started)
 
 
 def running_with_last(started: Sequence[T]) -> list[T]:
-    """Return the last of what is started in this order, with what still runs beside it."""
+    """Return the commands that run once the last one is started, in order: the last one, and the
+    earlier ones except those that the launch waits for. ``started`` is in order of start.
+    """
     return [*(command for command in started[:-1] if not command.waited), *started[-1:]]
 
 
@@ -180,12 +185,16 @@ class ProcessNeeds(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        """Return who describes its container in the launch, "" if nobody does."""
+        """Return the runtime of the process's container (docker, compose, kubernetes, pyxis), "" if
+        the launch describes none.
+        """
         return "" if self.container is None else self.container.runtime
 
     @property
     def registered_bytes(self) -> int | Unknown:
-        """Host memory registered with each NIC; Unknown if the launch's sizes are."""
+        """Return the bytes of host memory that are registered with each NIC; Unknown if ``regions``
+        is.
+        """
         if isinstance(self.regions, Unknown):
             return self.regions
         return sum(region.bytes for region in self.regions)
@@ -196,7 +205,9 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Name the sizes that a person may lower: those on huge pages if ``huge``, else regular."""
+    """Return words for the settings that a person may lower, as ``--hicache-size or the segment``:
+    those that take memory on huge pages if ``huge``, else on regular pages.
+    """
     sizes = ((p.program, p.hugetlb_bytes if huge else p.regular_bytes) for p in processes)
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = ["--hicache-size"] * ("sglang" in taking)

@@ -16,16 +16,20 @@ class Spot(NamedTuple):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Return the nodes that have to give the pages, () where any node may."""
+        """Return the NUMA nodes that may give the pages; () if any node may."""
         return self.among if self.node is None else (self.node,)
 
     def gives(self, other: "Spot") -> bool:
-        """Return whether pages of ``other`` are this spot's: all of their size, or of its nodes."""
+        """Tell whether pages of ``other`` count as pages of this spot too. They do if their size is
+        equal, and this spot is on any node or on exactly the same nodes.
+        """
         return (other.page_size_bytes == self.page_size_bytes) and self.nodes in ((), other.nodes)
 
     @property
     def where(self) -> str:
-        """``" on node 1"``, ``" on nodes 0, 2"`` or nothing, as words after the pages."""
+        """Return the place as words to write after the pages: ``" on node 1"``, ``" on nodes 0,
+        2"``, or "" if any node may give them.
+        """
         listed = ", ".join(map(str, self.nodes))
         return f" on node{'s' * (len(self.nodes) > 1)} {listed}" if listed else ""
 
@@ -46,7 +50,7 @@ class Usage(NamedTuple):
 
 
 def own_allocator(process: str) -> str:
-    """Name the usage of SGLang's second allocator in a process."""
+    """Return the name of the ``Usage`` of SGLang's second allocator in a process."""
     return f"{process}, own allocator"
 
 

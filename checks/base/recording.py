@@ -49,7 +49,7 @@ def no_answers() -> Answers:
 
 
 class RecordingRoot(Root):
-    """A root in front of another; ``answers`` grows with every question."""
+    """A root that passes each question to ``inner`` once, and keeps the answers in ``answers``."""
 
     def __init__(self, inner: Root) -> None:
         super().__init__()
@@ -80,7 +80,12 @@ class RecordingRoot(Root):
         return _once(self.answers.calls, key, lambda _: self._inner.call(name, *arguments))
 
     def _told(self, name: str, ask: Callable[[str], Answer | Unknown]) -> Answer | Unknown:
-        """Ask for a name; "absent" becomes Unknown if the files lack that whole part."""
+        """Return the answer to ``ask(name)``; ask: a method of the inner root.
+
+        In a folder of files, an answer "does not exist" may only mean that a whole part was not
+        recorded. It becomes Unknown "not recorded" if the name that shows this part (``_SIGNS``,
+        ``_ONES``) is missing too. Answers of the live machine are never changed.
+        """
         answer = ask(name)
         if self.live or not isinstance(answer, Unknown) or not answer.absent:
             return answer
@@ -95,5 +100,7 @@ class RecordingRoot(Root):
 
 
 def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> Answer:
-    """Return the known answer for ``key``, or ask; of two threads both get the first answer."""
+    """Return the answer that ``known`` has for ``key``; if it has none, ask and store the answer.
+    If two threads ask at the same time, both get the answer that was stored first.
+    """
     return known[key] if key in known else known.setdefault(key, ask(key))

@@ -59,7 +59,9 @@ class Root:
         return self._prefix + name
 
     def text(self, name: str) -> str | Unknown:
-        """Read a file's whole content."""
+        """Return a file's whole content, with undecodable bytes replaced. Unknown if it cannot be
+        read or is a device or a pipe; NoFile for a folder.
+        """
         try:
             with open(
                 self.locate(name), encoding="utf-8", errors="replace", opener=without_waiting
@@ -76,7 +78,9 @@ class Root:
     def integer(
         self, name: str, parse: Callable[[str], int | None] = kernel_number
     ) -> int | Unknown:
-        """Read a file that holds one decimal number, as sysfs counters do."""
+        """Read a file that holds one decimal number, as sysfs counters do. parse: returns the
+        number in the file's text, or None if the text is no number; the result is then Unknown.
+        """
         content = known(self.text(name))
         number = parse(content)
         wrong = Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
@@ -92,14 +96,18 @@ class Root:
         return known(self.text(name)).strip()
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the entries of a folder, sorted."""
+        """Return the entries of a folder, sorted; Unknown if it does not exist or
+        cannot be read.
+        """
         try:
             return tuple(sorted(os.listdir(self.locate(name))))
         except (OSError, ValueError) as error:
             return unreadable(name, error)
 
     def entries(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the entries of a folder, sorted; none if there is no such folder."""
+        """Return the entries of a folder, sorted; () if the folder does not exist, Unknown if it
+        cannot be read.
+        """
         return none_if_absent(self.names(name), ())
 
     def listed(self, name: str) -> tuple[str, ...]:
@@ -113,7 +121,9 @@ class Root:
         return [] if isinstance(content, Unknown) else content.splitlines()
 
     def link(self, name: str) -> str | Unknown:
-        """Return the path to which the links of ``name`` lead, below this root."""
+        """Return the real path of ``name``, all links followed, as an absolute name below this
+        root. Unknown if it does not exist or lies outside of the root.
+        """
         try:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
@@ -125,7 +135,9 @@ class Root:
 
     @cached_property
     def _real_prefix(self) -> str:
-        """Without the links in it; "" of the live machine. Each link of a host asks for it."""
+        """Return this root's folder with its links followed, "" for the live machine. Cached,
+        because ``link`` needs it each time.
+        """
         return os.path.realpath(self._prefix) if self._prefix else ""
 
     def mode(self, name: str) -> int | Unknown:
@@ -136,7 +148,9 @@ class Root:
             return unreadable(name, error)
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
-        """Call ``topic.function`` on the machine, or return its recorded answer, as plain data."""
+        """Call ``topic.function`` on the live machine, or return its recorded answer, as plain
+        data. Unknown if the call fails or its answer is not recorded.
+        """
         if self.live:
             return live_call(name, *arguments)
         if self._calls is None:
@@ -146,7 +160,9 @@ class Root:
         return answer_of(self._calls, call_key(name, *arguments))
 
     def _load_calls(self) -> dict[str, Any] | Unknown:
-        """Read the recorded answers."""
+        """Return the recorded answers in calls.json, by ``call_key``; Unknown if the file cannot be
+        read or is not a JSON object.
+        """
         import json
 
         content = self.text(f"/{CALLS_FILE}")
@@ -160,7 +176,9 @@ class Root:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Open a file, as ``open``'s opener: a pipe that nobody writes to is opened too, and seen."""
+    """Open a file, as the ``opener`` of ``open``, without waiting: a pipe that nobody writes to is
+    opened at once too, so that the caller can see what it is.
+    """
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -202,7 +220,11 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
-    """Return the plain data of ``attempt``, run in a child; OSError if it dies or hangs."""
+    """Run ``attempt`` in a forked child and return its result, which must be JSON data but no text.
+
+    Raises OSError if ``attempt`` raises, the child dies, or ``limit_seconds`` pass; the child is
+    then killed.
+    """
     import json
     import select
     import signal
@@ -243,7 +265,9 @@ def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
 
 
 def unreadable(name: str, error: Exception) -> Unknown:
-    """Return why ``name`` could not be read."""
+    """Return the Unknown that stands for ``name`` after ``error``; ``absent`` if the error says
+    that a file or folder does not exist.
+    """
     absent = isinstance(error, FileNotFoundError | NotADirectoryError)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Unknown(f"{name}: {reason}", absent)

@@ -64,7 +64,9 @@ class Unknown:
         self.sets = sets
 
     def of(self, what: str) -> "Unknown":
-        """Return another Unknown for the same reason, with ``what`` in front."""
+        """Return a new Unknown with ``what`` in front of the reason. Cause, advice and sets are the
+        same, but ``absent`` is False.
+        """
         return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
@@ -75,7 +77,9 @@ class Unknown:
 
 
 class NoFile(Unknown):
-    """Stands for the text of what is a folder: whoever opens it ends with EISDIR."""
+    """The Unknown for the text of a folder: a program that opens the folder as a file
+    gets EISDIR.
+    """
 
     __slots__ = ()
 
@@ -100,12 +104,16 @@ def known(fact: T | Unknown) -> T:
 
 
 def none_if_absent(fact: T | Unknown, nothing: N) -> T | N | Unknown:
-    """Return the fact, or ``nothing`` if what holds it does not exist."""
+    """Return ``nothing`` if the fact is Unknown because its file does not exist. Else return the
+    fact as it is, even if it is Unknown for another reason.
+    """
     return nothing if isinstance(fact, Unknown) and fact.absent else fact
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
-    """Decorate a function: the Unknown on which ``known`` raised is returned."""
+    """Decorate a function: if ``known`` raises UnknownFactError in the function, the decorated
+    function returns the Unknown from that error.
+    """
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:
