@@ -86,9 +86,7 @@ def read_page(folder: str, check: str) -> Page:
 
 
 def _page_text(folder: str, check: str) -> str:
-    """Return the text of the file ``<folder>/<check>.md``. Raises PageError if it does
-    not exist.
-    """
+    """Return the text of ``<folder>/<check>.md``. Raises PageError if the file does not exist."""
     path = os.path.join(folder, f"{check}.md")
     try:
         with open(path, encoding="utf-8") as file:
@@ -135,9 +133,7 @@ class Check(NamedTuple):
 
     @property
     def page(self) -> Page:
-        """Return the check's page, whose file is read when the page is first asked for. Raises
-        PageError.
-        """
+        """Return the check's page, read when it is first asked for. Raises PageError."""
         return self.at if isinstance(self.at, Page) else read_page(self.at, self.id)
 
     @property
@@ -178,8 +174,8 @@ class CheckSet:
 
         The function's first parameter is ``takes(needs)``, unless ``takes`` is None. The other
         parameters are topics of the facts, by name (``memory``, ``limits``). ``takes`` raises
-        UnjudgedError if a launch has nothing to judge. The function yields findings without an id:
-        ``judge`` below adds ``id_``.
+        UnjudgedError if a launch has nothing to judge. The function yields findings without an id;
+        the id is added to them.
         """
 
         def add(function: JudgeByName) -> JudgeByName:
@@ -215,9 +211,7 @@ class CheckSet:
 
 
 def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
-    """Tell whether a check also judges a host without a launch: ``takes`` is None or
-    accepts None.
-    """
+    """Tell whether a check judges a host without a launch too, so that ``takes`` allows None."""
     try:
         if takes is not None:
             takes(None)

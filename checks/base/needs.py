@@ -36,9 +36,9 @@ class RunAs(NamedTuple):
     origin: str = ""  # where it is written, "" if nothing of it is
 
     def then(self, other: "RunAs") -> "RunAs":
-        """Return who runs a program that this setting starts through ``other`` (sudo in a unit).
-        The user of ``other`` counts. If it names none, the user of this one, with the capabilities
-        of both.
+        """Return who runs a program that this setting starts through ``other``, as sudo in a unit.
+        The user of ``other`` counts; if it names none, the user of this setting, with the
+        capabilities of both.
         """
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
@@ -185,16 +185,14 @@ class ProcessNeeds(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        """Return the runtime of the process's container (docker, compose, kubernetes, pyxis), "" if
-        the launch describes none.
+        """Return what runs the process's container in the launch (docker, kubernetes ...), "" if
+        the launch describes no container.
         """
         return "" if self.container is None else self.container.runtime
 
     @property
     def registered_bytes(self) -> int | Unknown:
-        """Return the bytes of host memory that are registered with each NIC; Unknown if ``regions``
-        is.
-        """
+        """Return the bytes of host memory registered with each NIC, or why they are unknown."""
         if isinstance(self.regions, Unknown):
             return self.regions
         return sum(region.bytes for region in self.regions)

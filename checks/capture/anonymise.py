@@ -41,11 +41,12 @@ def keeps_ipv4(address: int) -> bool:
 
 
 def ipv4_replacements(addresses: Iterable[int]) -> dict[int, int]:
-    """Give each address its replacement; addresses of one network stay in one network.
+    """Return the replacement of each IPv4 address (all as numbers). Addresses that ``keeps_ipv4``
+    accepts are left out.
 
-    Two addresses share as many leading bits after replacing as before, within a private range.
-    Where all known addresses agree on a bit it becomes 0, and where they differ it stays: what is
-    left of them is only how they are alike.
+    The last octet stays, and addresses of one /24 network stay in one. Two addresses of a private
+    range share as many leading bits after replacing as before. A bit in which all known addresses
+    agree becomes 0. Public networks are numbered from 198.18.0 on.
     """
     known = sorted(address for address in addresses if not keeps_ipv4(address))
     prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
@@ -96,7 +97,11 @@ _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 
 
 class PrivateNames:
-    """One consistent set of replacements; ``replace`` is a function of what ``learn`` has seen."""
+    """Collects private names and addresses with the ``learn`` methods, then replaces them.
+
+    Each has one replacement in all texts. What is learned after the first ``replace`` is not
+    replaced.
+    """
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         """Begin with names of hosts and users that are known to be private."""
@@ -112,7 +117,10 @@ class PrivateNames:
     # What there is to replace --------------------------------------------------------------
 
     def learn_file(self, name: str, text: str) -> None:
-        """Collect the private names of one file, by the place where such a file has them."""
+        """Collect the names of hosts and users in a file, by the place where such a file has them.
+        name: the file's absolute path; only hostname, hosts, limits, mounts and fstab files are
+        read.
+        """
         hosts: list[str] = [text.strip()] if name in _HOST_FILES else []
         if name == "/etc/hosts":
             rows = (line.partition("#")[0].split()[1:] for line in text.splitlines())
@@ -125,12 +133,14 @@ class PrivateNames:
             self._hosts |= {host, *filter(_is_private, [host.partition(".")[0]])}
 
     def learn(self, text: str) -> None:
-        """Collect what is in a text of any kind."""
+        """Collect the users of home folders, and all addresses, GUIDs and UUIDs, from any text."""
         self._users |= {user for user in _HOMES.findall(text) if _is_private(user)}
         _visit(text, self._learn)
 
     def learn_launch(self, text: str) -> None:
-        """Collect as ``learn`` does, of a launch or variables; hosts and users of addresses too."""
+        """Collect from a text of a launch or its variables as ``learn`` does. In addition, collect
+        users and hosts of ``user@host``, and hosts in URLs that have a dot.
+        """
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()
@@ -139,7 +149,10 @@ class PrivateNames:
         self._hosts |= {host for host in _IN_ADDRESS.findall(text) if "." in host}
 
     def _learn(self, what: str, text: str) -> str:
-        """Collect an address, and take it out of the text so that no later pattern matches it."""
+        """Collect one address and return what ``_visit`` writes in its place. what: uuid, mac,
+        guid, ipv6 or ipv4. A blank hides it from later patterns; IPv4, and text that is no address,
+        stays.
+        """
         if what == "uuid":
             self._uuids.add(text.lower().replace("_", "-"))
         elif what == "mac":
@@ -193,7 +206,9 @@ class PrivateNames:
         return self._word.sub(lambda m: self._words[m[0]], text) if self._word else text
 
     def _replaced(self, what: str, text: str) -> str:
-        """Return the replacement of one address, written as the text had it."""
+        """Return the replacement of one address, in the style of ``text``; ``text`` itself if it is
+        kept or was not learned. what: uuid, mac, guid, ipv6 or ipv4.
+        """
         if what == "uuid":
             uuid = self._uuid_of.get(text.lower().replace("_", "-"), text)
             return uuid.replace("-", "_") if "_" in text else uuid
@@ -220,7 +235,9 @@ class PrivateNames:
         return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
     def _ipv6_of(self, address: int) -> int:
-        """Replace an IPv6 address; multicast, loopback and IPv4-mapped forms stay such."""
+        """Return the replacement of an IPv6 address, both as numbers. Multicast and loopback stay;
+        an IPv4-mapped or link-local address stays of that type.
+        """
         if address <= 1 or address >> 120 == 0xFF:
             return address
         if _is_ipv4(address):
@@ -237,7 +254,9 @@ def _numbered(values: set[int], base: int) -> dict[int, int]:
 
 
 def _visit(text: str, visit: Callable[[str, str], str]) -> str:
-    """Put ``visit`` of each address in its place; a release number is no address."""
+    """Return a text with ``visit(what, address)`` in place of each address. what: uuid, mac, guid,
+    ipv6 and ipv4, searched in this order. A release number (24.10-0.7.0.0) is no address.
+    """
     for what, pattern in (("uuid", _UUID), ("mac", _MAC), ("guid", _GUID), ("ipv6", _IPV6)):
         text = pattern.sub(lambda m, what=what: visit(what, m[0]), text)  # type: ignore[misc]
 
@@ -280,7 +299,9 @@ def _ipv6(text: str) -> int | None:
 def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
-    """Replace names (also these) and addresses in the answers and extras of a capture."""
+    """Return the answers and extras of a capture with private names and addresses replaced. hosts,
+    users: names that are private, beside those that the data itself tells.
+    """
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):
@@ -293,7 +314,9 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Remove the secrets from the files, calls and paths of recorded answers."""
+    """Return the recorded answers without secret values, also in their names. Files below /etc lose
+    their comment lines, too, and files below /boot GRUB's passwords.
+    """
     texts = {
         name: text if isinstance(text, Unknown) else _settings_alone(name, text)
         for name, text in answers.texts.items()
@@ -302,7 +325,9 @@ def without_secrets(answers: Answers) -> Answers:
 
 
 def _settings_alone(name: str, text: str) -> str:
-    """Return a file without comments and GRUB's passwords; its lines stay where they are."""
+    """Return the text of the file ``name``: below /etc without comments, below /boot without GRUB's
+    passwords, else unchanged. Lines keep their numbers.
+    """
     if name.startswith("/etc/"):
         return _COMMENT.sub("#", text)
     return _MENU_PASSWORD.sub(rf"\g<1> {REMOVED}", text) if name.startswith("/boot/") else text

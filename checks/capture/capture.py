@@ -35,7 +35,9 @@ Answer = TypeVar("Answer")
 
 
 def _not_recorded(reason: str) -> Unknown:
-    """Return that nobody asked the host for it, which is what another launch asks for."""
+    """Return the Unknown for a question that nobody asked when the capture was made, as another
+    launch may ask. reason: its text.
+    """
     advice = "check on the host itself, or capture it again with this launch"
     return Unknown(reason, cause="not in this capture", advice=advice)
 
@@ -84,7 +86,11 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open "/", a folder, a capture, an archive, a demo or a description. Raises CaptureError."""
+    """Open what ``--root`` names. Raises CaptureError.
+
+    path: "/", a host's folder, a capture (archive or folder), a tar of a host's files,
+    ``demo:NAME``, ``described:...`` or a TOML file that describes a host.
+    """
 
     def refused(why: str) -> CaptureError:
         return CaptureError(f"--root {path}: {why}")
@@ -127,7 +133,10 @@ def open_root(path: str) -> Root:
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the members of a capture by relative name, ``capture.json`` first."""
+    """Return the members of a capture archive by relative name, ``capture.json`` first. Raises
+    CaptureError if its JSON is too large. Files whose names suit no archive are in
+    ``capture.json``.
+    """
     members: dict[str, bytes] = {}
     inline: dict[str, str] = {}
     for name, text in sorted(answers.texts.items()):
@@ -156,7 +165,7 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
 
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
-    """Return the answers that are Unknown, as JSON."""
+    """Return the Unknown ones of ``answers``, by name, as JSON objects that ``answer_of`` reads."""
     return {
         name: {
             "unknown": answer.reason,
@@ -170,7 +179,9 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def json_of(value: object) -> bytes:
-    """Return an object as JSON with lines for people. Raises CaptureError if it is too large."""
+    """Return an object as indented JSON for people, with a line feed at the end. Raises
+    CaptureError if it is too large.
+    """
     import json
 
     text = json.dumps(value, indent=1, sort_keys=True)
@@ -184,7 +195,7 @@ def json_of(value: object) -> bytes:
 
 
 def _from_folder(path: str) -> Capture:
-    """Read a capture that somebody unpacked into a folder."""
+    """Read a capture that somebody unpacked into the folder ``path``. Raises CaptureError."""
 
     def read(name: str) -> bytes:
         with open(os.path.join(path, name), "rb") as file:
@@ -203,7 +214,7 @@ def _from_folder(path: str) -> Capture:
 
 
 def _loaded(content: bytes) -> Any:
-    """Parse JSON. Raises ValueError for more than a capture has."""
+    """Parse JSON. Raises ValueError if it is not JSON, or larger than the JSON of any capture."""
     import json
 
     if len(content) > MOST_JSON_BYTES:
@@ -212,7 +223,9 @@ def _loaded(content: bytes) -> Any:
 
 
 def _object(path: str, content: bytes) -> Json:
-    """Read the manifest of a capture. Raises CaptureError."""
+    """Parse the content of ``capture.json`` and check its schema. Raises CaptureError. path: of the
+    capture, for the error's text.
+    """
     try:
         about = _loaded(content)
     except (ValueError, RecursionError) as error:
@@ -227,7 +240,10 @@ def _object(path: str, content: bytes) -> Json:
 
 
 def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
-    """Read the answers of a capture. Raises CaptureError."""
+    """Return a capture from its parts. Raises CaptureError if a part is missing or malformed.
+
+    path: for the error's text; content: of ``capture.json``; files: content by absolute name.
+    """
     about = _object(path, content)
     answers = no_answers()
     missing = [name for name in about.get("files", ()) if f"/{name}" not in files]

@@ -78,13 +78,15 @@ class Description(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The same description as a text behind ``--root``."""
+        """Return the description as text behind ``--root``."""
         pairs = (f"{key}={text}" for key, text in self._asdict().items() if text is not None)
         return f"{DESCRIBED}{','.join(pairs)}"
 
     @property
     def memory_bytes(self) -> int:
-        """All memory of the host. Raises CaptureError for zero, and for a size that no host has."""
+        """Return the size of all memory of the host. Raises CaptureError if the text is missing, is
+        no size, or is a size that no host has.
+        """
         if not self.memory:
             raise CaptureError("a host is described by its memory first: give --memory, as 2tb")
         try:
@@ -100,7 +102,9 @@ class Description(NamedTuple):
 
     @property
     def numa_nodes(self) -> int:
-        """The number of NUMA nodes. Raises CaptureError if the text is no such number."""
+        """Return the number of NUMA nodes, 1 by default. Raises CaptureError if it is
+        not 1 to 64.
+        """
         numa = self.numa or "1"
         if not re.fullmatch("[0-9]{1,2}", numa) or not 1 <= int(numa) <= _MOST_NODES:
             raise CaptureError(f"--numa {numa}: must be 1 to {_MOST_NODES}")
@@ -125,7 +129,7 @@ class DescribedHost(NamedTuple):
 
     @property
     def usable(self) -> tuple[int, int]:
-        """MemTotal and MemAvailable of one node, in whole MiB."""
+        """Return MemTotal and MemAvailable of one NUMA node in bytes, rounded down to whole MiB."""
         each = self.memory_bytes // self.nodes
         total = (each - each // _PAGE_TABLE_SHARE) // MIB * MIB
         return total, total * (100 - _IN_USE_PERCENT) // 100 // MIB * MIB
@@ -184,7 +188,9 @@ def description_of(path: str) -> Description:
 
 
 def _devices(model_type: str, text: str | None) -> Devices | None:
-    """Read ``8xH800``; None without a text. Raises CaptureError for anything else."""
+    """Read ``8xH800``: the number and the model of GPUs or NICs; None if ``text`` is None. Raises
+    CaptureError if text, number or model is not accepted. model_type: ``gpus`` or ``nics``.
+    """
     if text is None:
         return None
     option, known = f"--{model_type}", known_models(model_type)
@@ -209,7 +215,9 @@ def _plain(name: str) -> str:
 
 
 def _by_memory(text: str) -> Table | None:
-    """Return a GPU by its memory alone, as ``288gb``; None if ``text`` is no size."""
+    """Return a GPU that is known by its memory alone, ``288gb``, as a row of the table. None if
+    ``text`` is no size or less than 1 GiB.
+    """
     try:
         size = parse_size(text)
     except ValueError:
@@ -219,12 +227,18 @@ def _by_memory(text: str) -> Table | None:
 
 
 def usable_bytes(memory_bytes: int, nodes: int) -> int:
-    """Return the memory that is available of ``memory_bytes``."""
+    """Return how many bytes an idle host with ``memory_bytes`` of memory on ``nodes`` NUMA nodes
+    has available.
+    """
     return DescribedHost(memory_bytes, None, None, nodes).usable[1] * nodes
 
 
 def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
-    """Yield names and devices: the described GPUs, or ``count`` of each known kind of memory."""
+    """Yield (names, devices). If ``gpus`` describes GPUs, as ``8xH800``, yield these alone.
+
+    Else yield ``count`` GPUs for each size of memory among the known models, the smallest first.
+    ``names`` has all models with up to 8 % more memory. Raises CaptureError.
+    """
     devices = _devices("gpus", gpus)
     if devices is not None:
         yield (devices.name,), devices
@@ -253,7 +267,9 @@ def _described_tree(
 
 
 def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
-    """Return a sentence for each value that the description leaves open."""
+    """Return a sentence for each value that the description leaves open. one_node: the description
+    does not tell the number of NUMA nodes.
+    """
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -296,7 +312,9 @@ class Tree(NamedTuple):
     calls: dict[str, Any]
 
     def add(self, section: str, **values: Any) -> None:
-        """Add the files and links of a section of the table, with ``values`` in their places."""
+        """Add the files and links of a section of ``described_host.toml``. values: replace
+        ``{name}`` in their names and texts.
+        """
         for table, entries in (
             (_table()[section], self.files),
             (_table()["links"].get(section, {}), self.links),
@@ -346,7 +364,9 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
 
 
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
-    """Add GPUs of one model, evenly over the NUMA nodes; NVML answers for NVIDIA's alone."""
+    """Add GPUs of one model, evenly over ``nodes`` NUMA nodes. Only NVIDIA's have answers of NVML
+    and CUDA.
+    """
     count, _, model = gpus
     nvidia = "vendor" not in model
     devices = []
@@ -375,7 +395,9 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
-    """Add NICs of one model, evenly over the NUMA nodes."""
+    """Add NICs of one model, evenly over ``nodes`` NUMA nodes: files, interfaces and answers of
+    calls.
+    """
     count, link, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
@@ -424,7 +446,9 @@ def _load(tree: Tree, *modules: str) -> None:
 def _add_function(
     tree: Tree, address: str, numa_node: int, driver: str, vendor: str, device: str, code: str
 ) -> str:
-    """Add a PCI function on its node's root bus; return its folder below /sys/devices."""
+    """Add the files of a PCI function at ``address``; return its folder below /sys/devices. code:
+    its PCI class, as 0x030200.
+    """
     bus = address[5:7]
     folder = f"/sys/devices/pci0000:{bus}/{address}"
     ids = {"driver": driver, "vendor": vendor, "device": device, "class": code}

@@ -175,7 +175,7 @@ def mooncake_release(text: str) -> MooncakeRelease:
 
 
 def release_of(text: str) -> MooncakeRelease | None:
-    """Return the same for a version that somebody else wrote; None if it cannot be told."""
+    """Return the facts of the version ``text``; None if ``text`` is no version of Mooncake."""
     try:
         return mooncake_release(text)
     except ValueError:
@@ -188,7 +188,9 @@ def newer_than_known(text: str) -> bool:
 
 
 def work_together(version: str, other: str) -> bool | None:
-    """Tell whether two releases can share a master; None if one of them was not tried."""
+    """Tell whether a client of one release can use a master of the other, as tried. True if the two
+    texts are equal; None if one of them was not tried.
+    """
     if version == other:
         return True
     groups = {row.together for row in RELEASES}

@@ -339,14 +339,18 @@ def parse_version(text: str) -> Numbers:
 
 
 def sglang_release(text: str) -> SglangRelease:
-    """Return the facts of a version; ValueError for none and for one older than the table."""
+    """Return the facts of a version. Raises ValueError if ``text`` is no version, or is older than
+    the table.
+    """
     if older := older_than_known(text):
         raise ValueError(older)
     return _row_of(text)
 
 
 def older_than_known(text: str) -> str:
-    """Return a sentence if ``text`` is older than the table, else ""."""
+    """Return a sentence that says so if ``text`` is older than the table. Return "" if it is not,
+    or if it is no version.
+    """
     try:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
@@ -361,12 +365,16 @@ def newer_than_known(text: str) -> bool:
 
 
 def store_reader(version: str | None) -> StoreReader:
-    """Return how ``version`` reads store settings; None: the newest; too old: the oldest known."""
+    """Return how a version reads the store's settings; of the newest release for None, of the
+    oldest for an older one. Raises ValueError if ``version`` is no version.
+    """
     return (RELEASES[-1] if version is None else _row_of(version)).store
 
 
 def release_of(text: str) -> SglangRelease | None:
-    """Return the facts of a version (the oldest row if it is older), None if the text is none."""
+    """Return the facts of a version, those of the oldest row for an older one; None if ``text`` is
+    no version.
+    """
     try:
         return _row_of(text)
     except ValueError:
@@ -374,13 +382,17 @@ def release_of(text: str) -> SglangRelease | None:
 
 
 def _row_of(text: str) -> SglangRelease:
-    """Return the row of a version, the oldest for what is older than the table."""
+    """Return the row of a version, the oldest row for an older one. Raises ValueError if ``text``
+    is no version.
+    """
     version = parse_version(text)
     return next((row for row in reversed(RELEASES) if row.first <= version), RELEASES[0])
 
 
 def _changed(row: SglangRelease, change: tuple[str, dict[str, Any]]) -> SglangRelease:
-    """Return the row of the next release, with the facts that it changed."""
+    """Return ``row`` with what the next release changed. change: version and facts; a fact that is
+    no field of the row is a field of its ``store``.
+    """
     text, facts = change
     changed = {name: fact for name, fact in facts.items() if name in row._fields}
     of_store = {name: fact for name, fact in facts.items() if name not in changed}

@@ -77,7 +77,7 @@ class Facts:
         return topic
 
     def topic(self, name: str) -> Any | Unknown:
-        """Return a topic's record, or why it is missing."""
+        """Return the record of a topic, or Unknown with the reason if the topic was not read."""
         return self.topics.get(name, Unknown(f"{name}: not read"))
 
 

@@ -47,7 +47,9 @@ def _checks_of(module: str) -> list[tuple[Check, Judge]]:
 
 
 def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
-    """Return a check that says that a module of checks cannot be loaded."""
+    """Return a check that is always unknown, for a module of checks that cannot be loaded. reason:
+    the error.
+    """
     topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
     page = Page(
         f"Can the checks of {topic} be loaded?",
@@ -67,7 +69,9 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
 
 
 def _described(finding: Finding, runtime: str) -> Finding:
-    """Mark the finding's variables as set by ``runtime``."""
+    """Return the finding with its environment variables marked as set in the container of
+    ``runtime`` (docker, compose, kubernetes); unchanged if ``runtime`` is "".
+    """
     if not runtime or not finding.settings:
         return finding
     settings = tuple(
@@ -80,7 +84,9 @@ def _described(finding: Finding, runtime: str) -> Finding:
 def judge(
     facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
 ) -> list[Finding]:
-    """Run ``checks``. A check that fails, or whose topic was not read, yields an unknown."""
+    """Return the findings of all ``checks``, in order. One unknown finding stands for a check that
+    raises, that says nothing, or whose topic was not read.
+    """
     findings: list[Finding] = []
     runtimes = {process.runtime for process in needs.processes} if needs is not None else set()
     runtime = runtimes.pop() if len(runtimes) == 1 else ""

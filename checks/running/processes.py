@@ -25,7 +25,9 @@ _REPLACED = regex(r"\s(/\S*/(?:mooncake|sgl_kernel|torch)/\S+) \(deleted\)$", re
 
 
 def is_of_package(line: str) -> bool:
-    """Tell whether a line of maps says from which packages a process runs."""
+    """Tell whether a line of /proc/PID/maps names a file of the Python packages mooncake,
+    sgl_kernel or torch.
+    """
     return _PACKAGES.search(line) is not None
 
 
@@ -76,7 +78,9 @@ class OpenFiles(NamedTuple):
 
 
 def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
-    """Return the processes that run, by their number."""
+    """Return the processes that run, in the order of their pids; one that ends meanwhile is left
+    out. Unknown if /proc cannot be listed.
+    """
     names = root.names("/proc")
     if isinstance(names, Unknown):
         return names
@@ -125,7 +129,9 @@ def read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
 
 @or_unknown
 def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
-    """Read from /proc the memory that process ``pid`` holds; Unknown if a file cannot be read."""
+    """Read from /proc the memory that process ``pid`` holds; Unknown if a file cannot be read.
+    Raises ValueError or IndexError if a file is malformed.
+    """
     places = {}
     for line in known(root.text(f"/proc/{pid}/maps")).splitlines():
         fields = line.split(maxsplit=5)
@@ -157,7 +163,8 @@ def pages_by_size(
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
     """Return the huge pages of several processes; a mapping that they share counts once.
 
-    First the mapped pages by page size (bytes), then the touched pages by page size and NUMA node.
+    First the number of mapped pages, by page size in bytes. Then the number of touched pages, by
+    (page size, NUMA node).
     """
     mappings: dict[str, HugeMapping] = {}
     for mapping in (mapping for memory in memories for mapping in memory.huge):
@@ -180,7 +187,9 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 
 
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
-    """Return how much memory a process may pin: its limit, none with CAP_IPC_LOCK."""
+    """Return how much memory a process may pin. This is its limit of locked memory, or no limit if
+    it has CAP_IPC_LOCK in the initial user namespace.
+    """
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
     effective = int(bits, 16) if re.fullmatch(r"[0-9a-f]{1,16}", bits) else 0
@@ -239,9 +248,11 @@ class Registered(NamedTuple):
 
 @or_unknown
 def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
-    """Return the objects that ``pids`` together hold of each device, for devices with any.
+    """Return what the processes together have registered with each RDMA device. Devices that none
+    of them uses are left out.
 
-    From the host those of a container are Unknown: the kernel lists this pid namespace alone.
+    Unknown if a process is in a container and this check is not: the kernel lists the objects of
+    its pid namespace alone.
     """
     for pid in pids:
         status = known(root.text(f"/proc/{pid}/status"))
@@ -273,9 +284,11 @@ class Traffic(NamedTuple):
 def read_traffic(
     root: Root, pid: int, verbs_devices: Iterable[str]
 ) -> dict[str, Traffic | Unknown] | Unknown:
-    """Return the counters of each port: of RDMA devices, and of interfaces of its namespace.
+    """Return the traffic of each port, by name: ``rdma mlx5_0 port 1``, and ``eth0`` for an
+    interface in the network namespace of ``pid``.
 
-    verbs_devices: open files, as uverbs0. What goes by RDMA is in no counter of an interface.
+    verbs_devices: the verbs files of the RDMA devices, as uverbs0. What goes by RDMA is in no
+    counter of an interface.
     """
     ports: dict[str, Traffic | Unknown] = {}
     for file in verbs_devices:

@@ -28,7 +28,9 @@ from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 
 def folder(path: str) -> dict[str, Any]:
-    """Describe ``path`` for this user, with the size of its file system in bytes."""
+    """Return what this user finds at ``path``: its type, whether it is writable, and the bytes of
+    its file system. Raises OSError.
+    """
     mode = os.lstat(path).st_mode
     space = os.statvfs(path)
     return {
@@ -43,7 +45,9 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind."""
+    """Return whether this user can open a file in the folder with O_DIRECT, and the errno's name if
+    not. The file is nameless, so nothing is left behind.
+    """
     import errno
 
     try:
@@ -55,10 +59,10 @@ def direct(path: str) -> dict[str, Any]:
 
 
 class Folder(NamedTuple):
-    """One path."""
+    """What was seen of the folder of an SSD offload."""
 
-    path: str
-    parent: bool  # the nearest folder that exists is this one, not the path itself
+    path: str  # the folder that was looked at
+    parent: bool  # ``path`` is the nearest that exists above the launch's folder, not that folder
     link: bool
     folder: bool
     writable: bool
@@ -70,14 +74,20 @@ class Folder(NamedTuple):
 
 
 class StorageFacts(NamedTuple):
-    """By path as the launch writes it; absent: Unknown(absent). files: False for a folder."""
+    """What was seen of the launch's paths, by path as the launch writes it.
+
+    folders: those of SSD offload. files: whether a path is a file, False for a folder. A path that
+    does not exist is Unknown with ``absent``.
+    """
 
     folders: Mapping[str, Folder | Unknown]
     files: Mapping[str, bool | Unknown]
 
 
 def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
-    """Read the launch's absolute paths."""
+    """Look at the absolute paths that the launch names; others are left out. Paths of offload
+    become ``folders``, all others ``files``. Of a model or draft, its config.json is looked at.
+    """
     folders: dict[str, Folder | Unknown] = {}
     files: dict[str, bool | Unknown] = {}
     for item in needs.storage if needs else ():
@@ -95,7 +105,9 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
 
 
 def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
-    """Return a folder, or if the process creates it, the nearest folder above."""
+    """Look at the folder ``path``. If it does not exist and the process creates it, look at the
+    nearest folder above that exists. direct_io: try O_DIRECT too.
+    """
     place = path.rstrip("/") or "/"
     answer = root.call("storage.folder", place)
     first = answer
@@ -126,7 +138,9 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
 
 @or_unknown
 def _direct(root: Root, path: str) -> bool | Unknown:
-    """Read whether files in a folder can be opened with O_DIRECT."""
+    """Tell whether files in a folder can be opened with O_DIRECT. False if the kernel answers
+    EINVAL, Unknown if it answers another error.
+    """
     answer = known(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")
@@ -197,7 +211,9 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
 
 @or_unjudged
 def _space(item: Storage, storage: StorageFacts) -> Finding:
-    """Hold the bytes that will be written against the free space."""
+    """Judge whether one offload folder has room for all that its users will write. Warn if it has
+    not, or if its file system has no inode left.
+    """
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, need=format_bytes(item.need_bytes))
     folder = finding.known(storage.folders.get(path, Unknown("not looked at")))
@@ -222,7 +238,9 @@ def _space(item: Storage, storage: StorageFacts) -> Finding:
 
 @CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
-    """Judge whether each file of the launch exists; a model's name on a hub is no path."""
+    """Judge whether each file that the launch names exists. Relative paths are left out, because a
+    model's name on a hub looks like one.
+    """
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
     yield from (_judge_file(item, storage) for item in looked)

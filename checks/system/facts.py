@@ -20,7 +20,8 @@ TRY_SECONDS = 2.0
 def machine() -> dict[str, Any]:
     """Return facts about this machine, and what the environment says of Kubernetes and containers.
 
-    libc: name and version, as ``glibc 2.36``; "" for one that does not say.
+    Of the keys, ``libc`` is name and version, as ``glibc 2.36``; "" for a C library that tells
+    none.
     """
     libc = ""
     with suppress(ValueError, OSError):
@@ -41,7 +42,9 @@ def cgroup_namespace() -> str:
 
 
 def io_uring() -> int:
-    """Make a ring with one entry in a child, as seccomp may kill; return the errno or 0."""
+    """Try to make an io_uring with one entry; return 0 or the errno. Tried in a child, because
+    seccomp may kill the process. Raises OSError if the child dies or hangs.
+    """
     import ctypes
 
     # Looked up before the fork: no lock of the loader or of ctypes is taken in the child.
@@ -73,7 +76,7 @@ _TRACES = (
 class Container(NamedTuple):
     """The container that this process is in, as far as signs tell."""
 
-    kind: str  # docker, podman, kubernetes, containerd, lxc, systemd-nspawn, none or unknown
+    kind: str  # docker, podman, kubernetes, lxc ...; unnamed (some container), none or unknown
     source: str  # why; of unknown, what was not read
 
     @property
@@ -108,7 +111,9 @@ class SystemFacts(NamedTuple):
 
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
-    """Read the topic; io_uring is tried if a launch wants it, or without a launch."""
+    """Read the facts of kernel, distribution and container below ``root``. io_uring is tried
+    without a launch, and if a process of the launch uses it or may use it.
+    """
     release = _kernel_release(root)
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
@@ -141,7 +146,9 @@ def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
 
 
 def _kernel_release(root: Root) -> str | Unknown:
-    """Read the kernel's release, from /proc/version ("Linux version 6.8.0 (...") if need be."""
+    """Return the kernel's release, as ``6.8.0-45-generic``. If its file in /proc/sys cannot be
+    read, take the release from /proc/version.
+    """
     release, version = root.word(KERNEL_RELEASE), root.text("/proc/version")
     if isinstance(release, Unknown) and isinstance(version, str):
         fields = version.split()
@@ -173,7 +180,9 @@ def _glibc(machine: object) -> str | Unknown:
 
 @or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
-    """Read the base page size."""
+    """Return the base page size from the answer of ``system.machine``. Unknown if it is missing,
+    below 4096 or no power of two.
+    """
     machine = known(machine)
     value = machine.get("page_bytes") if isinstance(machine, dict) else None
     # A page is a power of two; anything else would spoil every count that is made with it.
@@ -191,7 +200,7 @@ def _errno(answer: object) -> int | Unknown:
 
 
 def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
-    """Return ``ID`` and ``VERSION_ID`` of os-release."""
+    """Return ``ID`` and ``VERSION_ID`` of os-release, each Unknown if the file does not tell it."""
     contents = [root.text(path) for path in _OS_RELEASE]
     content = next((text for text in contents if isinstance(text, str)), contents[-1])
     if isinstance(content, Unknown):
@@ -203,7 +212,9 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
-    """Name the container that this process is in, by the surest sign."""
+    """Return the container that this process is in, by the surest sign. Its kind is none without a
+    sign, and unknown if in addition the mounts cannot be read.
+    """
     if isinstance(machine, dict) and machine.get("kubernetes") is True:
         return Container("kubernetes", "KUBERNETES_SERVICE_HOST")
     for path, runtime in _FILES_OF.items():
@@ -233,7 +244,7 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
 
 @or_unknown
 def _seccomp(root: Root) -> str | Unknown:
-    """Read the seccomp mode of this process."""
+    """Return the seccomp mode of this process: off, strict or filter."""
     for line in known(root.text(STATUS)).splitlines():
         if line.startswith("Seccomp:"):
             mode = line.partition(":")[2].strip()

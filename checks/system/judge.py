@@ -28,7 +28,9 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge the io_uring of one process, as tried here."""
+    """Judge whether one process can make an io_uring, by the attempt that was made here. Unknown if
+    the process will run in another container, whose seccomp profile decides.
+    """
     errno = system.uring_errno
     finding = passed(process.name, "a ring can be made", "io_uring")
     container = process.container
@@ -61,7 +63,9 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
 def _way_to_a_ring(
     system: SystemFacts, refused_with: int, process: ProcessNeeds
 ) -> tuple[str, Setting]:
-    """Say what to change so that a ring can be made, with the setting."""
+    """Return advice on what to change so that a ring can be made, and the setting. refused_with:
+    the errno of the attempt.
+    """
     if refused_with == ENOMEM:
         way = "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
         return way, Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime)
@@ -88,7 +92,9 @@ _USUAL_PAGE_BYTES = 4 * KIB
 
 @CHECKS.check("system.page-size", any_launch)
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
-    """Judge the base page size, which decides the huge page sizes of an ARM host."""
+    """Judge the base page size. Fail if an ARM host with this base page has not the huge page sizes
+    that the launch maps; warn if it is not 4 KiB.
+    """
     size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
