@@ -66,14 +66,18 @@ def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 
 def field(answer: object, name: str) -> Any:
-    """Return a field of a call's answer, None without. Raises UnknownFactError."""
+    """Return the field ``name`` of a call's answer; None if the answer is no object or lacks it.
+    Raises UnknownFactError if the answer is Unknown.
+    """
     answer = known(answer)
     return answer.get(name) if isinstance(answer, dict) else None
 
 
 @or_unknown
 def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
-    """Return the cgroups that have a limit, this process's own first."""
+    """Return the ceilings of threads that this process's cgroup and its ancestors set, from the
+    cgroup up. Those without a limit are left out.
+    """
     mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
@@ -105,7 +109,9 @@ DAEMONS = ("containerd", "dockerd", "crio", "cri-dockerd", "slurmd", "kubelet", 
 
 
 def identity() -> dict[str, Any]:
-    """Read the user namespace, sudo's caller, and the names of user 0."""
+    """Return this process's user namespace, the user id of sudo's caller or None, and user 0's
+    names.
+    """
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {
@@ -116,7 +122,9 @@ def identity() -> dict[str, Any]:
 
 
 def processes() -> dict[str, Any]:
-    """Read the container daemons' limits, and count the threads of this user."""
+    """Return the limits of the daemons that start containers or jobs, and the number of threads
+    that this user has. Processes that are hidden or gone are left out.
+    """
     daemons: list[dict[str, Any]] = []
     uid = f"{os.getuid()}".encode()
     user_threads = 0
@@ -132,7 +140,9 @@ def processes() -> dict[str, Any]:
 
 
 def _row(content: bytes, name: bytes) -> bytes:
-    """Return the first word of a row of /proc/PID/status; of Uid, the user the kernel counts."""
+    """Return the first word of a row of /proc/PID/status, b"" if the row is missing. name: with
+    what surrounds it, as b"\\nUid:"; the first word of Uid is the user that the kernel counts.
+    """
     start = content.find(name)
     fields = content[start + len(name) : start + 60].split() if start >= 0 else []
     return fields[0] if fields else b""
@@ -148,7 +158,9 @@ def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
 
 
 def _limits(pid: int) -> dict[str, list[str]]:
-    """Read the soft and hard limits as ``/proc/PID/limits`` writes them."""
+    """Return memlock and nofile of a process, each [soft, hard] as ``/proc/PID/limits`` writes
+    them. A limit that cannot be read is left out.
+    """
     rows = _content(f"/proc/{pid}/limits").decode(errors="replace").splitlines()
     titles = (("memlock", "Max locked memory"), ("nofile", "Max open files"))
     return {
@@ -205,7 +217,9 @@ class LimitFacts(NamedTuple):
 
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
-        """Return whether a capability is in effect here, as the kernel's ``capable()`` says."""
+        """Tell whether this process has the capability ``bit`` in effect, as the kernel's
+        ``capable()`` asks: set, and in the initial user namespace.
+        """
         if not known(self.effective_capabilities) >> bit & 1:
             return False
         return self.initial_user_namespace
@@ -237,7 +251,9 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
 
 @or_unknown
 def _mappable(root: Root) -> int | Unknown:
-    """Return all memory and swap: no mapping is larger (mm/util.c, seen on 6.18)."""
+    """Return the bytes of all memory and swap: no mapping can be larger (mm/util.c,
+    seen on 6.18).
+    """
     table = known(read_whole_meminfo(root))
     return known(table.value("MemTotal")) + known(table.value("SwapTotal"))
 
@@ -293,7 +309,9 @@ def _root_names(identity: object) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
-    """Return each running daemon that starts containers or jobs, by its process name."""
+    """Return the limits of each running daemon that starts containers or jobs, by process name. Of
+    several processes with one name, the first counts.
+    """
     rows = field(processes, "daemons")
     if not isinstance(rows, list):
         return Unknown("limits.processes: not a list of processes")

@@ -72,7 +72,9 @@ _REFUSED = {
 
 @CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether each process may open the files that it will."""
+    """Judge whether each process may open the files that it will. Programs other than SGLang are
+    shown only if their limit is too low.
+    """
     findings = [(process, _judge_files(system, limits, process)) for process in needs.processes]
     # Others ask for no number: they are heard of where somebody gave them few.
     heard = (Status.FAIL, Status.WARN)
@@ -83,7 +85,9 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge the limit of open files of one process."""
+    """Judge the limit of open files of one process. Fail if the hard limit is too low for its
+    start; warn if it is below SGLang's 65535, or the usual 1024 of other programs.
+    """
     limit, source = _files_of(system, limits, process.container)
     after = start_limit("nofile", limit, process, limits, system)
     limit = after.limit
@@ -144,7 +148,9 @@ def _files_of(
 
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge the limits of address space and size that a launch sets or inherits."""
+    """Judge the limits of address space, data, file size, stack and CPU time that processes start
+    with. Left out are processes of other containers for which the launch sets none of them.
+    """
     names = set(SIZE_ROWS.values())
     here = [
         process
@@ -160,7 +166,9 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge ulimits of address space, data, file size, stack and CPU time; the worst counts."""
+    """Judge one process's limits of address space, data, file size, stack and CPU time. Return the
+    worst finding, with the settings of all.
+    """
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     bounded = []
@@ -226,7 +234,9 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether this check runs as the user of the process."""
+    """Judge whether this check runs as the user of the process; warn if not, since limits seen here
+    are then another user's.
+    """
     container, sudo_uid = process.container, limits.sudo_uid
     if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"
@@ -280,7 +290,9 @@ class _Need(NamedTuple):
 
 @CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether the kernel, the cgroups and the user leave enough threads."""
+    """Judge whether the kernel leaves enough threads, then for each container, and what is in none,
+    its cgroup and user. Containers that this check is not in are skipped.
+    """
     if not needs.processes:
         yield skip("the launch has no process on this host")
         return
@@ -311,7 +323,9 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
 
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
-    """Add up the threads that processes start for certain (least), and usually have."""
+    """Add up the threads that processes start for certain (least), and an estimate of those that
+    they have under load (usual).
+    """
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
     rpc, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
     of = Counter(each.program for each in processes)
@@ -345,7 +359,9 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
-    """Judge by the ceiling that leaves the fewest threads."""
+    """Judge by the ceiling that leaves the fewest threads; pass if ``ceilings`` is (). Fail if the
+    launch cannot start; warn if too few remain under load.
+    """
     wanted = counted(
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )
@@ -377,7 +393,7 @@ def _left(ceiling: Ceiling) -> int:
 
 
 def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
-    """Say how to raise the ceiling of threads."""
+    """Return advice on how to raise a ceiling of threads, and the setting for that."""
     now = str(ceiling.limit)
     if ceiling.source.endswith("pids.max"):
         advice = (
@@ -405,7 +421,9 @@ def _of_user(
     nproc: Limit | Unknown,
     run_as: RunAs,
 ) -> Finding:
-    """Judge RLIMIT_NPROC, which counts the threads of all processes of the user."""
+    """Judge RLIMIT_NPROC, which counts the threads of all processes of a user. nproc, run_as: the
+    limit and the user of the process with the lowest limit.
+    """
     subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
         return unknown(subject, nproc)
@@ -434,7 +452,9 @@ def _of_user(
 
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
-    """Tell whether RLIMIT_NPROC spares the user: 0, or two capabilities, in the first namespace."""
+    """Tell whether RLIMIT_NPROC does not count for the user. It does not for user 0, or with
+    CAP_SYS_RESOURCE or CAP_SYS_ADMIN, in the initial user namespace.
+    """
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

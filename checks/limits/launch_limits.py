@@ -22,8 +22,8 @@ DEFAULT_NR_OPEN = 1 << 20
 
 
 class StartLimit(NamedTuple):
-    """The limit of a process as it starts. by: the launch's setting that gave it, None: none
-    did.
+    """The limit of a process as it starts. by: the launch's setting that gave the limit, None if no
+    setting did.
 
     refused: a setting of the launch that the kernel refuses, so that the limit before stays.
     """
@@ -40,7 +40,10 @@ def start_limit(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> StartLimit:
-    """Apply the limits that a launch sets, in order, upon ``limit`` of its host or container."""
+    """Return a process's limit as it starts: ``limit`` of its host or container, after the settings
+    of the launch, in order. name: of LIMIT_NAMES. Settings after a refused one with ``must`` do not
+    count.
+    """
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for asked in process.limits:
@@ -63,10 +66,11 @@ def may(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> bool | Unknown:
-    """Tell whether ``run_as`` has a capability of CAPABILITIES in effect, in the initial
-    namespace.
+    """Tell whether ``run_as`` has a capability in effect, in the initial user namespace. name: of
+    CAPABILITIES.
 
-    container: the container of the process, if the launch describes one.
+    container: the container of the process, if the launch describes one. If this check does not run
+    in it, its user namespace is not looked at.
     """
     bit = CAPABILITIES[name]
     if container is not None and not system.container.inside:
@@ -81,7 +85,9 @@ def may(
 
 
 def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
-    """Tell whether a capability acts in a container to come; user namespaces are not looked at."""
+    """Tell whether ``run_as`` has a capability in effect in a container in which this check does
+    not run. User namespaces are not looked at.
+    """
     if not container.privileged and not added(container) & {name, "ALL"}:
         return False
     user = container.user if run_as.user == "" else run_as.user
@@ -97,7 +103,7 @@ def added(container: ContainerLimits) -> set[str]:
 
 @or_unknown
 def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
-    """Tell whether a process runs as user 0 of this host."""
+    """Tell whether a process runs as user 0 of this host; Unknown if its user cannot be told."""
     user = known(run_as.user)
     if user == "":
         return known(limits.euid) == 0
@@ -108,7 +114,9 @@ def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
 
 
 def not_started(finding: Finding, refused: SetLimit) -> Finding:
-    """Return a failure: a limit is refused, and so the program is not started."""
+    """Return ``finding`` as a failure: the limit ``refused`` is refused, so the program is not
+    started.
+    """
     return finding.failed(
         f"{refused.origin} raises {refused.name} above the hard limit: Operation not permitted, "
         "and the program is not started",
@@ -120,7 +128,9 @@ def not_started(finding: Finding, refused: SetLimit) -> Finding:
 def _after(
     before: StartLimit, asked: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
-    """Apply one setting of the launch to the limit before it. raises: may raise the hard limit."""
+    """Return the limit after one setting ``asked`` of the launch. raises: whether its setter may
+    raise the hard limit.
+    """
     now = before.limit
     if asked.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(asked.name), asked)
@@ -154,7 +164,9 @@ def _after(
 def _bound(
     bound: int | Bound | Unknown | None, now: Limit | Unknown, part: int
 ) -> int | Unknown | None:
-    """Return the soft (``part`` 0) or hard (1) bound that a setting makes of the limit ``now``."""
+    """Return the soft (``part`` 0) or hard (1) limit that a setting leads to. bound: a number, None
+    for no limit, or relative to ``now``, the limit before.
+    """
     if not isinstance(bound, Bound):
         return bound
     if isinstance(now, Unknown):

@@ -31,7 +31,9 @@ def daemon_of(unit: str) -> str:
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Name the daemons that may hand their limit to a container without a limit."""
+    """Return the daemons that may hand their limit to a container without one, by unit name; () for
+    pyxis, where the job's limit counts.
+    """
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
     if runtime == "pyxis":
@@ -112,14 +114,16 @@ class RuntimeLimits(NamedTuple):
         return sorted(units, key=lambda unit: unit.running is None)
 
     def systemd_default(self, name: str) -> Limit | Unknown:
-        """Return the limit of a unit that does not set it."""
+        """Return the limit ``name`` of a unit that does not set this limit."""
         if name in self.systemd:
             return self.systemd[name]
         return self.init_nproc if name == "nproc" else _SYSTEMD_DEFAULTS.get(name, UNBOUNDED)
 
     @or_unknown
     def of_login(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
-        """Return ``now``; Unknown if a row of limits.conf may change it in a login of ``user``."""
+        """Return ``now``, the limit before a login of ``user``. Unknown if a row of limits.conf may
+        change it, or if the rows or the user are.
+        """
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:
             return now
@@ -133,7 +137,9 @@ class RuntimeLimits(NamedTuple):
 
 
 def _may_mean(domain: str, user: str) -> bool:
-    """Tell whether a row may be of ``user``; for root only rows of its name (limits.conf(5))."""
+    """Tell whether a row of limits.conf for ``domain`` may apply to ``user``. For root only rows
+    that name root do (limits.conf(5)).
+    """
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
@@ -181,7 +187,9 @@ def limit_of_words(pair: object) -> Limit | Unknown:
 
 
 def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
-    """Parse the two texts of a limit. source: the file, for the reason of an Unknown."""
+    """Return the limit of two texts, soft and hard; Unknown if one is no limit. source: the file,
+    for the reason of the Unknown.
+    """
     try:
         return Limit(known(parse_limit(soft)), known(parse_limit(hard)))
     except UnknownFactError as error:
@@ -189,7 +197,9 @@ def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
 
 
 def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
-    """Read the limits of each container runtime's unit, running and configured."""
+    """Yield the limits of each daemon that starts containers or jobs. A daemon that neither runs
+    nor has a unit file is left out. daemons: those that run, by process name.
+    """
     for name in RUNTIME_UNITS:
         running = daemons.get(daemon_of(name))
         contents = list(_unit_files(root, f"{name}.service"))
@@ -218,7 +228,9 @@ def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
-    """Sort the paths of drop-ins by file name; of one name, take that of the first folder."""
+    """Return the paths of the ``*.conf`` drop-ins in ``folders``, sorted by file name. Of files
+    with the same name, only that in the first folder is taken.
+    """
     chosen = {
         name: f"{folder}/{name}"
         for folder in reversed(folders)
@@ -229,7 +241,9 @@ def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
 
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:
-    """Return the last ``key=soft[:hard]`` and its file; an empty value removes earlier ones."""
+    """Return the last ``key=soft[:hard]`` in files of systemd, and the path of its file. (None, "")
+    if the last value is empty, or if no file sets it. files: (path, content).
+    """
     value, source = "", ""
     for path, content in files:
         for line in content.splitlines():
@@ -243,7 +257,9 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
 
 
 def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
-    """Read the DefaultLimit rows of systemd's configuration."""
+    """Read the DefaultLimit rows of systemd's configuration, by limit name (memlock); limits that
+    are not set are left out.
+    """
     folders = [f"{folder}/systemd/system.conf" for folder in ("/etc", "/run", "/usr/lib")]
     files = [(folders[0], "\n".join(root.lines(folders[0])))]
     files += _drop_ins(root, [f"{folder}.d" for folder in folders])
@@ -252,7 +268,9 @@ def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
 
 
 def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
-    """Read memlock of Docker's default-ulimits, and its user-namespace remapping."""
+    """Return memlock of Docker's default-ulimits, None if not set, and the user-namespace
+    remapping, "" if not set. Each is Unknown if it cannot be read.
+    """
     config = read_docker_config(root)
     remapped = docker_text(config, "userns-remap")
     if isinstance(config, Unknown):
@@ -269,7 +287,9 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
 
 @or_unknown
 def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
-    """Read the rows of limits.conf in the order of pam_limits; a later row wins."""
+    """Read the rows of limits.conf and limits.d for LIMIT_NAMES, in the order of pam_limits; a
+    later row wins. Malformed rows are left out.
+    """
     names = (name for name in known(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
     paths = ["/etc/security/limits.conf", *(f"{PAM_FOLDER}/{name}" for name in names)]
     rows = []
@@ -286,7 +306,9 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 
 @or_unknown
 def _slurm(root: Root) -> bool | Unknown | None:
-    """Tell whether slurmd gives jobs the memlock of the submitting shell, its default."""
+    """Tell whether jobs of Slurm get the memlock of the submitting shell, which is Slurm's default.
+    None if no slurm.conf exists.
+    """
     texts = (known(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)
     config = next((text for text in texts if text is not None), None)
     propagates = None if config is None else True

@@ -48,13 +48,15 @@ NO_LARGEST = Unknown("the longest registration was not computed")
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError if none of its processes pins memory for it."""
+    """Return the launch. Raises UnjudgedError without a launch, or if no process of it pins memory
+    to move it to other hosts.
+    """
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else rdma_launch(needs)
 
 
 def pins(process: ProcessNeeds) -> bool:
-    """Return whether a process pins, or may pin, what it moves to other hosts."""
+    """Tell whether a process pins, or may pin, the memory that it moves to other hosts."""
     return process.rdma is not None or process.transport != ""
 
 
@@ -130,7 +132,11 @@ def demand(
     largest_bytes: int | Unknown = NO_LARGEST,
     release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
-    """Add up what a process pins on ``nics`` devices; no registration exceeds ``largest_bytes``."""
+    """Add up what a process pins on ``nics`` devices. page_bytes: the base page size, to which each
+    registration is rounded. largest_bytes: the longest registration that all devices take.
+
+    Unknown if the process's regions are.
+    """
     more = None
     sizes: dict[str, int] = {}
     for region in known(process.regions):
@@ -158,7 +164,9 @@ def demand(
 
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
-    """Return the limit and the capability that decide how much a process may pin."""
+    """Return the limit and the capability that decide how much a process may pin. None as
+    ``process`` means this process itself.
+    """
     if process is None:
         return _own(limits, "this shell")
     container, run_as = process.container, process.run_as
@@ -185,7 +193,9 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
 
 
 def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
-    """Return ``base`` with the capability of the user that runs the process."""
+    """Return ``base`` with ``void`` for the user that runs the process: whether that user has
+    CAP_IPC_LOCK in effect.
+    """
     void = may(run_as, "IPC_LOCK", None, limits, system)
     user = run_as.user
     who = user.reason if isinstance(user, Unknown) else f"run by {user or 'whoever starts it'}"
@@ -197,7 +207,9 @@ def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts)
 def _with_launch(
     base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
 ) -> Grant:
-    """Return ``base`` with the limit that the launch itself sets."""
+    """Return ``base`` after the memlock settings of the launch itself; unchanged if the launch sets
+    none.
+    """
     after = start_limit("memlock", base.limit, process, limits, system)
     evidence, by = base.evidence, after.by
     if after.refused is not None:
@@ -216,7 +228,9 @@ def _with_launch(
 
 
 def _own(limits: LimitFacts, origin: str) -> Grant:
-    """Return the limit of this process itself; the hint says if a new login would have none."""
+    """Return the limit and capability of this process itself. origin: words for whose limit it is.
+    ``hint`` names a row of limits.conf that would lift it at a new login.
+    """
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
     if not isinstance(mask, Unknown):
@@ -237,7 +251,9 @@ def _raw(limit: Limit | Unknown) -> str:
 
 
 def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
-    """Return the limit that a container gets from the daemon that starts it."""
+    """Return the limit of a container for which the launch sets none. It is Docker's default, or
+    that of the daemon that starts it; Unknown if neither is seen.
+    """
     runtimes, default = limits.runtimes, limits.runtimes.docker_default
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
@@ -261,7 +277,9 @@ def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
 def _with_capability(
     limits: LimitFacts, container: ContainerLimits, base: Grant, inside: bool
 ) -> Grant:
-    """Return ``base`` with the effect of the container's added capabilities."""
+    """Return ``base`` with ``void`` and ``doubt`` by the container's user, added capabilities and
+    user namespace. inside: this check runs in that container.
+    """
     if container.user is not None and not is_root(container.user):
         # Added capabilities reach the effective set of user 0 alone: others start with none.
         return base._replace(void=False)
@@ -283,9 +301,8 @@ def _with_capability(
 def _outside_initial_namespace(
     limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
-    """Return the evidence that a container is not in the initial user namespace; None if it is.
-
-    The first part is the new ``Grant.void``: False, or Unknown.
+    """Return (new ``Grant.void``, evidence) if a container is not in the initial user namespace, or
+    if that cannot be told. ``void`` is then False or Unknown. None if it is in that namespace.
     """
     if container.own_users:
         return False, Evidence(container.origin, "a user namespace of its own")

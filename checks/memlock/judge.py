@@ -56,7 +56,9 @@ def _judge_limit(
     process: ProcessNeeds,
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether one process may pin all that it registers."""
+    """Judge whether one process may pin all that it registers. release: None if Mooncake's version
+    is not known.
+    """
     granted = grant(system, limits, process)
     if process.rdma is None:
         wanted: Demand | Unknown = pinned_unseen(process.transport)
@@ -82,7 +84,9 @@ def _judge_limit(
 
 
 def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
-    """Judge a demand against a limit that counts; the caller adds subject and evidence."""
+    """Judge what a process pins by a limit that counts. The subject of the finding is "": the
+    caller adds subject and evidence.
+    """
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)
@@ -170,7 +174,9 @@ def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) ->
 
 
 def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether the SSD offload's io_uring buffers fit into the limit."""
+    """Judge whether the limit may be too low for the SSD offload's io_uring buffers. Any finite
+    limit is a warning.
+    """
     granted = grant(system, limits, process)
     size = process.ring_bytes
     need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
@@ -191,7 +197,9 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
-    """Return the setting that lifts the limit; of a launch's own limit only its unit does."""
+    """Return the setting that lifts the limit. () if the launch sets the limit itself, unless it
+    does so in a systemd unit.
+    """
     lift = _unlimited(str(soft), runtime, granted.unit)
     return (lift,) if granted.unit or not granted.by_launch else ()
 
@@ -203,7 +211,9 @@ def _unlimited(now: str, runtime: str = "", unit: str = "") -> Setting:
 
 @CHECKS.check("memlock.user-namespace", rdma_launch_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
-    """Judge whether CAP_IPC_LOCK counts: it does in the initial user namespace alone."""
+    """Judge whether CAP_IPC_LOCK counts: it does in the initial user namespace alone. Warn if this
+    process has it in another namespace and its memlock is limited.
+    """
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
     capable = bool(mask >> IPC_LOCK_BIT & 1)
     have = "the initial user namespace" if initial else "a user namespace of its own"
@@ -224,7 +234,9 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
 def runtime_limit(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    """Judge the memlock limit that containers of the launch start with."""
+    """Judge the memlock limit that containers of the launch start with. Without a launch, judge the
+    limit of each daemon that starts containers or jobs.
+    """
     runtimes = limits.runtimes
     if needs is None:
         findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
@@ -239,7 +251,9 @@ def runtime_limit(
 
 
 def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
-    """Judge the memlock limit that one daemon hands on."""
+    """Judge the memlock limit that one daemon hands on: a warning unless it is unlimited.
+    slurm_propagates: True if jobs of Slurm get the limit of the shell that submits them.
+    """
     memlock = unit.running.memlock if unit.running is not None else unit.configured
     daemon = daemon_of(unit.name)
     if memlock is None:
@@ -304,7 +318,9 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
 def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    """Judge whether an added IPC_LOCK is in effect for the container's user."""
+    """Judge whether an added IPC_LOCK is in effect for the container's user: in the launch's
+    containers, else in the container that this check runs in.
+    """
     contained = needs.rdma_processes if needs is not None else ()
     declared = [process for process in contained if process.container is not None]
     if declared:

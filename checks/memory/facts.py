@@ -34,7 +34,7 @@ def space(path: str) -> dict[str, int | bool]:
 
 
 class MemoryHeadroom(NamedTuple):
-    """``left_bytes`` more may be charged to the cgroup; the limit file ``source`` says so."""
+    """How many more bytes may be charged to a cgroup; ``source`` is the file of the limit."""
 
     left_bytes: int
     source: str
@@ -65,12 +65,12 @@ _HIERARCHIES = {
 
 @or_unknown
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit over the cgroup and its ancestors; None if nothing limits.
+    """Return the smallest headroom (limit less usage) of the cgroup and its ancestors; None if
+    nothing limits them. throttles: count memory.high too, above which the kernel slows down and
+    kills nobody.
 
-    throttles: count memory.high too, above which the kernel slows down and kills nobody.
-
-    Unknown if SGLang cannot tell either: it then checks an explicit size against the host's
-    memory alone, and refuses to size a pool by itself.
+    Unknown if SGLang cannot tell either: it then checks an explicit size against the host's memory
+    alone, and refuses to size a pool by itself.
     """
     mount = known(own_mount(root, "memory"))
     if mount is None:
@@ -85,7 +85,9 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit of one folder; None if it sets none."""
+    """Return the smallest headroom of the cgroup in one folder; None if this cgroup
+    sets no limit.
+    """
     every = [(known(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
     limits = [(limit, path) for limit, path in every if limit is not None]
     if not limits:
@@ -97,7 +99,9 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
 
 @or_unknown
 def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
-    """Return the bytes used, without page cache that the kernel can give back."""
+    """Return the bytes that a cgroup uses, without page cache that the kernel can give back.
+    Unknown if a count is missing.
+    """
     usage = known(root.count(f"{folder}/{files.usage}"))
     content = known(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
@@ -182,7 +186,9 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
 
 
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
-    """Read the size and the room of /dev/shm, and why no file can be made in it."""
+    """Return size and free bytes of /dev/shm, and why no file can be made in it ("" if one can).
+    All three are from ``memory.space``; the first two may be Unknown.
+    """
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
         return answer, answer, ""

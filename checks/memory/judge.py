@@ -75,7 +75,9 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 
 def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
-    """Say how much the default pool keeps from everybody; "" if the launch takes its pages."""
+    """Return advice on the free huge pages of the default size, which no other memory can use.
+    Return "" if all are taken or reserved, or if the launch takes or may take them.
+    """
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     size, free, reserved = (table.values.get(row, 0) for row in rows)
     if free <= reserved or isinstance(needs.usages, Unknown):
@@ -88,7 +90,9 @@ def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
 
 @CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge this process's own cgroup, and the limit that a manifest of the launch sets."""
+    """Judge the memory limits of this process's own cgroup, of the launch's containers, and of a
+    Slurm job.
+    """
     finding = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
     need_bytes, headroom = finding.known(charged), finding.known(headroom)
@@ -117,7 +121,9 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 @or_unknown
 def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
-    """Add up the memory that the cgroup charges: huge pages too, if the kernel counts them."""
+    """Return the bytes that the launch is charged for in its cgroup: regular memory, and huge pages
+    if the kernel counts them.
+    """
     total = known(regular_bytes(needs))
     sizes = [process.hugetlb_bytes for process in needs.processes]
     if memory.hugetlb_charged is False or not any(isinstance(x, Unknown) or x for x in sizes):
@@ -135,7 +141,9 @@ def _limited(
     settings: tuple[Setting, ...],
     sizes: str,
 ) -> Finding:
-    """Hold the bytes needed against a memory limit."""
+    """Judge whether ``need_bytes`` fit into ``left_bytes`` below a memory limit. Warn if less than
+    a tenth of the need would be left over. sizes: words for what a person may lower.
+    """
     have, need = format_bytes(left_bytes, "{} allowed"), format_need(need_bytes, left_bytes)
     finding = passed(subject, have, need, formula, evidence=evidence)
     advice = f"raise the memory limit of the container, or lower {sizes}"
@@ -149,7 +157,9 @@ def _limited(
 
 
 def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge the memory limits of the launch's manifest, each for its container's processes."""
+    """Judge each memory limit that the launch sets for a container, against the regular memory of
+    the processes in it. Processes of unknown size are left out.
+    """
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container
@@ -164,7 +174,9 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge the --mem of a Slurm job (a limit only if cgroup.conf has ConstrainRAMSpace=yes)."""
+    """Judge the --mem of a Slurm job; warn if the launch needs more. It is a limit only if
+    cgroup.conf has ConstrainRAMSpace=yes. Yields nothing without --mem.
+    """
     places = [(each, each.container) for each in needs.processes]
     inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
@@ -191,7 +203,9 @@ _REMOVE = "remove the files that killed servers left there"
 
 @CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge /dev/shm as it is here, and that of each container of the launch."""
+    """Judge the /dev/shm of each container of the launch, and that of this host for processes in no
+    container.
+    """
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
     sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]
@@ -250,7 +264,9 @@ def _shm(
     ranks: int,
     evidence: tuple[Evidence, ...],
 ) -> Finding:
-    """Judge one /dev/shm: room for the launch's certain bytes, then for NCCL's usual segments."""
+    """Judge one /dev/shm. Fail if the launch's certain bytes do not fit. Warn if several GPU
+    processes (``ranks``) have 64 MiB or less, too little for NCCL and torch.
+    """
     need = format_bytes(need_bytes)
     finding = passed(subject, have, need, evidence=evidence)
     wanted = shm_wanted_bytes(need_bytes)
@@ -277,7 +293,7 @@ def _shm(
 
 @CHECKS.check("memory.max-map-count")
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge how many mappings the host lets one process have."""
+    """Judge how many mappings the host lets one process have; warn below the usual number."""
     finding = passed("mappings of a process", need=counted(USUAL_MAP_COUNT, "mappings"))
     count = finding.known(memory.max_map_count)
     evidence = (Evidence(MAX_MAP_COUNT, str(count)),)
@@ -291,7 +307,9 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
 
 @CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge whether the host's policy of overcommit refuses mappings."""
+    """Judge whether the host's policy of overcommit refuses mappings. Only policy 2 does: fail if
+    the launch's regular memory does not fit, else warn because of CUDA.
+    """
     finding = passed("overcommit")
     policy = finding.known(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"

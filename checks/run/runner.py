@@ -86,6 +86,8 @@ def judge(
 ) -> list[Finding]:
     """Return the findings of all ``checks``, in order. One unknown finding stands for a check that
     raises, that says nothing, or whose topic was not read.
+
+    If all processes have one runtime, the variables that findings ask to set are marked with it.
     """
     findings: list[Finding] = []
     runtimes = {process.runtime for process in needs.processes} if needs is not None else set()

@@ -59,7 +59,9 @@ class Elf(NamedTuple):
 
 
 def search() -> dict[str, Any]:
-    """Return this interpreter's module folders, and the programs on PATH."""
+    """Return this interpreter's path and module folders, and where PATH has python3, numactl and
+    mooncake_master (None if not).
+    """
     names = ("python3", "numactl", "mooncake_master")
     # An empty part of PATH, or none, does not mean the current or the system's own folders here.
     path = os.pathsep.join(filter(None, os.environ.get("PATH", "").split(os.pathsep)))
@@ -111,7 +113,9 @@ def parts(package: str) -> list[str]:
 
 
 def program(path: str) -> dict[str, str]:
-    """Read a file on PATH: its ``_identity``, or a script's interpreter. Runs nothing."""
+    """Identify a file on PATH without running it. Returns ``_identity`` of an ELF program, the
+    interpreter of a script as ``script``, {} for any other file.
+    """
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)
@@ -121,7 +125,9 @@ def program(path: str) -> dict[str, str]:
 
 
 def _identity(path: str, elf: Elf) -> dict[str, str]:
-    """Return the ``build_id``, and ``release``: what --version prints, "" if it prints none."""
+    """Return ``build_id`` and ``release`` of an ELF program. ``release`` is the version that
+    --version would print, "" if the file has none or is too large to search.
+    """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
             return {"build_id": elf.build_id, "release": ""}
@@ -162,7 +168,7 @@ def records(folder: str) -> list[dict[str, Any]]:
 
 
 def _size(path: str) -> int | None:
-    """Return a file's size; None if there is none (nor a pipe, which has no end)."""
+    """Return the size of a regular file; None if it does not exist or is not regular (a pipe)."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -171,7 +177,7 @@ def _size(path: str) -> int | None:
 
 
 def _hashed(folder: str, name: str, listed: str) -> bool:
-    """Tell whether a file has the hash that RECORD lists, if RECORD lists one."""
+    """Tell whether a file has the hash ``listed`` in RECORD; True if RECORD lists none ("")."""
     import base64
     import hashlib
 
@@ -181,7 +187,7 @@ def _hashed(folder: str, name: str, listed: str) -> bool:
 
 
 class Loader:
-    """Finds libraries as ld.so does; what it has read once it does not read again."""
+    """Finds libraries as ld.so does; each file is read once."""
 
     def __init__(self) -> None:
         self._elves: dict[str, Elf | None] = {}
@@ -190,7 +196,9 @@ class Loader:
         self._given = [path or "." for path in paths.split(":")] if paths else []
 
     def missing(self, path: str) -> list[tuple[str, str]]:
-        """Return libraries that ``path`` needs, itself or through others, and are not found."""
+        """Return the libraries that ``path`` needs, directly or through other libraries, and that
+        are not found: (library, name of the file that needs it). [] if ``path`` is no ELF file.
+        """
         first = self._elf(path)
         missing: list[tuple[str, str]] = []
         seen: set[str] = set()
@@ -206,13 +214,17 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the RPATHs that count for what a file needs: its, and those of who needs it."""
+        """Return the DT_RPATH folders in which the libraries of a file are searched: those of the
+        file, then those inherited from what needed it. A file with DT_RUNPATH adds none.
+        """
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
         self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...]
     ) -> tuple[str, Elf] | None:
-        """Find a library as ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard folders."""
+        """Find a library in the order of ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard
+        folders. Returns path and content, or None. owner: path of the file that needs the library.
+        """
         candidates = [name]
         if "/" not in name:
             folders = [*(() if elf.runpath else rpath), *self._given, *_expand(elf.runpath, owner)]
@@ -245,7 +257,9 @@ def read_elf(path: str) -> Elf | None:
 
 
 def _read_elf(descriptor: int) -> Elf | None:
-    """Read from an ELF file the libraries that it needs and where it looks for them."""
+    """Read the dynamic section of an open ELF file; None if it is not 64-bit little-endian. Raises
+    struct.error or ValueError if it is damaged.
+    """
     header = os.pread(descriptor, 64, 0)
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
         return None
@@ -291,7 +305,9 @@ def _read_elf(descriptor: int) -> Elf | None:
 
 
 def _build_id(notes: bytes, align: int) -> str:
-    """Return the build id among a segment's notes. Source: elf(5), Nhdr."""
+    """Return the build id among a segment's notes, "" if it has none. align: of the segment.
+    Source: elf(5), Nhdr.
+    """
     align = 8 if align == 8 else 4
     start = 0
     while start + 12 <= len(notes):

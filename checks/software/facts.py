@@ -114,7 +114,10 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 
 
 def installed_engine(root: Root) -> Installed | None:
-    """Return the engine of another interpreter; None if this one has an engine, or none has."""
+    """Return the Mooncake, SGLang and other engines of the first interpreter with SGLang or
+    Mooncake. None if no interpreter has them, or if that cannot be read. On the live machine, None
+    too if it is the interpreter of this program.
+    """
     environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
@@ -130,7 +133,9 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Read what is installed; Mooncake's optional parts (EFA, TENT, Redis) if asked for."""
+    """Read what is installed. Mooncake's optional parts (EFA, TENT, Redis) are read only if the
+    launch asks for one.
+    """
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
@@ -172,7 +177,9 @@ def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
 
 @or_unknown
 def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, ...] | Unknown:
-    """Read how the wheels of the engine differ from their RECORDs."""
+    """Read how the files of the engine's Mooncake wheels differ from the wheels' RECORDs; ()
+    without an engine.
+    """
     engine = known(engine)
     records = []
     for folder in dict.fromkeys(wheel.folder for wheel in engine.mooncake) if engine else ():
@@ -194,7 +201,9 @@ def _master(
     environments: tuple[Environment, ...] | Unknown,
     programs: dict[str, str | None] | Unknown,
 ) -> Master | Unknown | None:
-    """Read the mooncake_master on PATH: which package and release it is."""
+    """Return the mooncake_master on PATH, with its package and release; None if PATH has none.
+    Unknown if it is neither a program nor a script of Python.
+    """
     path = known(programs).get("mooncake_master")
     if path is None:
         return None
@@ -215,7 +224,9 @@ def _master(
 
 
 def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
-    """Return the releases that a program may be of, and the source of that answer."""
+    """Return the releases that a program may be of, () if nothing tells, and the source of that
+    answer. row: has ``release`` (from --version) and ``build_id``, each may be "".
+    """
     version, build_id = str(row.get("release", "")), str(row.get("build_id", ""))
     if version:
         return (version,), f"what its --version prints: {version}"
@@ -242,7 +253,9 @@ def _programs(search: object) -> dict[str, str | None] | Unknown:
 
 @or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
-    """Read the Python of this program, and the python3 of PATH if that one has other folders."""
+    """Read the Python environment of this program, and that of the ``python3`` on PATH if it has
+    other folders. search: the answer of ``software.search``.
+    """
     folders = field(search, "folders")
     if not isinstance(folders, list):
         return Unknown("software.search: has no folders")
@@ -262,7 +275,9 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
 
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
-    """Yield the module folders of a Python that is not run (site.py, Debian's dist-packages)."""
+    """Yield the module folders of an interpreter without running it (site.py, Debian's
+    dist-packages). python: its path; nothing is yielded for a script of a version manager.
+    """
     prefix, slash, _ = python.rpartition("/bin/")
     if isinstance(root.mode(f"{prefix}/pyvenv.cfg"), Unknown):
         real = root.link(python)
@@ -281,7 +296,9 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read one environment; Unknown if a folder without access may hold SGLang or Mooncake."""
+    """Read what the module folders of one interpreter have installed. Unknown if one of them cannot
+    be read and the others have neither SGLang nor Mooncake.
+    """
     hidden: Unknown | None = None
     mooncake: list[Distribution] = []
     others: dict[str, Distribution] = {}
@@ -344,7 +361,9 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """Name the wheel that a file came in, by the folder of its bundled libraries."""
+    """Return the name of the wheel that a file came in, told by the folder of its bundled
+    libraries; "" if none is in ``rpath``.
+    """
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

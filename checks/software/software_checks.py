@@ -63,7 +63,9 @@ def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
 
 
 def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
-    """Return the processes of a launch that load or run Mooncake's compiled files."""
+    """Return the processes of a launch that load or run Mooncake's compiled files. Raises
+    UnjudgedError without a launch, or if it has no such process.
+    """
     launch = the_launch(needs)
     stored = any(service.kind in ("master", "client") for service in launch.services)
     processes = [
@@ -121,7 +123,9 @@ def _have(engine: Environment) -> str:
 
 @CHECKS.check("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
-    """Judge whether one Mooncake alone is installed, whole and as its wheel brought it."""
+    """Judge whether only one Mooncake is installed, with the files that its wheel brought. Judge
+    too whether the mooncake_master on PATH is of the same release.
+    """
     engine = known(software.engine)
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")
@@ -163,7 +167,9 @@ def _shadowed(engine: Environment) -> bool:
 
 
 def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
-    """Return the releases of a folder's programs, as the file that leaves the fewest says."""
+    """Return the releases that a folder's programs may be of, from the file with the fewest; () if
+    no file tells.
+    """
     return min((file.releases for file in files if file.releases), key=len, default=())
 
 
@@ -173,7 +179,9 @@ def _judge_copies(
     files: tuple[CompiledFile, ...],
     records: tuple[Record, ...],
 ) -> Finding:
-    """Judge the wheels and the files of one interpreter."""
+    """Warn if an interpreter has several wheels of Mooncake, or a folder without a wheel that
+    shadows one. Warn too if files are not those of the only wheel. Else ``finding`` is unchanged.
+    """
     folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
         programs = " or ".join(_told(files))
@@ -231,7 +239,9 @@ def _judge_files(
 
 
 def _judge_master(finding: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
-    """Judge the mooncake_master on PATH, which is none of the package that an import takes."""
+    """Warn if the mooncake_master on PATH is of another release than the Mooncake that an import
+    takes, or if either is unknown. ``finding``: the verdict so far, whose text and advice are kept.
+    """
     ours, theirs = (
         [version.partition("+")[0] for version in each] for each in (imported, master.releases)
     )
@@ -283,7 +293,9 @@ def library_missing(
 def _judge_libraries(
     system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
 ) -> list[Finding]:
-    """Judge the compiled files that one process loads."""
+    """Judge the compiled files that one process loads: a failure for each with a missing library.
+    If none has one, a single pass for all; a skip or an unknown if they cannot be judged.
+    """
     if elsewhere(system, process):
         return [skip(OTHER_CONTAINER, process.name)]
     wanted = FILES_OF[process.program]
@@ -300,7 +312,9 @@ def _judge_libraries(
 def _judge_file(
     system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
 ) -> Finding:
-    """Judge whether all libraries of one compiled file are found."""
+    """Judge whether the loader finds all libraries of one compiled file. torch: the process imports
+    torch, which loads the CUDA libraries of wheels, so these count as found.
+    """
     missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
     source = f"{engine.package}/{file.name}"
     if not missing:
@@ -318,7 +332,9 @@ def _judge_file(
 
 
 def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
-    """Say how to get a missing library, with the setting if one does it."""
+    """Return advice on how to get a missing library, and the setting for that, None if no setting
+    does.
+    """
     if library in engine.cuda:
         folder = engine.cuda[library]
         setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
@@ -345,7 +361,7 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
 def version_skew(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    """Judge whether the releases here are those that the needs were computed for."""
+    """Warn if the installed releases are not those that the launch's needs were computed for."""
     if not needs.processes:
         yield skip("the launch starts no program that they are part of")
         return
@@ -393,7 +409,9 @@ def _judge_part(
     needs: LaunchNeeds,
     asked: AskedPart,
 ) -> Finding:
-    """Judge one part that only some builds of Mooncake have."""
+    """Judge whether Mooncake here has one part that only some builds have, and say what happens
+    without that part.
+    """
     of = needs.processes if asked.process is None else (asked.process,)
     if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
