@@ -103,7 +103,9 @@ class _Bounds:
     entries = name_bytes = header_bytes = 0
 
     def header(self, member: tarfile.TarInfo) -> None:
-        """Count a header. Raises ArchiveError for a header that no recorded host has."""
+        """Count a header before what it announces is read. Raises ArchiveError if no recorded host
+        has such a header: a sparse file, a negative size, or too many bytes of names and links.
+        """
         if member.size < 0:
             raise ArchiveError(f"not a whole tar archive: {member.name} of {member.size} bytes")
         if member.type == tarfile.GNUTYPE_SPARSE:
@@ -116,7 +118,9 @@ class _Bounds:
                 raise ArchiveError(f"{_TOO_MUCH}a header of over {most}, or many")
 
     def member(self, name: str) -> None:
-        """Count a member. Raises ArchiveError for too many, and for a name outside."""
+        """Count a member of the archive. Raises ArchiveError if they are too many, or if ``name``
+        has ".." and so may lead out of the archive.
+        """
         if ".." in name.split("/"):
             raise ArchiveError(f"has a member outside of itself: {name!r}")
         self.entries += 1
@@ -197,7 +201,9 @@ def _without_top(archive: Archive) -> Archive:
 
 
 def archive_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Pack ``files`` (by relative name) into a gzipped tar; the same files give the same bytes."""
+    """Return a gzipped tar of ``files`` (content by relative name), in their order. The same files
+    give the same bytes.
+    """
     import gzip
 
     plain = io.BytesIO()
@@ -211,10 +217,10 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file completely, or not at all. Raises OSError. mode: of a new file.
+    """Write a file completely, or not at all. Raises OSError. mode: used if the file is new.
 
-    A file that exists keeps its mode, and its owner if that is permitted; a pipe or a device is
-    written to, never replaced; of a link, the file that it leads to is written.
+    A file that exists keeps its mode, and its owner if that is permitted. A pipe or a device is
+    written to, never replaced. Of a link, the file that it leads to is written.
     """
     import tempfile
 
@@ -277,7 +283,9 @@ class TreeRoot(Root):
         modes: Mapping[str, int],
         folders: frozenset[str] = frozenset(),
     ) -> None:
-        """Keep the files, and list each folder's entries."""
+        """Keep the files, links and modes, all by absolute name, and list the entries of each
+        folder. folders: those that may be empty.
+        """
         super().__init__(NOWHERE)
         self._files = files
         self._links = links

@@ -19,7 +19,7 @@ NVIDIA = "0x10de"
 @or_unknown
 def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
     """Return the NUMA node of every RDMA device, by device name; None for a device without a node
-    (soft-RoCE). Unknown if one of them cannot be read.
+    (soft-RoCE). Unknown if a device cannot be read.
     """
     return {name: known(device_node(root, name)) for name in known(device_names(root))}
 
@@ -52,7 +52,9 @@ def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
-    """Return each NVIDIA GPU's NUMA node or None, in PCI order; Unknown if a device is not read."""
+    """Return the NUMA node of each NVIDIA GPU, in PCI order; None for a GPU without a node. Unknown
+    if a PCI device cannot be read.
+    """
     nodes: list[int | None] = []
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):

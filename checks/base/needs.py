@@ -64,7 +64,7 @@ class SetLimit(NamedTuple):
     origin: str
     raises: bool = False  # the setter may go above the hard limit (systemd, a container's engine)
     must: bool = False  # the program is not started if the limit is refused
-    setter: RunAs = RunAs()  # the user who sets the limit; of LOGIN the user whose limit it is
+    setter: RunAs = RunAs()  # the user who sets the limit; for Bound.LOGIN, the user who logs in
     where: str = ""  # the systemd unit that sets the limit, or leaves it to systemd
 
 
@@ -81,7 +81,7 @@ class NamedNodes(NamedTuple):
 
 
 class GpuShare(NamedTuple):
-    """What a process takes of the memory of its GPUs."""
+    """The share that a process takes of the memory of its GPUs."""
 
     indices: tuple[int, ...]  # those GPUs, among the ones that CUDA shows it
     fraction: float | None  # of each, None if nobody says
@@ -174,7 +174,7 @@ class ProcessNeeds(NamedTuple):
     bound_bytes: Mapping[int, int] = {}  # what of the segment Mooncake itself binds, by NUMA node
     id: ProcessId = ProcessId()  # the same in the replay of its mappings
     role: str = ""  # its name without the line of the launch that starts it ("rank 3")
-    among: tuple[int, ...] = ()  # the NUMA nodes of its memory, if they are several and not all
+    among: tuple[int, ...] = ()  # the NUMA nodes of its memory, if several and not all of the host
     waited: bool = False  # the rest of the launch starts only once it has ended
     turn: int = 0  # how often the launch has ended all earlier processes
     gpu_share: GpuShare | None = None  # the share that it takes of its GPUs, None if unknown
@@ -185,8 +185,8 @@ class ProcessNeeds(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        """Return what runs the process's container in the launch (docker, kubernetes ...), "" if
-        the launch describes no container.
+        """Return the runtime of the process's container (docker, kubernetes ...), "" if the launch
+        describes no container.
         """
         return "" if self.container is None else self.container.runtime
 

@@ -42,7 +42,7 @@ class Usage(NamedTuple):
 
     process: str
     mapped: Pages  # with its arena mapped (or with no arena asked for)
-    dropped: Pages  # when its arena cannot be mapped and everything goes its own way
+    dropped: Pages  # if its arena cannot be mapped, so that each buffer has a mapping
     serves_all: bool  # the arena, once mapped, holds all that would otherwise be mapped directly
     headroom: Pages  # free pages that a node must show for a moment, beyond those kept
     arena: Mapping[Spot, int] = {}  # of mapped, the arena's own mapping, had whole or not at all

@@ -34,7 +34,7 @@ else:
         """Makes a class of tuples from the annotations and defaults of a class body."""
 
         def __new__(cls, name, bases, body):
-            """Return the class, without the methods that its first record brings."""
+            """Return the class with its fields and defaults; its first record adds the methods."""
             fields = tuple(body.get("__annotations__", ()))
             defaults = {field: body[field] for field in fields if field in body}
             getters = {field: _tuplegetter(place, "") for place, field in enumerate(fields)}

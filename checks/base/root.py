@@ -188,7 +188,9 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
-    """Return a recorded answer; Unknown for none, and for an object that says ``unknown``."""
+    """Return the recorded answer under ``key``, a ``call_key``. Unknown if none is recorded, or if
+    the answer is an object that stands for an Unknown ({"unknown": reason}).
+    """
     if key not in calls:
         return Unknown(
             f"not recorded ({key.rstrip()})",
@@ -207,7 +209,9 @@ _OF_UNKNOWN = {"unknown", "absent", "cause", "advice"}
 
 
 def live_call(name: str, *arguments: str | int) -> Any | Unknown:
-    """Call a function on this machine; an error becomes the reason of an Unknown."""
+    """Call ``topic.function`` on this machine, from the topic's module in ``CALL_MODULES``. If it
+    raises an error, return an Unknown with the error as its reason.
+    """
     from importlib import import_module
 
     topic, _, function = name.partition(".")

@@ -20,7 +20,7 @@ class Quantity(str):
     def __new__(
         cls, text: str, value: float | None = None, unit: str = "", least: bool = False
     ) -> Quantity:
-        """Make a text with its number."""
+        """Make a text with its number. value: None if the text has no number."""
         made = super().__new__(cls, text)
         made.value, made.unit, made.least = value, unit, least
         return made

@@ -13,10 +13,11 @@ from checks.base.record import NamedTuple
 
 
 class Inside(NamedTuple):
-    """The only place that can give a value that a text leaves open: no variable of the caller does.
+    """The place where alone a variable gets its value, if no variable of the caller can set it.
 
-    run: a container's shell; remote: what ssh or ``docker exec`` runs; operator: variables that a
-    pod's operator sets; cluster: ``valueFrom``; program: a name that a program itself computes.
+    run: a container's shell. service, pod: the variables of that container. remote: what ssh or
+    ``docker exec`` runs. operator: variables that a pod's operator sets. cluster: ``valueFrom`` of
+    Kubernetes. program: a name that a program itself computes.
     """
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
@@ -56,7 +57,7 @@ class Unknown:
         advice: str = "",
         sets: tuple[OpenVariable, ...] = (),
     ) -> None:
-        """Keep the reason; ``cause`` is the same text by default."""
+        """Keep the arguments; ``cause`` is the same text as ``reason`` by default."""
         self.reason = reason
         self.absent = absent
         self.cause = cause or reason

@@ -104,7 +104,9 @@ class PrivateNames:
     """
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
-        """Begin with names of hosts and users that are known to be private."""
+        """Begin with names of hosts and users that are known. Short and common names, as ``root``,
+        are left out: they are not private.
+        """
         self._hosts = {name for name in hosts if _is_private(name)}
         self._users = {name for name in users if _is_private(name)}
         self._ipv4: set[int] = set()
@@ -149,9 +151,9 @@ class PrivateNames:
         self._hosts |= {host for host in _IN_ADDRESS.findall(text) if "." in host}
 
     def _learn(self, what: str, text: str) -> str:
-        """Collect one address and return what ``_visit`` writes in its place. what: uuid, mac,
-        guid, ipv6 or ipv4. A blank hides it from later patterns; IPv4, and text that is no address,
-        stays.
+        """Collect one address and return the text that ``_visit`` writes in its place. what: uuid,
+        mac, guid, ipv6 or ipv4. A blank hides it from later patterns; IPv4, and text that is no
+        address, stays.
         """
         if what == "uuid":
             self._uuids.add(text.lower().replace("_", "-"))
@@ -339,7 +341,7 @@ _MENU_PASSWORD = regex(r"(?m)^([ \t]*password(?:_pbkdf2)?[ \t]+\S+)[ \t].*$")
 
 
 def _strings(value: Any) -> Iterable[str]:
-    """Yield every text in plain data, keys and reasons included."""
+    """Yield every text in plain data, with the keys of mappings and the reasons of Unknowns."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Unknown):
@@ -354,7 +356,9 @@ def _strings(value: Any) -> Iterable[str]:
 
 
 def _map(change: Callable[[str], str], value: Any) -> Any:
-    """Return ``value`` with every text in it changed, keys and reasons included."""
+    """Return ``value`` with ``change`` applied to every text in it, with keys, and reasons of
+    Unknowns, too.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Unknown):

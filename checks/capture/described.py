@@ -143,7 +143,9 @@ class DescribedRoot(TreeRoot):
     """
 
     def __init__(self, description: Description) -> None:
-        """Make the files and answers of the described host. Raises CaptureError."""
+        """Make the files and answers of the described host. Raises CaptureError if a part of the
+        description is not accepted.
+        """
         gpus, nics = _devices("gpus", description.gpus), _devices("nics", description.nics)
         host = DescribedHost(description.memory_bytes, gpus, nics, description.numa_nodes)
         self.host = host
@@ -170,7 +172,9 @@ class DescribedRoot(TreeRoot):
 
 
 def description_of(path: str) -> Description:
-    """Read ``described:gpus=8xH800,...``, or a TOML file of these keys. Raises CaptureError."""
+    """Read a description: ``described:memory=2tb,gpus=8xH800,...``, or the path of a TOML file with
+    the same keys. Raises CaptureError.
+    """
     if path.startswith(DESCRIBED):
         fields = path.removeprefix(DESCRIBED).split(",")
         values: Table = {key: text for key, _, text in (word.partition("=") for word in fields)}
@@ -255,7 +259,7 @@ def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], D
 def _described_tree(
     described: DescribedHost,
 ) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
-    """Return the host's files, links and modes, as a ``TreeRoot`` has them."""
+    """Return the described host's files, links and modes, by absolute name; no mode is set."""
     tree = Tree({}, {}, dict(_table()["calls"]["host"]))
     _add_host(tree, described)
     if described.gpus is not None:
@@ -328,7 +332,9 @@ def _listed(count: int) -> str:
 
 
 def _add_host(tree: Tree, described: DescribedHost) -> None:
-    """Add the files of the host itself and of its NUMA nodes: memory, limits, kernel."""
+    """Add the files and answers of the host itself and of its NUMA nodes: memory,
+    limits, kernel.
+    """
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])

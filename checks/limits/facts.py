@@ -55,7 +55,9 @@ class ThreadFacts(NamedTuple):
 
 @or_unknown
 def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
-    """Read the kernel's ceilings of threads, and how many threads run."""
+    """Return the kernel's two ceilings of threads (threads-max, pid_max), each with the number of
+    threads that run.
+    """
     load = known(root.text(LOAD))
     # The fourth field: running and all threads, of the whole system in a container too.
     fields = load.split()
@@ -149,7 +151,9 @@ def _row(content: bytes, name: bytes) -> bytes:
 
 
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """Read a file of /proc; b"" if the process is gone or hidden."""
+    """Read the first ``most_bytes`` of a file; b"" if it cannot be read, as when its process is
+    gone or hidden.
+    """
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(most_bytes)
@@ -284,7 +288,9 @@ def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
 
 @or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
-    """Tell whether this process is in the kernel's first user namespace."""
+    """Tell whether this process is in the initial user namespace: by the namespace's number, or if
+    that is not recorded, by its map of user ids.
+    """
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
     lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]

@@ -133,7 +133,9 @@ def _files_setting(process: ProcessNeeds, now: str) -> Setting:
 def _files_of(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
-    """Return the limit of open files that a process begins with, and its source."""
+    """Return the limit of open files that a process begins with, and its source. It is the
+    container's setting, this process's limit, or that of the daemon that starts containers.
+    """
     if container is not None and container.nofile is not None:
         count = None if container.nofile == UNLIMITED else container.nofile
         return Limit(count, count), container.origin
@@ -149,7 +151,7 @@ def _files_of(
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge the limits of address space, data, file size, stack and CPU time that processes start
-    with. Left out are processes of other containers for which the launch sets none of them.
+    with. Processes of another container are left out, unless the launch sets such a limit for them.
     """
     names = set(SIZE_ROWS.values())
     here = [

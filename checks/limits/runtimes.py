@@ -31,8 +31,8 @@ def daemon_of(unit: str) -> str:
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Return the daemons that may hand their limit to a container without one, by unit name; () for
-    pyxis, where the job's limit counts.
+    """Return the unit names of the daemons that may hand their limit to a container without a
+    limit. () for pyxis: the limit of the job counts.
     """
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
@@ -146,7 +146,9 @@ def _may_mean(domain: str, user: str) -> bool:
 
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
-    """Read the limits that daemons, Docker, logins and Slurm hand on. daemons: running, by name."""
+    """Read the limits that daemons, Docker, systemd, logins and Slurm hand on. daemons: those that
+    run, by process name.
+    """
     docker_default, userns_remap = _docker(root)
     return RuntimeLimits(
         units=tuple(_units(root, {} if isinstance(daemons, Unknown) else daemons)),
@@ -160,7 +162,9 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
 
 
 def parse_limit(text: str) -> int | Unknown | None:
-    """Return a limit in bytes (K, M, G, T: of 1024); None for ``unlimited``, ``infinity``, -1."""
+    """Return the number of a limit, with K, M, G, T or P as powers of 1024. None for ``unlimited``,
+    ``infinity`` and -1; Unknown for any other text.
+    """
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
         return None
@@ -171,7 +175,9 @@ def parse_limit(text: str) -> int | Unknown | None:
 
 @or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
-    """Return the limit in the row ``name`` of a ``/proc/PID/limits``."""
+    """Return the limit in the row ``name`` of a ``/proc/PID/limits``. source: the file's path, for
+    the reason of an Unknown.
+    """
     for line in known(content).splitlines():
         values = line[len(name) :].split() if line.startswith(name) else []
         if len(values) >= 2:
@@ -180,7 +186,7 @@ def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unk
 
 
 def limit_of_words(pair: object) -> Limit | Unknown:
-    """Return the limit of a pair of words, soft and hard, as ``limits.processes`` has them."""
+    """Return the limit of [soft, hard], two words of the answer of ``limits.processes``."""
     if not isinstance(pair, list) or len(pair) != 2:
         return Unknown("limits.processes: has no pair of limits")
     return _limit(str(pair[0]), str(pair[1]), "limits.processes")
@@ -210,7 +216,9 @@ def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
 
 
 def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, content) of the unit's file and its drop-ins, in systemd's order."""
+    """Yield (path, content) of a unit's file and its drop-ins, in systemd's order. unit: with its
+    suffix, as docker.service.
+    """
     main = (root.text(f"{folder}/{unit}") for folder in UNIT_FOLDERS)
     for folder, content in zip(UNIT_FOLDERS, main, strict=True):
         if not isinstance(content, Unknown):

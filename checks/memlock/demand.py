@@ -48,8 +48,8 @@ NO_LARGEST = Unknown("the longest registration was not computed")
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError without a launch, or if no process of it pins memory
-    to move it to other hosts.
+    """Return the launch. Raises UnjudgedError without a launch, or if none of its processes pins
+    memory to move it to other hosts.
     """
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else rdma_launch(needs)
@@ -102,7 +102,7 @@ class Grant(NamedTuple):
 
     @property
     def have(self) -> str:
-        """The limit in words, with its origin; or the capability that lifts it."""
+        """Return the limit in words, with its origin, or the capability that lifts it."""
         if self.void is True:
             return f"CAP_IPC_LOCK in effect ({self.origin})"
         if isinstance(self.limit, Unknown):

@@ -127,7 +127,9 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
 
 
 def _within(soft: int, wanted: Demand) -> str:
-    """Say what would fit into the limit, fewer bytes or NICs; "" if nothing sensible would."""
+    """Return advice on what fits into the limit ``soft``: fewer bytes on each NIC, or fewer NICs.
+    Return "" if the demand is not known whole, or if too little would be left.
+    """
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -148,7 +150,9 @@ def _within(soft: int, wanted: Demand) -> str:
 def demand_on(
     system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
-    """Add up what a process pins on the devices of this host that it uses."""
+    """Return the memory that a process pins on the devices of this host that it uses. Unknown if
+    the devices or the sizes are.
+    """
     why = unread(rdma)
     if why is not None:
         return why
@@ -277,7 +281,9 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
 
 
 def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge the memlock limit of one container: the launch's, Docker's default, or the daemon's."""
+    """Judge the memlock limit that the container of one process starts with. The launch's limit
+    counts, else Docker's default, else the daemon's.
+    """
     container = process.container
     assert container is not None
     finding = passed(process.name)
@@ -339,8 +345,8 @@ def inert_capability(
 def _declared(process: ProcessNeeds) -> Finding:
     """Judge whether the IPC_LOCK that the launch adds to a container has an effect.
 
-    It has none for a named user other than root, unless memlock is unlimited. Pass if none is
-    added.
+    Warn if the launch names a user other than root, and memlock is not unlimited. Pass if no
+    IPC_LOCK is added.
     """
     container = process.container
     assert container is not None
@@ -367,7 +373,9 @@ def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
 
 
 def _inert_here(limits: LimitFacts) -> Finding:
-    """Judge the IPC_LOCK of the container that this check runs in."""
+    """Judge the IPC_LOCK of the container that this check runs in. Warn if it is allowed but not in
+    effect, and memlock is not unlimited.
+    """
     here = passed("this container")
     effective = here.known(limits.effective_capabilities)
     bounding = here.known(limits.bounding_capabilities)

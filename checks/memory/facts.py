@@ -19,10 +19,10 @@ from checks.numa.nodes import Meminfo, read_meminfo
 
 
 def space(path: str) -> dict[str, int | bool]:
-    """Return the size of ``path``'s file system, and the room for an unprivileged process.
+    """Return size and free bytes of the file system at ``path``, as an unprivileged process has
+    them. Raises OSError.
 
-    full_of_files: its file system counts files, and has no room for another. Source:
-    ``statvfs``.
+    full_of_files: the file system counts files, and has no room for another. Source: ``statvfs``.
     """
     status = os.statvfs(path)
     return {
@@ -117,7 +117,9 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 
 
 def _protected_below(root: Root, folder: str) -> bool:
-    """Tell whether a descendant cgroup protects memory from reclaim, or cannot be read."""
+    """Tell whether a cgroup below ``folder`` protects memory from reclaim (memory.min). True too if
+    one cannot be read.
+    """
     names = root.names(folder)
     if isinstance(names, Unknown):
         return True

@@ -37,7 +37,9 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
-    """Return the regular memory of the processes as a sum. huge_bytes: added as one more term."""
+    """Return the sum of the processes' regular memory as text, ``2 x 66.00 GiB + 1.00 GiB``.
+    Unknown sizes are left out. huge_bytes: one more term, for huge pages.
+    """
     every = (process.regular_bytes for process in processes)
     counts = Counter(size for size in every if isinstance(size, int) and size)
     sizes = ((n, format_bytes(size)) for size, n in counts.items())
@@ -49,7 +51,9 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge whether the host has the regular memory of all processes together."""
+    """Judge whether the host has the regular memory of all processes together. Warn if less than 10
+    GiB would be left beside SGLang's ranks.
+    """
     finding = passed("regular memory")
     table = finding.known(memory.meminfo)
     need_bytes = finding.known(regular_bytes(needs))

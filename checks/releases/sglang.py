@@ -194,9 +194,9 @@ class SglangRelease(NamedTuple):
     def prefetch_budget(self, device: int, host: int, buffers: bool = False) -> int:
         """Return how many tokens of L3 one cache may have under prefetch at a time.
 
-        device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. With
-        that many or more on their way a request is served without what only L3 has
-        (cache_controller.py prefetch_capacity_limit, prefetch_rate_limited).
+        device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. If
+        so many or more tokens are under way, a further request is served without what only L3 has.
+        Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited.
         """
         if buffers and self.buffer_only:
             return int(0.9 * host)

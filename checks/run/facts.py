@@ -68,7 +68,9 @@ class Facts:
         self.topics = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a topic by its name. Raises UnreadTopicError if it was not read."""
+        """Return the record of the topic ``name``. Raises UnreadTopicError if the topic was not
+        read, AttributeError if there is no such topic.
+        """
         if name.startswith("_") or name not in READERS:
             raise AttributeError(name)
         topic = self.topic(name)
@@ -93,11 +95,12 @@ def read_facts(
     slow: Callable[[list[str]], None] | None = None,
     slow_seconds: float = 1.0,
 ) -> Facts:
-    """Read ``topics`` (all by default) below ``root`` for a launch; never raises, never hangs.
+    """Read ``topics`` (all by default) below ``root`` for a launch, each in a thread. Never raises,
+    and waits no longer than ``limit_seconds`` for them.
 
     slow: called with the topics still being read after ``slow_seconds``. A reader that fails or
     takes longer than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the
-    process.
+    process. Without threads to be had, topics are read in turn, without that limit.
     """
     results: dict[str, Any] = {}
     threads: dict[str, threading.Thread] = {}

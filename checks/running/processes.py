@@ -101,7 +101,7 @@ def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
 
 
 def tree_of(pid: int, processes: tuple[RunningProcess, ...]) -> tuple[int, ...]:
-    """Return ``pid`` and every process that stems from that one, ascending."""
+    """Return the pids of process ``pid`` and of all its descendants in ``processes``, ascending."""
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
@@ -202,7 +202,9 @@ def read_memlock(root: Root, pid: int) -> Limit | Unknown:
 
 @or_unknown
 def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
-    """Return how many files a process has open, and the RDMA devices among them."""
+    """Return how many files a process has open, and the verbs files of RDMA devices (uverbs0) among
+    them.
+    """
     numbers = known(root.names(f"/proc/{pid}/fd"))
     devices = set()
     for number in numbers:
@@ -232,13 +234,15 @@ class Packages(NamedTuple):
 
 
 def read_packages(root: Root, pid: int) -> Packages:
-    """Return the package folders that a process runs from; none if its mappings are unreadable."""
+    """Return the package folders from which a process has mapped files. Its fields are () if
+    /proc/PID/maps cannot be read.
+    """
     maps = "\n".join(root.lines(f"/proc/{pid}/maps"))
     return Packages(*(tuple(dict.fromkeys(r.findall(maps))) for r in (_PACKAGES, _REPLACED)))
 
 
 class Registered(NamedTuple):
-    """What the processes of one program hold of one device."""
+    """The objects that the processes of one program together hold of one RDMA device."""
 
     device: str
     bytes: int
@@ -248,8 +252,8 @@ class Registered(NamedTuple):
 
 @or_unknown
 def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
-    """Return what the processes together have registered with each RDMA device. Devices that none
-    of them uses are left out.
+    """Return the memory regions and queue pairs that the processes together hold, by RDMA device.
+    Devices that they do not use are left out.
 
     Unknown if a process is in a container and this check is not: the kernel lists the objects of
     its pid namespace alone.
@@ -274,7 +278,7 @@ _WORD_BYTES = 4
 
 
 class Traffic(NamedTuple):
-    """Bytes since the port came up."""
+    """The bytes that a port has received and sent since it came up."""
 
     received: int
     sent: int

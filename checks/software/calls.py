@@ -73,10 +73,11 @@ def search() -> dict[str, Any]:
 
 
 def libraries(package: str) -> list[dict[str, Any]]:
-    """Read each compiled file of a ``mooncake`` folder that a launch uses.
+    """Return a row for each compiled file of a ``mooncake`` folder that a launch uses.
 
-    ``missing``: pairs of a library and the file that needs it; ``rpath``: that of the file,
-    which names the wheel that it came in; of a program also the keys of ``_identity``.
+    ``file``: its name. ``missing``: pairs of a library and the file that needs it. ``rpath``: its
+    folders of libraries, which name the wheel that it came in. A program's row has the keys of
+    ``_identity`` too.
     """
     loader = Loader()
     files = []
@@ -98,7 +99,9 @@ def _wanted(package: str) -> list[tuple[str, str]]:
 
 
 def parts(package: str) -> list[str]:
-    """Return the ``PARTS`` that are built into a ``mooncake`` folder's files. Raises OSError."""
+    """Return the names of ``PARTS`` that are built into the compiled files of a ``mooncake``
+    folder, sorted. Raises OSError, also if the folder has no such file.
+    """
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
@@ -140,9 +143,9 @@ def _identity(path: str, elf: Elf) -> dict[str, str]:
 def records(folder: str) -> list[dict[str, Any]]:
     """Compare the files of each Mooncake wheel in ``folder`` with the wheel's RECORD (PyPA's form).
 
-    ``info``: the wheel's .dist-info; ``listed``: how many files of Mooncake RECORD lists, None
-    without a RECORD; ``changed``: [name, bytes in RECORD, bytes on disk, None if absent]. Sizes are
-    compared, and of some files the hash.
+    Of a row, ``info`` is the wheel's .dist-info. ``listed``: how many files of Mooncake RECORD
+    lists, None without a RECORD. ``changed``: [name, bytes in RECORD, bytes on disk or None if
+    absent] of each file that differs. Sizes are compared, and of some files the hash.
     """
     import csv
 
@@ -248,7 +251,9 @@ def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def read_elf(path: str) -> Elf | None:
-    """Return the dynamic section of a 64-bit little-endian ELF file; None for anything else."""
+    """Return the dynamic section of a 64-bit little-endian ELF file. None for any other file, and
+    for one that is damaged or cannot be read.
+    """
     try:
         with open(path, "rb") as file:
             return _read_elf(file.fileno())
@@ -320,7 +325,8 @@ def _build_id(notes: bytes, align: int) -> str:
 
 
 def read_cache(path: str) -> dict[str, list[str]]:
-    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first; {} without the file.
+    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first. {} if the file cannot
+    be read or is of an unknown format.
 
     Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede.
     """

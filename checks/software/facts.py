@@ -164,7 +164,7 @@ class AskedPart(NamedTuple):
 
 
 def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
-    """Yield each part of Mooncake that a launch needs and not every build has."""
+    """Yield the parts of Mooncake that a launch asks for and that not every build has."""
     for process in needs.processes:
         if process.transport == "efa":
             yield AskedPart("efa", process.name, "protocol efa", process)
@@ -235,7 +235,7 @@ def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
 
 @cache
 def _build_ids() -> dict[str, tuple[str, ...]]:
-    """Read the table of build ids: build id -> releases."""
+    """Return the table of build ids, from build_ids.txt: build id -> releases of Mooncake."""
     releases_of: dict[str, tuple[str, ...]] = {}
     with open(os.path.join(os.path.dirname(__file__), "build_ids.txt"), encoding="ascii") as file:
         for release, build_id in re.findall(r"^(\S+) (\w+)$", file.read(), re.MULTILINE):
@@ -296,8 +296,8 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read what the module folders of one interpreter have installed. Unknown if one of them cannot
-    be read and the others have neither SGLang nor Mooncake.
+    """Read what the module folders of one interpreter have installed. Unknown if a folder cannot be
+    read and the others have neither SGLang nor Mooncake.
     """
     hidden: Unknown | None = None
     mooncake: list[Distribution] = []
@@ -334,7 +334,9 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
 
 
 def _cuda(root: Root, folder: str) -> dict[str, str]:
-    """Find the CUDA runtime libraries that wheels installed: file name -> folder."""
+    """Return the CUDA runtime libraries that NVIDIA's wheels installed below ``folder``: file name
+    -> folder.
+    """
     folder_of = {}
     for wheel in _CUDA_WHEELS:
         for name in root.listed(f"{folder}/{wheel}/lib"):
@@ -345,7 +347,9 @@ def _cuda(root: Root, folder: str) -> dict[str, str]:
 
 @or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
-    """Read the compiled files of Mooncake, each with the libraries that it misses."""
+    """Return the compiled files of Mooncake, each with the libraries that it misses, from the
+    answer of ``software.libraries``.
+    """
     answer = known(answer)
     if not isinstance(answer, list):
         return Unknown("software.libraries: not a list of files")

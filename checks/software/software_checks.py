@@ -276,7 +276,9 @@ _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "a
 def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    """Judge whether the loader finds every library that Mooncake's compiled files need."""
+    """Judge whether the loader finds every library that Mooncake's compiled files need: for each
+    process of the launch, or without a launch for each file.
+    """
     files = known(software.files)
     engine = known(software.engine)
     if files is None or engine is None:
@@ -459,7 +461,9 @@ def numactl_missing(
 def _judge_numactl(
     system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> Finding:
-    """Judge whether numactl is on PATH for one bound rank."""
+    """Judge whether numactl is on PATH for one bound rank. If not, older SGLang fails, newer SGLang
+    does not bind the rank: a warning.
+    """
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):

@@ -28,7 +28,7 @@ from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 
 def folder(path: str) -> dict[str, Any]:
-    """Return what this user finds at ``path``: its type, whether it is writable, and the bytes of
+    """Describe ``path`` as this user finds it: its type, whether it is writable, and the bytes of
     its file system. Raises OSError.
     """
     mode = os.lstat(path).st_mode

@@ -253,7 +253,9 @@ def _seccomp(root: Root) -> str | Unknown:
 
 
 def _hypervisor(root: Root) -> str | Unknown:
-    """Return ``sys_vendor product_name`` if the firmware is a known virtual machine's, or ""."""
+    """Return ``sys_vendor product_name`` of the firmware if they name a known virtual machine; ""
+    for other hardware, or if the kernel shows no firmware.
+    """
     vendor = root.word("/sys/class/dmi/id/sys_vendor")
     if isinstance(vendor, Unknown):
         return none_if_absent(vendor, "")

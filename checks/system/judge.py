@@ -140,7 +140,7 @@ _DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered
 
 @CHECKS.check("system.kernel-old", the_launch)
 def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether the kernel is new enough for what the launch uses."""
+    """Judge whether the kernel is new enough for what the launch uses; warn if it is not."""
     kernel = known(system.kernel)
     wants = sorted(set(_wants(needs)))
     have = f"Linux {system.kernel_release}"
@@ -157,7 +157,9 @@ def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _wants(needs: LaunchNeeds) -> Iterator[_Wants]:
-    """Yield the kernel features that the launch uses."""
+    """Yield what the launch uses that only a newer kernel may have; several processes may repeat
+    it.
+    """
     for process in needs.processes:
         if isinstance(process.hugetlb_bytes, Unknown) or process.hugetlb_bytes:
             yield _HUGE_MEMFD
