@@ -77,7 +77,7 @@ class Setting(NamedTuple):
     now: str = ""
     described_by: str = ""  # docker, compose or kubernetes, if the launch describes the container
     unit: str = ""  # the systemd unit whose limit is changed, "" for the launch's own limit
-    words: tuple[str | Fill, ...] = ()  # the command (COMMAND), or the one that makes the node (DEVICE)
+    words: tuple[str | Fill, ...] = ()  # the command, or the one that makes the device node
     as_root: bool = False  # root has to run it
     file: str = ""  # of ``Kind.BOOT_SYSCTL``, the file to add the line to
     origin: str = ""  # of that, the file to copy there first, or ""
