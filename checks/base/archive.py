@@ -179,7 +179,7 @@ def _absolute(name: str) -> str:
 
 def _without_top(archive: Archive) -> Archive:
     """Return the archive with its one top folder cut off the names, as hwloc's archives have one.
-    Unchanged if there are several, or if the one is a file or proc, sys, etc or dev.
+    Unchanged if there are several, or if the only one is a file or proc, sys, etc or dev.
     """
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
@@ -297,8 +297,8 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
-        """Add ``name`` to the entries of its folder, and each folder above to the entries of the
-        next.
+        """Add ``name`` to the entries of its folder, then each folder to those of the
+        folder above.
         """
         while name != "/":
             folder, _, entry = name.rpartition("/")

@@ -135,22 +135,22 @@ class Finding(NamedTuple):
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return this finding as a failure. Empty ``advice`` or ``settings`` leave those of this
-        finding; more: other fields to replace.
+        """Return this finding as a failure. Empty ``advice`` or ``settings`` keep those of this
+        finding. more: other fields to replace.
         """
         return self._judged(Status.FAIL, text, advice, settings, more)
 
     def warned(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return this finding as a warning. Empty ``advice`` or ``settings`` leave those of this
-        finding; more: other fields to replace.
+        """Return this finding as a warning. Empty ``advice`` or ``settings`` keep those of this
+        finding. more: other fields to replace.
         """
         return self._judged(Status.WARN, text, advice, settings, more)
 
     def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
-        """Return this finding as unknown: the subject could not be judged. why: what could not be
-        read; its reason becomes the text. more: other fields to replace.
+        """Return this finding as unknown: the subject could not be judged. why: the fact that could
+        not be read, or a reason; it becomes the text. more: other fields to replace.
         """
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
@@ -171,8 +171,8 @@ class Finding(NamedTuple):
         settings: tuple[Setting, ...],
         more: dict[str, Any],
     ) -> "Finding":
-        """Return this finding with another status and text. Empty ``advice`` or ``settings`` leave
-        those of this finding; more: other fields to replace.
+        """Return this finding with another status and text. Empty ``advice`` or ``settings`` keep
+        those of this finding. more: other fields to replace.
         """
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)

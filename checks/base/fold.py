@@ -54,7 +54,7 @@ def folded(names: Iterable[str]) -> str:
 
 def fold_alike(names: Sequence[str], most: int) -> str:
     """Return names as one text: ``mlx5_0-3,8 port 1`` if they differ in one number alone. Else list
-    them, the first ``most`` and how many more if they are more than ``most``.
+    them; of more than ``most`` names, the first ``most`` and how many more.
     """
     folded_names = one_of(names)
     if folded_names is not None:

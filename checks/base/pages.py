@@ -27,8 +27,8 @@ class Spot(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return the place as words to write after the pages: ``" on node 1"``, ``" on nodes 0,
-        2"``, or "" if any node may give them.
+        """Return the place as words to write after the pages, with a blank in front: ``" on node
+        1"``. "" if any node may give the pages.
         """
         listed = ", ".join(map(str, self.nodes))
         return f" on node{'s' * (len(self.nodes) > 1)} {listed}" if listed else ""

@@ -226,8 +226,8 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     """Run ``attempt`` in a forked child and return its result, which must be JSON data but no text.
 
-    Raises OSError if ``attempt`` raises, the child dies, or ``limit_seconds`` pass; the child is
-    then killed.
+    Raises OSError if ``attempt`` raises or the child dies. Also if it takes longer than
+    ``limit_seconds``; the child is then killed.
     """
     import json
     import select

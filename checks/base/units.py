@@ -31,8 +31,8 @@ class Quantity(str):
 
 
 def or_more(amount: str) -> str:
-    """Return an amount with "or more" behind it, which is added once at most: ``"8.22 GiB or
-    more"``.
+    """Return ``"8.22 GiB or more"`` for the amount ``"8.22 GiB"``. A Quantity that says so already
+    is unchanged.
     """
     if not isinstance(amount, Quantity):
         return f"{amount} or more"
@@ -42,8 +42,8 @@ def or_more(amount: str) -> str:
 
 
 def _scaled(size_bytes: int, style: str) -> str:
-    """Return a size in the largest binary unit in which it is at least one, else in bytes (``"512
-    B"``). style: the format of the number, as ``.2f``.
+    """Return a size in the largest binary unit in which it is at least one, or in bytes below 1
+    KiB. style: the format of the number, as ``.2f``.
     """
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size_bytes >= scale:

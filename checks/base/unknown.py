@@ -13,7 +13,7 @@ from checks.base.record import NamedTuple
 
 
 class Inside(NamedTuple):
-    """The place where alone a variable gets its value, if no variable of the caller can set it.
+    """The only place where a variable can get its value, if no variable of the caller gives it.
 
     run: a container's shell. service, pod: the variables of that container. remote: what ssh or
     ``docker exec`` runs. operator: variables that a pod's operator sets. cluster: ``valueFrom`` of

@@ -143,7 +143,7 @@ def processes() -> dict[str, Any]:
 
 def _row(content: bytes, name: bytes) -> bytes:
     """Return the first word of a row of /proc/PID/status, b"" if the row is missing. name: with
-    what surrounds it, as b"\\nUid:"; the first word of Uid is the user that the kernel counts.
+    line feed and colon, as b"\\nUid:". The first word of Uid is the user that the kernel counts.
     """
     start = content.find(name)
     fields = content[start + len(name) : start + 60].split() if start >= 0 else []

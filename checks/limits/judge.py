@@ -292,8 +292,10 @@ class _Need(NamedTuple):
 
 @CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether the kernel leaves enough threads, then for each container, and what is in none,
-    its cgroup and user. Containers that this check is not in are skipped.
+    """Judge whether enough threads are left: by the kernel's ceilings, then for each container by
+    its cgroup and user. Processes in no container are judged together, as those of one container.
+
+    A container that this check does not run in is skipped.
     """
     if not needs.processes:
         yield skip("the launch has no process on this host")
@@ -454,8 +456,8 @@ def _of_user(
 
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
-    """Tell whether RLIMIT_NPROC does not count for the user. It does not for user 0, or with
-    CAP_SYS_RESOURCE or CAP_SYS_ADMIN, in the initial user namespace.
+    """Tell whether the user is exempt from RLIMIT_NPROC: as user 0, or with CAP_SYS_RESOURCE or
+    CAP_SYS_ADMIN in effect. Both count only in the initial user namespace.
     """
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace

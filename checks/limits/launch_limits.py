@@ -114,8 +114,8 @@ def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
 
 
 def not_started(finding: Finding, refused: SetLimit) -> Finding:
-    """Return ``finding`` as a failure: the limit ``refused`` is refused, so the program is not
-    started.
+    """Return ``finding`` as a failure: the kernel refuses a limit of the launch, and so the program
+    is not started.
     """
     return finding.failed(
         f"{refused.origin} raises {refused.name} above the hard limit: Operation not permitted, "

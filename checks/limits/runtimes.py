@@ -122,7 +122,7 @@ class RuntimeLimits(NamedTuple):
     @or_unknown
     def of_login(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
         """Return ``now``, the limit before a login of ``user``. Unknown if a row of limits.conf may
-        change it, or if the rows or the user are.
+        change it, or if the rows, the user or ``now`` are unknown and a row sets this limit.
         """
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:

@@ -135,7 +135,7 @@ def demand(
     """Add up what a process pins on ``nics`` devices. page_bytes: the base page size, to which each
     registration is rounded. largest_bytes: the longest registration that all devices take.
 
-    Unknown if the process's regions are.
+    Unknown if the process's regions are. GPU memory of unknown size is left out and is ``more``.
     """
     more = None
     sizes: dict[str, int] = {}
@@ -229,7 +229,7 @@ def _with_launch(
 
 def _own(limits: LimitFacts, origin: str) -> Grant:
     """Return the limit and capability of this process itself. origin: words for whose limit it is.
-    ``hint`` names a row of limits.conf that would lift it at a new login.
+    ``hint`` names a row of limits.conf that would lift memlock at a new login.
     """
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]

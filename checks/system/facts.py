@@ -212,8 +212,8 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
-    """Return the container that this process is in, by the surest sign. Its kind is none without a
-    sign, and unknown if in addition the mounts cannot be read.
+    """Return the container that this process is in, by the surest sign. Without a sign its kind is
+    none, or unknown if the mounts cannot be read.
     """
     if isinstance(machine, dict) and machine.get("kubernetes") is True:
         return Container("kubernetes", "KUBERNETES_SERVICE_HOST")

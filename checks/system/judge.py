@@ -92,8 +92,8 @@ _USUAL_PAGE_BYTES = 4 * KIB
 
 @CHECKS.check("system.page-size", any_launch)
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
-    """Judge the base page size. Fail if an ARM host with this base page has not the huge page sizes
-    that the launch maps; warn if it is not 4 KiB.
+    """Judge the base page size. Fail if an ARM host with this base page lacks a huge page size that
+    the launch maps; warn if the base page is not 4 KiB.
     """
     size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
