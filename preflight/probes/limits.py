@@ -52,12 +52,15 @@ class CgroupUse(NamedTuple):
 
 
 class RegistrationRefusal(NamedTuple):
-    """What was asked of a device and refused, and how things stood then.
+    """A call that a device refused (to open it or to register memory), and the state at that
+    moment.
 
-    held_bytes: on this device, before. asked_bytes: one more region, or several in one.
-    pinned_bytes: VmPin of the process. memlock_bytes: its soft limit, None without a limit. lifted:
-    CAP_IPC_LOCK is in effect. keys_used, most_keys: the device's memory regions, all users'. log:
-    new lines of the kernel's log, None if it may not be read.
+    number: the errno of ``call``. held_bytes: registered with this device before. asked_bytes: the
+    length that was refused, of one region or several joined. pinned_bytes: VmPin of the process.
+    memlock_bytes: its soft limit, None without a known one. lifted: CAP_IPC_LOCK is in effect, so
+    that limit does not count. cgroups: None if they cannot be read. keys_used, most_keys: memory
+    regions of all users, and the device's bound on them. log: new lines of the kernel's log, None
+    if it may not be read.
     """
 
     device: str
@@ -77,7 +80,9 @@ class RegistrationRefusal(NamedTuple):
 
 
 class LimitMet(NamedTuple):
-    """The limit, in a word and in a sentence. sure: more than the errno speaks for it."""
+    """The limit that a refusal met: its name and a sentence. sure: not the errno alone speaks for
+    it.
+    """
 
     limit: str
     sure: bool
@@ -85,7 +90,10 @@ class LimitMet(NamedTuple):
 
 
 def limit_met(refusal: RegistrationRefusal) -> LimitMet:
-    """Return the limit that ``refusal`` met."""
+    """Return the limit that explains ``refusal``, by the errno and all other evidence.
+
+    If nothing explains it: host memory for ENOMEM, else ``NOT_TOLD``; both are not sure.
+    """
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     every = (judge(refusal) for judge in (_cgroup, _memlock, _length, _keys, _table))
     text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
@@ -141,7 +149,10 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
-    """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None."""
+    """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None.
+
+    EAGAIN alone, without other evidence, also gives this limit, but not as sure.
+    """
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _logged(refusal, _KEYS_LOG)
@@ -160,7 +171,11 @@ def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _table(refusal: RegistrationRefusal) -> LimitMet | None:
-    """Return the device's table limit if EIO, or its driver's ENOMEM or ENOSPC, shows it."""
+    """Return the limit of the device's translation table if the errno shows it; else None.
+
+    EIO shows it for every driver; ENOMEM and ENOSPC only for ``_TABLE_DRIVERS``, which alone are
+    sure.
+    """
     listed = refusal.driver in _TABLE_DRIVERS
     if refusal.number not in (errno.EIO, *(_OF_TABLES if listed else ())):
         return None
@@ -172,12 +187,17 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
 
 
 def _logged(refusal: RegistrationRefusal, text: str) -> str | None:
-    """Return the first new line of the kernel's log with ``words``."""
+    """Return the first new line of the kernel's log that contains ``text``, cut to 200 characters.
+
+    None if no line does, ``text`` is empty, or the log may not be read.
+    """
     return next((line[:200] for line in refusal.log or () if text and text in line), None)
 
 
 class RegistrationCeiling(NamedTuple):
-    """One limit on each device, in bytes (of the probed size) or in regions, not in both."""
+    """A limit that is known before measuring, on each device: in bytes or in regions, the other
+    None.
+    """
 
     limit: str
     bytes: int | None
@@ -186,9 +206,12 @@ class RegistrationCeiling(NamedTuple):
 
 
 class ProbeNeed(NamedTuple):
-    """What a launch registers. process_bytes: the largest process with each NIC; nic_bytes,
-    nic_regions: all processes with the fullest NIC. nic_objects: regions and what else is made at
-    start, as the rdma cgroup counts. lengths: of single registrations.
+    """What a launch registers.
+
+    process_bytes: of the largest process, with each of its NICs. nic_bytes, nic_regions,
+    nic_objects: of all processes with one NIC, each the maximum over the NICs. nic_objects:
+    regions, protection domains and completion queues, as the rdma cgroup counts. lengths: of single
+    registrations, ascending.
     """
 
     process_bytes: int
@@ -201,7 +224,11 @@ class ProbeNeed(NamedTuple):
 def ceilings(
     facts: Facts, nics: Sequence[Nic], region_bytes: int, page_bytes: int
 ) -> Iterator[RegistrationCeiling]:
-    """Yield every limit that is known of registering regions on all of ``nics`` at once."""
+    """Yield every known limit on registering regions with all of ``nics`` at once.
+
+    First the memlock limit for all together, then the rdma cgroups' and the device's for each NIC.
+    page_bytes: the page that backs the regions.
+    """
     granted = grant(facts.system, facts.limits, None)
     limit = granted.limit
     if granted.void is not True and not isinstance(limit, Unknown) and limit.soft is not None:
@@ -214,7 +241,10 @@ def ceilings(
 
 
 def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
-    """Yield how many more registrations with ``nic`` each rdma cgroup allows."""
+    """Yield how many more registrations with ``nic`` each rdma cgroup allows.
+
+    0 if it has no handle left to open the device. Nothing if the cgroups cannot be read.
+    """
     for group in () if isinstance(facts.rdma.cgroups, Unknown) else facts.rdma.cgroups:
         limit, used = group.limit(nic.name), use_of(group, nic.name)
         source = f"{group.file}: {nic.name}"
@@ -226,13 +256,19 @@ def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
 
 
 def use_of(group: RdmaCgroup, device: str) -> CgroupLimit:
-    """Return the use that a cgroup makes of a device; zeros if that cannot be read."""
+    """Return how many handles and objects of ``device`` a cgroup has in use; zeros if they cannot
+    be read.
+    """
     used = group.use(device)
     return CgroupLimit(0, 0) if isinstance(used, Unknown) else used
 
 
 def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[RegistrationCeiling]:
-    """Yield the device's limits, if known: free memory keys, and bytes in its table."""
+    """Yield the device's own limits, as far as known: memory keys left, and bytes that its table
+    maps.
+
+    page_bytes: the page that backs the regions; the table has an entry for each.
+    """
     limits, kernel = nic.verbs.limits, facts.rdma.kernel
     if not isinstance(limits, Unknown) and limits.max_mr > 0 and not isinstance(kernel, Unknown):
         used = kernel.resources.get(nic.name, {}).get("mr", 0)
@@ -246,15 +282,19 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[Registration
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the devices of the first process that uses any; Unknown if they are not known."""
+    """Return the device names of the first processes in the launch that use any; () if none does.
+
+    Unknown if the devices of these, or of processes before them, are not known.
+    """
     every = (use.devices.names for use in uses(facts.rdma, needs))
     return next((names for names in every if isinstance(names, Unknown) or names), ())
 
 
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """Say what a probe of ``devices`` has to reach: the bytes of the largest process; bytes,
-    regions and objects of the fullest NIC; the lengths registered. Unknown if a region or a NIC is.
+    """Compute what a probe of ``devices`` has to reach for the launch to register all its memory.
+
+    Unknown if the memory that processes register, or which NICs they use, is not known.
     """
     most = 0
     every = uses(facts.rdma, needs)
@@ -286,7 +326,11 @@ _MOST_SHOWN = 3
 
 
 class Users(NamedTuple):
-    """Counts of all processes, None if unknown; processes: ``name (pid)`` of this user's."""
+    """Who uses one device now.
+
+    contexts, regions: open contexts and memory regions of all processes, None if unknown.
+    processes: ``name (pid)`` of those that this user can see.
+    """
 
     device: str
     contexts: int | None
@@ -305,7 +349,10 @@ class Users(NamedTuple):
 
 
 def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
-    """Return the devices in use; one whose users cannot be counted counts as in use."""
+    """Yield the users of each device that is in use.
+
+    A device whose users cannot be counted is yielded too, with None for the counts.
+    """
     kernel = facts.rdma.kernel
     for nic in nics:
         counts = None if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)
@@ -318,7 +365,7 @@ def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
 
 
 def _openers(root: Root, uverbs: str) -> Iterator[str]:
-    """Yield ``name (pid)`` of each process that this user sees with that device file open."""
+    """Yield ``name (pid)`` of each visible process that has the device file ``uverbs`` open."""
     processes = read_processes(root)
     for process in () if isinstance(processes, Unknown) else processes:
         files = read_open_files(root, process.pid)

@@ -59,17 +59,22 @@ LARGEST_BUFFER_BYTES = 32 * MIB
 
 
 class Layout(NamedTuple):
-    """range_bytes: the longest registration. buffer_bytes: what lies behind it."""
+    """The address range that is registered, and the buffer behind it.
+
+    range_bytes: the length of the range, and so the longest registration. buffer_bytes: the memory
+    that backs the range, mapped into it again and again.
+    """
 
     page_bytes: int
     range_bytes: int
     buffer_bytes: int
 
     def spent_bytes(self, registered_bytes: int, soft: bool) -> int:
-        """Return the host's bytes that so much registered memory, over all devices, takes.
+        """Return the host memory, in bytes, that ``registered_bytes``, summed over all devices,
+        takes.
 
         That is the buffer, the range's page tables, and what the kernel and the driver keep. soft:
-        a device in software, which keeps a list of base pages whatever backs them.
+        some device is one in software, whose driver keeps a list of base pages whatever backs them.
         """
         driver_page = BASE_PAGE_BYTES if soft else self.page_bytes
         return (
@@ -81,11 +86,12 @@ class Layout(NamedTuple):
 
 
 def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_bytes: int) -> Layout:
-    """Lay out a range of ``longest_bytes``, or as much as a quarter of ``spend_bytes`` lets be.
+    """Plan the range to register, of ``longest_bytes``, and the buffer behind it.
 
-    A driver takes the largest page that fits a whole region, so memory that happens to lie together
-    would be measured on larger pages than it has. The buffer is an odd number of pages and shows
-    more than once in every region: where the buffer ends, a run of pages ends and no larger page
+    The range is shorter if its page tables would take over an eighth of ``spend_bytes``. A driver
+    takes the largest page that fits a whole region. So memory that happens to lie together would be
+    measured on pages larger than ``page_bytes``. The buffer is therefore an odd number of pages,
+    and appears more than once in every region. At its end a run of pages ends, and no larger page
     does.
     """
     buffer = round_up(min(LARGEST_BUFFER_BYTES, spend_bytes // 8, longest_bytes), page_bytes)
@@ -102,7 +108,10 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
 
 def map_range(layout: Layout) -> int:
-    """Map the range for good and return its address. Raises OSError: no memory, no huge page."""
+    """Map the range, filled with the buffer over and over, and return its address.
+
+    It stays mapped while the process lives. Raises OSError if memory or huge pages are missing.
+    """
     descriptor = _buffer(layout)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -120,7 +129,10 @@ def map_range(layout: Layout) -> int:
 
 
 def _buffer(layout: Layout) -> int:
-    """Make the file in memory, with all its pages: a missing huge page is an error, no signal."""
+    """Create the buffer as a file in memory, with all its pages, and return the descriptor.
+
+    Raises OSError if memory or huge pages are missing, so that no signal comes later.
+    """
     page, flags = layout.page_bytes, _MFD_CLOEXEC
     huge = page > os.sysconf("SC_PAGE_SIZE")
     if huge:
@@ -141,7 +153,7 @@ def _buffer(layout: Layout) -> int:
 def _map(
     libc: ctypes.CDLL, address: int | None, length: int, protection: int, flags: int, file: int
 ) -> int:
-    """Call mmap and return the address. Raises OSError."""
+    """Call mmap and return the address. file: a descriptor, or -1. Raises OSError."""
     start = libc.mmap(address, length, protection, flags, file, 0)
     if start == _FAILED or start is None:
         number = ctypes.get_errno()
@@ -165,10 +177,14 @@ PATIENCE_SECONDS = 5.0
 
 
 class Order(NamedTuple):
-    """What to measure. drivers: of each device. soft: some device is one in software.
+    """What to measure, and where to end.
 
-    memlock_bytes, lifted: as ``RegistrationRefusal``. most_keys: of each device, 0: no bound.
-    budget_seconds: after which no more is tried.
+    drivers, most_keys: of each device, in the order of ``devices``; most_keys is its bound on
+    memory regions, 0 without one. soft: some device is one in software. page_bytes: the page that
+    backs the memory. region_bytes: the step in which is measured. longest_bytes: the longest
+    registration wanted. up_to_bytes: the most to register with each device. spend_bytes: the most
+    host memory to take. memlock_bytes, lifted: as in ``RegistrationRefusal``. budget_seconds: after
+    which no more is tried.
     """
 
     devices: tuple[str, ...]
@@ -188,8 +204,12 @@ class Order(NamedTuple):
 class Measurement(NamedTuple):
     """What was held on each device at once, and what kept one region more from being held.
 
-    stopped: why the search ended before a limit ("" if it met one, or held all that was asked).
-    met: the limit, None if none was met. left: regions that were not given back.
+    held_regions: registrations that were held on each device. region_bytes: the step of the search.
+    range_bytes: the longest registration. registrations: all that were tried. spent_bytes: the most
+    host memory taken, computed. memory_drop_bytes: how far MemAvailable fell, None if it was not
+    read. stopped: why the search ended before a limit ("" if it met one, or held all that was
+    asked). met: the limit, None if none was met. left: regions that were not given back, None if
+    not known.
     """
 
     held_bytes: int
@@ -206,14 +226,20 @@ class Measurement(NamedTuple):
 
 
 def layout_of(order: Order, largest_bytes: int) -> Layout:
-    """Return the range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
+    """Return the layout for ``order``. largest_bytes: the longest registration that all devices
+    take.
+    """
     longest = max(order.region_bytes, min(order.longest_bytes, order.up_to_bytes))
     longest = min(longest, largest_bytes)
     return plan_layout(order.page_bytes, order.region_bytes, longest, order.spend_bytes)
 
 
 def child(order: Order, parent: int, say: Say) -> int:
-    """Measure and release; returns the exit code of the process."""
+    """Measure in the child process, release, and return its exit code: 0, or 1 after an OSError.
+
+    parent: the process id of the command, with which the child ends. say: sends each event to the
+    parent; an OSError becomes the event ``error``.
+    """
     become({"parent": parent, "node": None})
     try:
         _measure(order, say)
@@ -231,7 +257,10 @@ def child(order: Order, parent: int, say: Say) -> int:
 
 
 def _measure(order: Order, say: Say) -> None:
-    """Register as much as all devices take at once, report it, release it. Raises OSError."""
+    """Register as much as all devices take at once, report it, and release it.
+
+    Sends the event ``found``, and after the release ``released``. Raises OSError.
+    """
 
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
@@ -285,7 +314,11 @@ class _Run:
         return self._layout.spent_bytes(held_bytes * len(self._devices), self._order.soft)
 
     def register(self, size: int) -> bool:
-        """Hold ``size`` bytes more on every device; False if a limit prevented it."""
+        """Hold ``size`` bytes more on every device, and report it; False if they were not
+        registered.
+
+        A limit, the order's ``spend_bytes``, the host's memory or the time budget can prevent it.
+        """
         why: RegistrationRefusal | str = ""
         if self.spent(self._held + size) > self._order.spend_bytes:
             why = SPEND
@@ -302,7 +335,10 @@ class _Run:
         return not why
 
     def _register_all(self, size: int) -> RegistrationRefusal | None:
-        """Register on every device; if one refuses, on none, and return the evidence."""
+        """Register ``size`` bytes on every device, or on none if one refuses.
+
+        Returns None on success, else the refusal with the evidence at that moment.
+        """
         self.registrations += 1
         order, number = self._order, 0
         try:
@@ -338,7 +374,10 @@ class KernelLog:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def new_lines(self) -> tuple[str, ...] | None:
-        """Return the messages since the last call; None if this user may not read the log."""
+        """Return the first line of each message since the last call, 200 at most.
+
+        None if this user may not read the log.
+        """
         if self._descriptor < 0:
             return None
         lines: list[str] = []
@@ -379,7 +418,11 @@ Register = Callable[[int], bool]
 
 
 def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> int:
-    """Return the bytes that are held, up to ``up_to_bytes``. largest_bytes: of a registration."""
+    """Register as many regions as ``register`` accepts, and return the bytes that are held.
+
+    Steps double until one is refused, and then halve. largest_bytes: the longest single
+    registration. up_to_bytes: the most to hold.
+    """
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
     count, step = 0, 1
@@ -419,16 +462,18 @@ class OpenDevice:
         return len(self._regions)
 
     def register(self, address: int, size: int) -> None:
-        """Register a range. Raises VerbsError, and then nothing is registered."""
+        """Register ``size`` bytes at ``address``. Raises VerbsError, and then nothing is
+        registered.
+        """
         self._regions.append(self._device.register(address, size))
 
     def take_back(self) -> None:
-        """Deregister what was registered last."""
+        """Deregister the region that was registered last."""
         self._regions[-1].close()
         self._regions.pop()
 
     def close(self) -> None:
-        """Give everything back; the end of the process would do as well."""
+        """Deregister all regions and close the device; the end of the process would do the same."""
         while self._regions:
             self.take_back()
         self._device.close()
@@ -443,7 +488,12 @@ class ProbeError(Exception):
 
 
 def measure(order: Order, progress: Say) -> Measurement:
-    """Measure in a child. Raises ProbeError, and KeyboardInterrupt once that is gone."""
+    """Measure in a child process, and return the result.
+
+    progress: called with each event that the child reports. Raises ProbeError if nothing was
+    measured; RuntimeError for a defect in the child. If this process is interrupted, the child is
+    killed first.
+    """
     reading, writing = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()
@@ -480,7 +530,10 @@ def measure(order: Order, progress: Say) -> Measurement:
 
 
 def _become_child(order: Order, parent: int, reading: Connection, writing: Connection) -> None:
-    """Run the child; never returns."""
+    """Run ``child`` in the forked process, and exit; never returns.
+
+    A defect goes to the parent as an event, not to the terminal.
+    """
     code = 70
     try:
         reading.close()

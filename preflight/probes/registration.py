@@ -46,10 +46,12 @@ _PAGES = {"2m": 2 * MIB, "1g": GIB}
 
 
 class Sizes(NamedTuple):
-    """page: 4k, 2m or 1g. spend_bytes: the most memory that is taken. None: as the launch needs.
+    """What the probe is asked to measure.
 
-    devices: by name, () for the launch's, or all. force: beside others who use them. save: for
-    later checks.
+    page: 4k, 2m or 1g. region_bytes, up_to_bytes: None to take them from the launch, or defaults
+    without one. spend_bytes: the most host memory that the probe may take. devices: names; () for
+    the launch's devices, or all without a launch. force: measure although others use a device.
+    save: keep the result for later checks.
     """
 
     page: str = "4k"
@@ -68,7 +70,12 @@ def registration_ceiling(
     budget_seconds: float,
     tell: Callable[[str], None],
 ) -> CeilingAnswer:
-    """Return how much the devices let be registered. Raises UsageError."""
+    """Measure how much memory the devices let be registered, and hold a launch's need against it.
+
+    needs: None without a launch. budget_seconds: limit for reading facts, and again for measuring.
+    tell: gets each line of progress. Saves the results if ``sizes`` asks for it and nobody else
+    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError.
+    """
     facts = read_facts(root, needs, budget_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
@@ -119,7 +126,13 @@ def registration_ceiling(
 def _chosen(
     devices: Sequence[str], facts: Facts, launched: tuple[str, ...] | Unknown | None
 ) -> tuple[Nic, ...] | Unknown:
-    """Return the NICs that are named, the launch's or all. Raises UsageError for others."""
+    """Return the NICs to probe: those named in ``devices``, else the launch's, else all of the
+    host.
+
+    devices: names, also several with commas. launched: the launch's devices, None without a launch.
+    Unknown if the launch's devices are not known, or are none. Raises UsageError for a name that
+    the host does not have.
+    """
     there = {nic.name: nic for nic in facts.rdma.present}
     names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
     missing = [name for name in names if name not in there]
@@ -137,7 +150,11 @@ def _chosen(
 def _order(
     sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: ProbeNeed | Unknown | None
 ) -> Order:
-    """Make the order. Raises UsageError for sizes that cannot be meant."""
+    """Make the order for ``measure``. Sizes that are not given come from the need, or are defaults.
+
+    need: of the launch, None without one. Raises UsageError for a region of 0 bytes, or if
+    ``spend_bytes`` is too little for one region on each device.
+    """
     page = _PAGES.get(sizes.page, os.sysconf("SC_PAGE_SIZE"))
     known = need if isinstance(need, ProbeNeed) and need.lengths else None
     region = sizes.region_bytes
@@ -184,7 +201,11 @@ def _order(
 def judge(
     measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: Order
 ) -> tuple[str, str]:
-    """Return the status and the reason in a sentence, for a launch where one was given."""
+    """Return ``(status, reason)`` of a measurement; the reason is a sentence.
+
+    need: of the launch. Without a launch (None) the status is ``measured``, or ``unknown`` if the
+    search ended early. With one it is ``fits``, ``too little`` or ``unknown``.
+    """
     limit = None if measured.met is None else measured.met.limit
     amount = f"{format_bytes(measured.held_bytes)} on each device"
     if limit is not None:
@@ -220,7 +241,11 @@ def judge(
 
 
 def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
-    """Save each device's result unless a saved one says more; only a certain limit is named."""
+    """Save the result of each device, and return the paths of the files that were written.
+
+    A result names a limit only if the limit is the device's own and is proven. Without a limit it
+    is left out if a saved result holds as much. Raises OSError.
+    """
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []
@@ -255,14 +280,21 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
 
 
 def _is_saved(measured_on: dict[str, Any], held_bytes: int) -> bool:
-    """Tell whether a saved result of this device and page size holds as much."""
+    """Tell whether a saved result with all entries of ``measured_on`` has at least ``held_bytes``.
+
+    measured_on: the device's identity, and the page size.
+    """
     same = (old for old in saved() if measured_on.items() <= old.items())
     holds = (old.get("holds_bytes") for old in same)
     return any(isinstance(size, int) and size >= held_bytes for size in holds)
 
 
 class CeilingAnswer(NamedTuple):
-    """status: measured (no launch was given), fits, too little, unknown, refused."""
+    """What ``registration_ceiling`` found.
+
+    status: measured (no launch was given), fits, too little, unknown, refused. predicted: limits
+    that were known before. users: others that use the devices. saved: files that were written.
+    """
 
     status: str
     reason: str
@@ -277,7 +309,10 @@ class CeilingAnswer(NamedTuple):
 
 
 def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
-    """Yield the answer, then what it rests on."""
+    """Yield the answer as lines of text: first the status and the reason, then all that is known.
+
+    That is the measurement, the limit met, the predicted limits, the launch's need and saved files.
+    """
     yield f"{answer.status}: {answer.reason}"
     order, measured = answer.order, answer.measured
     if order is not None and measured is not None:
@@ -310,7 +345,7 @@ def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
 
 
 def ceiling_object(answer: CeilingAnswer) -> dict[str, Any]:
-    """Return the ``ceiling`` of ``schemas/measure-v1.schema.json``."""
+    """Build the object ``ceiling`` of ``schemas/measure-v1.schema.json`` from an answer."""
     order = ("region_bytes", "up_to_bytes", "spend_bytes")
     unknown = Unknown(answer.reason)
     need = ("process_bytes", "nic_bytes", "nic_regions", "nic_objects")
