@@ -28,7 +28,10 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 
 def device_node(path: str) -> dict[str, Any]:
-    """Return a device file's mode, and why it does not open, if so. Raises FileNotFoundError."""
+    """Return a device file's mode and whether it opens for read and write, with the error if not.
+
+    Raises FileNotFoundError.
+    """
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
@@ -38,7 +41,11 @@ def device_node(path: str) -> dict[str, Any]:
 
 
 def interfaces() -> dict[str, list[list[Any]]]:
-    """Return ``{interface: [[address, prefix length]]}`` here: /sys shows another namespace's."""
+    """Return the IP addresses of this network namespace: ``{interface: [[address, prefix
+    length]]}``.
+
+    /sys may show the interfaces of another namespace.
+    """
     import socket
 
     import psutil
@@ -56,9 +63,10 @@ def interfaces() -> dict[str, list[list[Any]]]:
 
 
 def kernel() -> dict[str, Any]:
-    """Ask the kernel, as ``rdma system`` and ``rdma resource`` do; with each device's driver id.
+    """Ask the kernel, as ``rdma system`` and ``rdma resource`` do. Raises OSError.
 
     netns_mode: shared or exclusive. copy_on_fork: pinned pages are copied at fork (Linux 5.12).
+    devices: by name, the count of each resource in use, and driver_id.
     """
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for attributes in _ask(CMD_SYS_GET, b"", dump=False):
@@ -79,9 +87,10 @@ def kernel() -> dict[str, Any]:
 
 
 def held() -> dict[str, dict[str, dict[str, int]]]:
-    """Count each device's objects by process, as ``rdma resource show``, and ``mr_bytes``.
+    """Count each device's objects as ``{device: {process id: {kind: count}}}``; ``mr_bytes`` is a
+    size.
 
-    Needs no right; the kernel leaves out objects of another pid namespace (rdma/core/restrack.c).
+    Needs no right. The kernel leaves out objects of another pid namespace (rdma/core/restrack.c).
     """
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for attributes in list(_ask(CMD_RES_GET, b"", dump=True)):
@@ -99,7 +108,10 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, bytes]]:
-    """Yield each resource of one kind that a device has, by attribute."""
+    """Yield each resource of one kind that a device has, as ``{attribute number: value}``.
+
+    command, table: of that kind, see ``RESOURCES``. device: the value of its DEV_INDEX.
+    """
     for attributes in _ask(command, _attribute(DEV_INDEX, device), dump=True):
         for _number, entry in netlink_attributes(attributes.get(table, b"")):
             yield dict(netlink_attributes(entry))
@@ -132,7 +144,10 @@ def _driver_id(index: bytes) -> int | None:
 
 
 def _ask(command: int, request: bytes, dump: bool) -> Iterator[dict[int, bytes]]:
-    """Yield the attributes of each message in the kernel's answer. Raises OSError."""
+    """Ask for an RDMA command; yield the attributes of each message in the answer. Raises OSError.
+
+    dump: ask for all objects, not for one.
+    """
     flags = NLM_F_DUMP if dump else 0
     for _kind, body in netlink_dump(NETLINK_RDMA, NLDEV + command, request, flags):
         yield dict(netlink_attributes(body))
@@ -141,7 +156,11 @@ def _ask(command: int, request: bytes, dump: bool) -> Iterator[dict[int, bytes]]
 def netlink_dump(
     protocol: int, message_type: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the messages of a netlink answer, ``(type, body)``. Raises OSError for an error."""
+    """Send one netlink request, and yield the messages of the answer, each as ``(type, body)``.
+
+    body: of the request. Without NLM_F_DUMP in ``flags`` one message is all. Raises OSError if the
+    kernel answers with an error, or not in time.
+    """
     import socket
     import struct
 
@@ -197,7 +216,9 @@ LARGEST_FILE_BYTES = 1 << 16
 
 
 def state_folders() -> list[str]:
-    """Return the folders of saved results: the system's first, then this user's."""
+    """Return the folders of saved results: the system's first, then this user's if a
+    home is known.
+    """
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
@@ -207,7 +228,9 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Read every saved result, each with the ``file`` that it is from."""
+    """Read every saved result, each with the path of its ``file``; those that cannot be read are
+    left out.
+    """
     import json
 
     results = []

@@ -81,7 +81,10 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
-    """Return the worst for a process without a handle of ``nic``. short: devices with too few."""
+    """Return the worst finding for a process of the launch that gets no handle of ``nic``.
+
+    short: names of the devices that have fewer handles left than processes need.
+    """
     finding = passed(Subject(nic.name, "device")).warned(
         "opening the device fails with EAGAIN: a process without a handle goes on with "
         "its other devices"
@@ -150,7 +153,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
 
 
 def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
-    """Subtract the use from a limit; None: no limit."""
+    """Subtract what is in use from a limit, at least to 0; None without a limit."""
     pairs = zip(limit, used, strict=True)
     return CgroupLimit(
         *(None if most is None else max(0, most - (count or 0)) for most, count in pairs)
@@ -159,7 +162,10 @@ def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
 
 @CHECKS.check("rdma.resources", any_launch)
 def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether a device has memory regions and queue pairs left for the launch."""
+    """Judge whether each device in use has memory regions and queue pairs left for the launch.
+
+    Without a launch all devices of the host are judged, by what is in use already.
+    """
 
     def judge(nic: Nic, launch_uses: Sequence[Use]) -> Finding:
         need = Objects(0, 0, 0, 0) if needs is None else objects_of(nic, needs, launch_uses)
@@ -170,7 +176,7 @@ def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
-    """Hold the regions and queue pairs that the launch makes against those that are left."""
+    """Judge one device: whether what the launch makes fits in what is left, and how full it is."""
     finding = passed(nic.name)
     kernel, limits = finding.known(rdma.kernel), finding.known(nic.verbs.limits)
     counts = kernel.resources.get(nic.name)
@@ -285,7 +291,10 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
-    """Judge whether one NIC's translation table holds all regions that the launch registers."""
+    """Judge whether one NIC's translation table holds all regions that the launch registers.
+
+    nics: the number of NICs in use, for the advice to spread processes over them.
+    """
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
     if row is not None and not row.holds_entries:
@@ -305,7 +314,11 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
 def _judge_bound(
     rdma: RdmaFacts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
 ) -> Finding:
-    """Hold the entries against what was measured here, else against the table of devices."""
+    """Judge a NIC's load by a measurement on this host, or else by the table of devices.
+
+    finding: to be completed. row: of the table, None if the device is not in it; then, and without
+    a measurement, the result is unknown.
+    """
     need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
@@ -325,7 +338,9 @@ def _judge_bound(
 
 
 def _formula(load: NicLoad) -> str:
-    """Return ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
+    """Return the formula of a NIC's entries: ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2
+    MiB``.
+    """
     terms = [
         f"{format_bytes(size)} / {format_page_size(page)}"
         for page, size in sorted(load.by_page.items())
@@ -354,7 +369,9 @@ def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | N
 def _as_measured(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
-    """Judge by a measurement on this host."""
+    """Judge by a measurement on this host. fits: the measurement shows that the device holds the
+    load.
+    """
     page = format_page_size(measured.page_bytes)
     source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"

@@ -53,14 +53,19 @@ LOOKED_UP = (
 
 
 def _looks_up_all(process: ProcessNeeds) -> bool:
-    """Return whether SGLang itself looks up the very devices that are judged by name."""
+    """Tell whether SGLang itself, at its start, looks up the same devices that the
+    process names.
+    """
     lookup, used = process.looked_up, process.rdma
     return lookup is not None and used is not None and lookup.devices == used.devices
 
 
 @or_unjudged
 def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, those: list[ProcessNeeds]) -> Finding:
-    """Judge devices of SGLang's own engine beside a store with others."""
+    """Judge whether the host has the devices that SGLang looks up at its start, beside a store's.
+
+    use: how they are named. those: the processes whose SGLang looks them up.
+    """
     known(rdma.nics)
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in those])
@@ -78,7 +83,7 @@ def _ends(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...
 
 @or_unjudged
 def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
-    """Judge the devices that processes name for Mooncake."""
+    """Judge whether the host has the devices that processes name for Mooncake."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     unread = unknown(use.who, "")
@@ -120,7 +125,10 @@ def _listing(rdma: RdmaFacts) -> Evidence:
 
 
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
-    """Return the setting that names ``names``, if one variable or flag names the devices."""
+    """Return the setting that makes the launch name the devices ``names``.
+
+    () if no single variable or flag names the launch's devices, or ``names`` is empty.
+    """
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)
@@ -137,7 +145,9 @@ def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
 
 @CHECKS.check("rdma.no-device", any_launch)
 def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether each RDMA process has a device left to use."""
+    """Judge whether each RDMA process has a device left to use; skipped without RDMA in
+    the launch.
+    """
     if needs is None or not needs.rdma_processes:
         there = ", ".join(nic.name for nic in rdma.present)
         if not isinstance(rdma.nics, Unknown):

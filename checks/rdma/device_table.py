@@ -35,7 +35,7 @@ class DeviceRow(NamedTuple):
 
 @cache
 def device_rows() -> tuple[DeviceRow, ...]:
-    """Read the table of devices."""
+    """Read the table of devices from device_table.toml, once for this process."""
     import sys
 
     if sys.version_info >= (3, 11):
@@ -49,7 +49,7 @@ def device_rows() -> tuple[DeviceRow, ...]:
 
 
 def device_row(provider: str) -> DeviceRow | None:
-    """Return the row of a provider's devices; None without one."""
+    """Return the table's row for the devices of ``provider``; None if the table has none."""
     return next((row for row in device_rows() if row.provider == provider), None)
 
 
@@ -67,7 +67,7 @@ class Identity(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The most that a device took."""
+    """A saved result of the probe that counts for a device of this host."""
 
     device: str  # its name now
     page_bytes: int  # of the memory behind the regions
@@ -113,7 +113,10 @@ def read_measured(root: Root, drivers: Mapping[str, str]) -> tuple[Measured, ...
 
 
 def _measured(name: str, identity: Identity, result: Any) -> Measured | None:
-    """Read one saved result; None if it is damaged or of another device, firmware or driver."""
+    """Read one saved result as one of the device ``name``.
+
+    None if it is damaged, or was measured on another device, firmware or driver.
+    """
     if not isinstance(result, dict) or result.get("schema") != RESULT_SCHEMA:
         return None
     if any(result.get(key) != value for key, value in identity._asdict().items()):

@@ -31,19 +31,21 @@ class Gid(NamedTuple):
 
     @property
     def ipv4(self) -> str | None:
-        """Return ``10.0.0.1`` for ``::ffff:10.0.0.1``."""
+        """The IPv4 address in the GID, ``10.0.0.1`` for ``::ffff:10.0.0.1``; None if it
+        holds none.
+        """
         if self.raw[:12] != _IPV4_MAPPED:
             return None
         return ".".join(str(octet) for octet in self.raw[12:])
 
     @property
     def link_local(self) -> bool:
-        """Whether it is in fe80::/10, which reaches peers of the same link alone."""
+        """Whether the GID is in fe80::/10, which reaches peers of the same link alone."""
         return self.raw[0] == 0xFE and self.raw[1] & 0xC0 == 0x80
 
     @property
     def text(self) -> str:
-        """Return it as a person writes it: the IPv4 address, or eight groups."""
+        """The GID as a person writes it: the IPv4 address, or eight groups."""
         groups = [self.raw[at : at + 2].hex() for at in range(0, 16, 2)]
         return self.ipv4 or ":".join(groups)
 
@@ -62,7 +64,7 @@ class Port(NamedTuple):
 
     @property
     def netdevs(self) -> set[str]:
-        """Return the interfaces that its GIDs name, as far as they could be read."""
+        """The names of the interfaces behind the port's GIDs, as far as they could be read."""
         gids = () if isinstance(self.gids, Unknown) else self.gids
         return {gid.netdev for gid in gids if isinstance(gid.netdev, str) and gid.netdev}
 
@@ -80,7 +82,11 @@ class Netdev(NamedTuple):
 def read_ports(
     root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
 ) -> tuple[Port, ...] | Unknown:
-    """Read every port of ``device``, with these partition keys, and these GIDs behind any gap."""
+    """Read every port of ``device``, in ascending order.
+
+    pkeys: indices of the partition keys to read. gids: indices of GIDs to read even if they lie far
+    behind the last one used. Unknown if the ports, or their numbers, cannot be listed.
+    """
     folder = f"{RDMA_DEVICES}/{device}/ports"
     numbers = _numbers(known(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)
@@ -92,7 +98,7 @@ def _numbers(names: Iterable[str]) -> list[int]:
 
 
 def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: set[int]) -> Port:
-    """Read one port, with the partition keys and GIDs asked for."""
+    """Read one port. pkeys: indices of the partition keys to read. asked: see ``_read_gids``."""
     layer, indices = root.word(f"{folder}/link_layer"), root.entries(f"{folder}/gids")
     gids: tuple[Gid, ...] | Unknown
     table: int | Unknown
@@ -117,7 +123,11 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
 def _read_gids(
     root: Root, folder: str, layer: str | Unknown, numbers: list[int], asked: set[int]
 ) -> tuple[Gid, ...] | Unknown:
-    """Read the used entries of a GID table; stop LARGEST_GAP entries behind the last one used."""
+    """Read the used entries of a GID table, ascending.
+
+    An entry more than LARGEST_GAP behind the last used one is read only if its index is in
+    ``asked``. numbers: all indices of the table. layer: the port's link layer.
+    """
     used: list[Gid] = []
     last_used = -1
     for number in numbers:
@@ -222,7 +232,10 @@ def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
 def choose_gid(
     port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """Return the GID of ``port`` that Mooncake uses. release: None for the newest known."""
+    """Return the GID of ``port`` that Mooncake uses; the choice's GID is None if no entry will do.
+
+    release: Mooncake's, None for the newest known. Unknown if the table could not be read.
+    """
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)
@@ -245,7 +258,10 @@ def choose_gid(
 def _given(
     gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
-    """Take the GID at the environment's index, if Mooncake's release accepts the entry."""
+    """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it.
+
+    asked: the index, and the variable or default that it is from.
+    """
     index, name = asked
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
@@ -274,7 +290,10 @@ _RANKS = (
 
 
 def _rank(gid: Gid) -> int:
-    """Rank a GID as autoGidCandidateClassPriority, the lowest first; 192.168/16 is routable."""
+    """Rank a GID as Mooncake's autoGidCandidateClassPriority does: 0 is best; see ``_RANKS``.
+
+    192.168/16 counts as routable.
+    """
     if gid.kind not in (IB, ROCE_2):
         return 6
     netdev = gid.netdev if isinstance(gid.netdev, str) else ""

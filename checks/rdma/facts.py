@@ -54,7 +54,7 @@ class Nic(NamedTuple):
 
     @property
     def driven_by(self) -> str:
-        """The kernel driver, or the provider of a soft device; "" if neither is known."""
+        """The kernel driver, or the provider of a device without one; "" if neither is known."""
         names = (self.driver, self.provider)
         return next((name for name in names if isinstance(name, str)), "")
 
@@ -92,12 +92,16 @@ class RdmaFacts(NamedTuple):
 
     @property
     def present(self) -> tuple[Nic, ...]:
-        """Return the devices, none if they could not be read (then look at ``nics`` first)."""
+        """The devices; () if they could not be read (then look at ``nics`` first)."""
         return () if isinstance(self.nics, Unknown) else self.nics
 
 
 def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
-    """Read the topic; libraries are called only if sysfs shows a device."""
+    """Read all facts about RDMA devices. libibverbs and the kernel are asked only if sysfs shows a
+    device.
+
+    needs: of the launch, whose variables say which partition keys, GIDs and files to read.
+    """
     names = device_names(root)
     environments = [process.environment for process in needs.processes] if needs else []
     pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}
@@ -137,7 +141,11 @@ def _read_nic(
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
-    """Read one device. uverbs: device name -> name of its uverbs node."""
+    """Read one device.
+
+    uverbs: device name -> name of its uverbs node. pkeys, gids: indices to read, see
+    ``read_ports``.
+    """
     folder = f"{RDMA_DEVICES}/{name}"
     uverb = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
     if uverb is None:
@@ -184,7 +192,10 @@ _PROVIDER_OF_DRIVER = {
 def _provider(
     name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
 ) -> str | Unknown:
-    """Name the user-space library of a device, by the kernel's driver number or its driver."""
+    """Return the name of a device's user-space library.
+
+    It is told by the kernel's driver number, else by ``driver``. Unknown if neither is known here.
+    """
     number = None if isinstance(kernel, Unknown) else kernel.drivers.get(name)
     if number in PROVIDERS:
         return PROVIDERS[number]
@@ -200,7 +211,7 @@ def _last(path: str | Unknown) -> str | Unknown | None:
 
 
 def _read_erdma(root: Root) -> Erdma:
-    """Find the PCI functions of eRDMA cards, and the mode of their driver."""
+    """Find the PCI functions of eRDMA cards with their drivers, and the driver's compat_mode."""
     names = root.entries(PCI_DEVICES)
     if isinstance(names, Unknown):
         return Erdma(names, root.word(ERDMA_MODE))

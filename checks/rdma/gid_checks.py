@@ -64,7 +64,9 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _trouble(nic: Nic, use: Use) -> Lost | Unknown | None:
-    """Return why a process does not come to a device with a GID; None if it does."""
+    """Return why a use does not come to the device, or finds no GID on its port; None if it does
+    both.
+    """
     reach = reach_problem(nic) if use.processes else None
     trouble = port_problem(nic, use.environment) if reach is None else reach
     if trouble is not None:
@@ -123,7 +125,9 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
 
 
 def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
-    """Return the indices of a device's RoCE v2 entries with an IPv4 address."""
+    """Return the indices of a device's RoCE v2 entries that have an IPv4 address and an
+    interface.
+    """
     port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
     if isinstance(gids, Unknown):
@@ -132,14 +136,18 @@ def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
 
 
 def _index_for_all(use: Use) -> int | None:
-    """Return an index that is a RoCE v2 IPv4 entry on every device: the variable is one for all."""
+    """Return the smallest index that is a RoCE v2 IPv4 entry on every device; None if there is
+    none.
+
+    MC_GID_INDEX has one value for all devices. Devices whose port is not active do not count.
+    """
     nics = [nic for nic in use.takes if port_problem(nic, use.environment) is None]
     common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)
 
 
 def _remedy(use: Use, choice: GidChoice) -> tuple[str, tuple[Setting, ...]]:
-    """Say how to get a GID that all devices can use, and which variable gives or removes it."""
+    """Return ``(advice, settings)`` to get a GID that all devices can use."""
     environment, wanted = use.environment, _index_for_all(use)
     if wanted is not None:
         advice = f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
@@ -175,7 +183,11 @@ def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unknown
 def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
-    """Return a GID's subnet: its first 64 bits, or the IPv4 network of its interface."""
+    """Return a GID's subnet: its first 64 bits, or the IPv4 network of its interface
+    (``10.0.0.0/24``).
+
+    Unknown if there is no GID, or its interface's address or prefix is not known.
+    """
     gid = known(choice).gid
     if gid is None:
         return Unknown("no GID")

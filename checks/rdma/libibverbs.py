@@ -19,7 +19,7 @@ MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 
 def fields(field_type: type[Any], names: str) -> list[tuple[str, type[Any]]]:
-    """Return consecutive fields of a structure that are of one kind."""
+    """Return structure fields of one C type. names: separated by spaces, in order."""
     return [(name, field_type) for name in names.split()]
 
 
@@ -73,9 +73,10 @@ def library() -> ctypes.CDLL:
 
 
 def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
-    """Ask for one device: ``listed`` (the library has a provider), ``opened``, or the error.
+    """Return libibverbs' view of the device ``name`` as plain data, or why it cannot be opened.
 
-    Of an open device: limits, pages_on_demand, and ports by number (active_mtu_bytes, tables).
+    listed: the library has a provider. opened; errno and error if not. Of an opened device: limits,
+    pages_on_demand, and ports by number (active_mtu_bytes, gid_table).
     """
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
@@ -91,7 +92,10 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
 
 
 def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
-    """Open a device, and read its limits and ports."""
+    """Open a device, read its limits and ports, and close it; see ``query``.
+
+    device: the address of its entry in the library's list.
+    """
     ctypes.set_errno(0)
     context = library.ibv_open_device(device)
     if not context:
@@ -116,7 +120,10 @@ def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _pages_on_demand(context: int) -> bool | None:
-    """Tell whether memory need not be pinned; None if the provider does not say."""
+    """Tell whether the device pages on demand, so that memory need not be pinned.
+
+    None if the provider does not say.
+    """
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value
@@ -132,7 +139,9 @@ def _pages_on_demand(context: int) -> bool | None:
 
 
 def _ports(library: ctypes.CDLL, context: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the ports of an open device, each by its number."""
+    """Yield ``(number, port)`` for each port of an open device, up to the first that does not
+    answer.
+    """
     for number in range(1, MOST_PORTS + 1):
         room = ctypes.create_string_buffer(ROOM_BYTES)
         if library.ibv_query_port(context, number, room):

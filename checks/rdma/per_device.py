@@ -18,7 +18,7 @@ NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.de
 
 
 def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError if it uses no RDMA."""
+    """Return the launch. Raises UnjudgedError if none is given or it uses no RDMA."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA, "launch"))
@@ -41,7 +41,13 @@ def judge_devices(
     problem_of: Problem,
     describe: Describe,
 ) -> Iterator[Finding]:
-    """Yield the worst finding of each device; losses of another cause are that cause's check's."""
+    """Yield one finding for each device that the launch would take: the worst over its processes.
+
+    Without a launch, all devices of the host are judged. cause: the cause that the check is about;
+    a device that is lost for another cause is skipped here. problem_of: returns why a use loses a
+    device, None if it does not. describe: makes the finding, with the loss of this check's cause or
+    None.
+    """
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
@@ -60,7 +66,11 @@ def judge_devices(
 def _judge_device(
     use: Use, nic: Nic, cause: Cause, problem_of: Problem, describe: Describe
 ) -> Finding:
-    """Turn the problem of one device in one use into a finding."""
+    """Judge one device for one use; see ``judge_devices`` for ``cause``, ``problem_of`` and
+    ``describe``.
+
+    A loss is a failure if the use has processes and no device is left to them, else a warning.
+    """
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
         return describe(nic, None, use).unknown(problem)
@@ -77,7 +87,7 @@ def _judge_device(
 
 
 def ends_at_start(finding: Finding, use: Use) -> Finding:
-    """Add to a failure that the process ends, unless the process goes on over TCP."""
+    """Add to a failure that the start ends, if the processes are left without any transport."""
     if use.devices.transport is not Transport.NONE:
         return finding
     text = f"{finding.text}; without a device the start ends: No available RNIC, setup returns -1"
@@ -87,10 +97,12 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
 def whichever_is_used(
     launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
-    """Judge the uses; if only GIDs are unknown, judge all devices that a use may come to.
+    """Return the findings of ``judge`` about the uses, and one for each use that has no known
+    device.
 
-    If these pass, every smaller choice passes, as fewer devices take no more; if not, the finding
-    says why the devices are not known.
+    If only GIDs are unknown, all devices that a use may come to are judged first. If these pass,
+    every smaller choice passes, as fewer devices take no more. If not, a finding says why the
+    devices are not known.
     """
     instead = [
         unknown(use.who, names.of("which devices it uses is not known: "))
@@ -115,7 +127,10 @@ def whichever_is_used(
 def judge_nics(
     rdma: RdmaFacts, needs: LaunchNeeds | None, judge: Callable[[Nic, Sequence[Use]], Finding]
 ) -> list[Finding]:
-    """Judge the devices in use, each once; without a launch every device of the host."""
+    """Judge the devices in use, each once; without a launch every device of the host.
+
+    judge: gets a device and all uses of the launch, () without a launch.
+    """
     launch = rdma_launch_or_host(needs)
     if launch is None:
         known(rdma.nics)
@@ -131,7 +146,9 @@ def judge_nics(
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
-    """Judge each use of devices; a use without known devices gets a finding that says why."""
+    """Judge each group of processes with the same devices. A group without known devices gets a
+    finding that says why.
+    """
 
     def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
         return [finding for use in launch_uses if use.nics for finding in judge(use)]
@@ -142,7 +159,11 @@ def judge_uses(
 def judge_regions(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
-    """Judge each process that registers memory; equal findings are joined."""
+    """Judge each process that registers memory, and join equal findings.
+
+    judge: gets the process's name, its regions and its use. A process whose regions are not known
+    gets an unknown finding.
+    """
 
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:

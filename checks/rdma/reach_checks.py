@@ -83,7 +83,11 @@ def _shown(fact: str | Unknown) -> str:
 
 
 def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
-    """Return how to get an active port: another port, the interface up, or the cable."""
+    """Return ``(advice, settings)`` to get an active port: another port, the interface up, or the
+    cable.
+
+    asked: the value of MC_IB_PORT, "" if it is not set.
+    """
     active = next((port.number for port in ports if port.state == "ACTIVE"), None)
     if active is not None:
         setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active), asked)
@@ -177,7 +181,10 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
 
 @CHECKS.check("rdma.uverbs-permission", any_launch)
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether processes can open each device's file below /dev/infiniband."""
+    """Judge whether processes can open each device's file below /dev/infiniband.
+
+    Also judges whether the launch's containers are given these files.
+    """
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
         """Describe the device file of one device."""
@@ -272,7 +279,10 @@ def _shared_devices() -> Setting:
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
-    """Return how to make the device file of ``nic`` open for this process."""
+    """Return ``(advice, settings)`` to let this process open the device file of ``nic``.
+
+    exclusive: each RDMA device is in one network namespace alone.
+    """
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
     file, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"

@@ -44,7 +44,11 @@ class Registration(NamedTuple):
 
 @or_unknown
 def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) -> int | Unknown:
-    """Return Mooncake's max_mr_size: the smallest of MC_MAX_MR_SIZE and every device's limit."""
+    """Return the longest registration that Mooncake makes, its max_mr_size.
+
+    That is the smallest of MC_MAX_MR_SIZE (1 TiB unless it is set) and the limits of all ``nics``.
+    Unknown if a device's limit is.
+    """
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
@@ -53,14 +57,17 @@ def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) ->
 
 
 def pieces(size_bytes: int, largest_bytes: int) -> int:
-    """Count the registrations that a region is made of."""
+    """Count the pieces of at most ``largest_bytes`` that a region is cut into, at least 1."""
     return -(-size_bytes // largest_bytes) if size_bytes and largest_bytes > 0 else 1
 
 
 def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
-    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time."""
+    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time.
+
+    release: Mooncake's, None if its version is not known.
+    """
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)
@@ -90,7 +97,11 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Count ends of equal pieces on a page boundary: such a page is pinned once, others twice."""
+    """Count which of the first ``ends`` ends of equal pieces lie on a page boundary.
+
+    Such an end cuts no page, so no page is pinned twice. offset_bytes: where in a page the region
+    begins.
+    """
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0
@@ -119,7 +130,11 @@ class Load(NamedTuple):
 def load_of(
     process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
-    """Add up what ``process`` registers with each NIC; without a known limit regions are whole."""
+    """Add up what ``process`` registers with each of its NICs. Unknown if its regions are not
+    known.
+
+    If ``largest_bytes`` is Unknown, each region counts as one registration.
+    """
     if isinstance(process.regions, Unknown):
         return process.regions
     registrations = 0
@@ -141,7 +156,11 @@ def load_of(
 
 
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
-    """Count the regions of ``region_bytes`` that a process may register with each of ``nics``."""
+    """Count the regions that a process may register with each of its NICs under a memlock limit.
+
+    limit_bytes: the memlock limit. nics: the number of NICs; a region is counted for each, in whole
+    pages of ``page_bytes``.
+    """
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
 
@@ -151,7 +170,10 @@ _FALSE_WORDS = ("0", "false", "no", "off", "disable")
 
 
 def through_peermem(environment: Mapping[str, str]) -> bool:
-    """Return whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
+    """Tell whether GPU memory is registered through nvidia_peermem, not as dma-buf.
+
+    Only the way through nvidia_peermem counts against the memlock limit.
+    """
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 
@@ -208,7 +230,10 @@ def _first(*reasons: Unknown | None) -> Unknown | None:
 
 
 def row_of(nic: Nic) -> DeviceRow | Unknown | None:
-    """Return the device's row of the table; None if it is no known device."""
+    """Return the device's row in the table of devices; None if the table does not have it.
+
+    Unknown if the device's provider is not known.
+    """
     provider = nic.provider
     if nic.driver in ("ib_qib", "qib"):  # of which the kernel has no number
         provider = "ipathverbs" if isinstance(provider, Unknown) else provider
@@ -221,7 +246,10 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """Of one device."""
+    """RDMA objects that a launch makes on one device.
+
+    contexts: processes that open it. others: protection domains and completion queues.
+    """
 
     contexts: int
     regions: int | Unknown  # Unknown if the launch's memory is
@@ -230,7 +258,9 @@ class Objects(NamedTuple):
 
 
 def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Objects:
-    """Count the RDMA objects on ``nic`` of the launch's processes that would take it."""
+    """Count the RDMA objects that the launch makes on ``nic`` if all processes that would take it
+    open it.
+    """
     mine = [(use, process) for use in launch_uses for process in takers(use, nic)]
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | Unknown = 0
@@ -250,7 +280,10 @@ def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Obje
 
 
 def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
-    """Return the processes that open ``nic``, if it lets itself be opened."""
+    """Return the processes of ``use`` that try to open ``nic``.
+
+    () if they would not take the device, or MC_FORCE_TCP keeps them off RDMA.
+    """
     if nic.name not in use.devices.candidates or use.devices.chosen is ChosenBy.FORCED_TCP:
         return ()
     return use.processes

@@ -38,6 +38,8 @@ class Cause(Enum):
 
 
 class Lost(NamedTuple):
+    """A device that a process would take but cannot use. why: the reason in words."""
+
     name: str
     cause: Cause
     why: str
@@ -86,7 +88,7 @@ class Use(NamedTuple):
 
     @property
     def host_table(self) -> bool:
-        """See the function of this name, of all its processes."""
+        """Whether the function ``host_table`` says True of all the processes."""
         return all(map(host_table, self.processes))
 
     @property
@@ -109,7 +111,9 @@ class Use(NamedTuple):
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
-    """Group the launch's RDMA processes by the devices that they use."""
+    """Group the launch's RDMA processes that use the same devices with the same
+    variables for them.
+    """
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
@@ -138,7 +142,10 @@ _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
-    """Return the devices that ``process`` uses. release: Mooncake's, None for the newest known."""
+    """Return the devices that ``process`` uses, those that it loses, and its transport.
+
+    release: Mooncake's, None for the newest known.
+    """
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
@@ -199,7 +206,11 @@ def devices_in_use(
 
 
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
-    """Return why the engine TENT leaves its devices open; None if this Mooncake has no TENT."""
+    """Return why a process's devices are not known if MC_USE_TENT is set: TENT chooses them by
+    itself.
+
+    None if this Mooncake is built without that engine.
+    """
     parts = Unknown("its container has its own") if (process.container is not None) else rdma.parts
     if isinstance(parts, Unknown):
         return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
@@ -215,7 +226,11 @@ def _unknown(reason: Unknown) -> DevicesInUse:
 def _wanted(
     rdma: RdmaFacts, named: tuple[str, ...], environment: Mapping[str, str], origin: str
 ) -> tuple[tuple[str, ...] | Unknown | None, ChosenBy, str]:
-    """Return the names to look for (None: all), who chose them, and where (client_service.cpp)."""
+    """Return ``(names, who chose them, the place of the names)``, as in client_service.cpp.
+
+    names: the devices to look for, None for all of the host, Unknown if a topology file is unread.
+    named: the launch's. origin: where the launch names them.
+    """
     if not _automatic(named, environment):
         return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
@@ -233,18 +248,26 @@ def _wanted(
 
 
 def _automatic(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Return whether Mooncake looks for devices itself: without names, or told to."""
+    """Tell whether Mooncake looks for devices itself.
+
+    MC_MS_AUTO_DISC says so by 1 or 0; otherwise it does if no device is named.
+    """
     switch = leading_integer(environment.get("MC_MS_AUTO_DISC", ""))
     return switch == 1 if switch in (0, 1) else not named
 
 
 def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA; named devices are opened still."""
+    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA.
+
+    It does if Mooncake looks for devices itself; devices that are named are opened all the same.
+    """
     return "MC_FORCE_TCP" in environment and _automatic(named, environment)
 
 
 def _of_topology(content: str) -> tuple[str, ...]:
-    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; () if it is no such JSON."""
+    """Return each device in ``{"cpu:0": [[preferred], [others]]}`` once; () if it is no
+    such JSON.
+    """
     import json
 
     try:
@@ -258,14 +281,18 @@ DEFAULT_PORT = 1
 
 
 def port_of(environment: Mapping[str, str]) -> int:
-    """Return MC_IB_PORT, 1 where it is not 1 to 255."""
+    """Return the number in MC_IB_PORT; 1 if that is not a number from 1 to 255."""
     number = leading_integer(environment.get("MC_IB_PORT", ""))
     return number if number is not None and 0 < number < 256 else DEFAULT_PORT
 
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device, None if it does (topology.cpp)."""
+    """Return why Mooncake does not list a device, None if it does (topology.cpp).
+
+    It lists a device that it can open and that has an active port, whichever. Unknown if it cannot
+    be told.
+    """
     for problem in (node_problem(nic), provider_problem(nic)):
         if problem is not None:
             return problem
@@ -277,7 +304,11 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
 
 
 def node_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why a device's file below /dev/infiniband does not open; None if it opens."""
+    """Return why a device cannot be opened: its file below /dev/infiniband, or libibverbs' refusal.
+
+    None if it can be opened, or libibverbs does not list it. Unknown if the file could not be
+    asked.
+    """
     device_file = nic.uverbs_node
     cause = Cause.UVERBS
     if isinstance(device_file, Unknown):
@@ -320,7 +351,10 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
 ) -> Lost | Unknown | None:
-    """Return a problem if no GID of the opened port is usable. of_host: see ``host_table``."""
+    """Return the problem if Mooncake takes no GID on the port that it opens; None if it takes one.
+
+    of_host: the process sees the host's GID table (see ``host_table``); if not, no GID is Unknown.
+    """
     choice = known(gid_choice(nic, environment, release))
     if choice.gid or of_host:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
@@ -331,7 +365,7 @@ def gid_problem(
 
 
 def host_table(process: ProcessNeeds) -> bool:
-    """Tell whether a process's GIDs are certainly the host's: a pod's network may add others."""
+    """Tell whether a process certainly has the host's GIDs; a pod's own network may add others."""
     container = process.container
     return container is None or container.host_network or container.own_network
 
@@ -340,7 +374,10 @@ def host_table(process: ProcessNeeds) -> bool:
 def gid_choice(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """Return the GID that Mooncake takes on the port that it opens."""
+    """Return the GID that Mooncake takes on the port that it opens. Unknown without that port.
+
+    release: None for the newest known.
+    """
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:

@@ -94,7 +94,9 @@ class Libraries(NamedTuple):
 
 @or_unknown
 def read_node(root: Root, path: str) -> DeviceNode | Unknown:
-    """Read a device file; an absent Unknown if it does not exist."""
+    """Read the mode of a device file, and whether it opens; an absent Unknown if it
+    does not exist.
+    """
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
@@ -109,7 +111,11 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
 
 @or_unknown
 def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
-    """Return ``{"mlx5_0": "uverbs0"}``, from the class or else from each device's PCI function."""
+    """Map each device to the name of its uverbs node: ``{"mlx5_0": "uverbs0"}``.
+
+    Read from the class folder, or else from each device's PCI function. Then ``devices`` without a
+    node have an Unknown.
+    """
     names = root.entries(CLASS)
     if not isinstance(names, Unknown):
         return {**known(_uverbs_in(root, CLASS, names))}
@@ -122,7 +128,10 @@ def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | 
 
 @or_unknown
 def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] | Unknown:
-    """Map each device to its uverbs name, from the ``ibdev`` files below ``folder``."""
+    """Map each device to the name of its uverbs node, from the ``ibdev`` files below ``folder``.
+
+    Unknown if one of these files exists but cannot be read.
+    """
     by_device = {}
     for name in names:
         if name.startswith("uverbs"):
@@ -176,7 +185,7 @@ def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
 
 
 def read_libraries(root: Root) -> Libraries:
-    """Find libibverbs and its providers in the library folders of this root."""
+    """Find libibverbs and its providers in the first library folder that has libibverbs.so.1."""
     why = Unknown("libibverbs.so.1 is in none of the usual folders", absent=True)
     for folder in LIBRARY_FOLDERS:
         file = root.link(f"{folder}/libibverbs.so.1")
@@ -192,7 +201,10 @@ def read_libraries(root: Root) -> Libraries:
 
 @or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
-    """Name the providers that have both a configuration file and a library."""
+    """Return the names of the providers that have both a configuration file and a library.
+
+    Nothing if a folder of either does not exist.
+    """
     names_in = []
     for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
         names = root.names(place)
@@ -263,14 +275,16 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
 
 @or_unknown
 def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
-    """Read this process's cgroup, then its ancestors, as far as they have rdma limits."""
+    """Read the rdma limits of this process's cgroup and then its ancestors; those without any are
+    left out.
+    """
     mount = known(own_mount(root, "rdma"))
     limited = [known(_read_cgroup(root, folder)) for folder in (mount.folders if mount else ())]
     return tuple(cgroup for cgroup in limited if cgroup is not None)
 
 
 def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
-    """Read the rdma limits of one cgroup; None if it sets none."""
+    """Read the rdma limits of one cgroup; None if it limits no device."""
     limits = _budgets(root, f"{folder}/rdma.max")
     if isinstance(limits, Unknown):
         return none_if_absent(limits, None)
@@ -281,7 +295,7 @@ def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
 
 @or_unknown
 def _budgets(root: Root, name: str) -> dict[str, CgroupLimit] | Unknown:
-    """Read lines of ``mlx5_0 hca_handle=2 hca_object=max``."""
+    """Read lines of ``mlx5_0 hca_handle=2 hca_object=max`` as limits by device; ``max`` is None."""
     content = known(root.text(name))
     budgets = {}
     for line in content.splitlines():
