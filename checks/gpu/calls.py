@@ -18,7 +18,10 @@ def visible_devices() -> str | None:
 
 
 def nvml() -> dict[str, Any]:
-    """Ask NVML: driver, CUDA and devices, or its ``error`` and ``code`` (nvmlReturn_t)."""
+    """Ask NVML for the driver, CUDA's version and all devices, as plain data.
+
+    If NVML does not start: its ``error``, and ``code`` (nvmlReturn_t).
+    """
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -35,9 +38,10 @@ def nvml() -> dict[str, Any]:
 
 
 def held() -> list[dict[str, Any]]:
-    """Return each GPU's memory, and what each process of this pid namespace holds (None: untold).
+    """Return for each GPU its memory, and the bytes that each process of this pid namespace holds.
 
-    Raises OSError if NVML cannot be asked.
+    processes: bytes by process id, None if NVML does not tell. Raises OSError if NVML cannot be
+    asked.
     """
     pynvml = _library()
     try:
@@ -58,7 +62,7 @@ def held() -> list[dict[str, Any]]:
 
 
 def _device(index: int) -> dict[str, Any]:
-    """Ask NVML for one GPU."""
+    """Ask NVML for one GPU; None for each fact that it does not tell."""
     pynvml = _library()
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
 
@@ -104,7 +108,10 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Return each GPU's ``rdma`` and ``dma_buf``, in CUDA's order. Raises OSError without CUDA."""
+    """Ask CUDA, in a child process, whether each GPU can do ``rdma`` and ``dma_buf``: 1, 0 or None.
+
+    In CUDA's order. Raises OSError if CUDA does not start.
+    """
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
     from checks.base.root import in_child
@@ -114,7 +121,7 @@ def cuda_attributes() -> list[dict[str, int | None]]:
 
 
 def _cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask CUDA which GPUs can register their memory, by peer memory or dma-buf."""
+    """Ask CUDA, in this process, which GPUs can register their memory; see ``cuda_attributes``."""
     import ctypes
 
     library = ctypes.CDLL("libcuda.so.1")

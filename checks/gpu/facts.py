@@ -64,7 +64,9 @@ class GpuFacts(NamedTuple):
 
     @property
     def nvidia(self) -> bool | Unknown:
-        """Whether PCI, the driver or NVML shows an NVIDIA GPU."""
+        """Whether NVML, PCI or a device node shows an NVIDIA GPU; Unknown if PCI could
+        not be read.
+        """
         if not isinstance(self.nvml, Unknown) and self.nvml.gpus:
             return True
         if any(gpu.vendor == "0x10de" for gpu in self.on_pci) or self.nodes:
@@ -73,12 +75,12 @@ class GpuFacts(NamedTuple):
 
     @property
     def on_pci(self) -> tuple[PciFunction, ...]:
-        """The accelerators; () where PCI could not be read."""
+        """The accelerators; () if PCI could not be read."""
         return () if isinstance(self.accelerators, Unknown) else self.accelerators
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The device nodes; () where /dev could not be read."""
+        """The device nodes; () if /dev could not be read."""
         return () if isinstance(self.device_nodes, Unknown) else self.device_nodes
 
 
@@ -121,7 +123,10 @@ def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the loaded modules that let a NIC reach GPU memory."""
+    """Return the loaded modules that let a NIC reach GPU memory.
+
+    Unknown if none shows and /proc/modules cannot be read.
+    """
     content = root.text("/proc/modules")
     rows = [] if isinstance(content, Unknown) else content.split("\n")
     loaded = {row.split(" ")[0] for row in rows}
@@ -132,7 +137,11 @@ def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
-    """Read the type and version of NVIDIA's loaded module from /proc/driver/nvidia/version."""
+    """Return ``(type, version)`` of NVIDIA's loaded module, from the text of
+    /proc/driver/nvidia/version.
+
+    The type is "open" or "proprietary"; both are "" without the module.
+    """
     if isinstance(content, Unknown):
         return ("", "") if content.absent else (content, content)
     first = content.partition("\n")[0]

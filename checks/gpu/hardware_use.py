@@ -20,7 +20,10 @@ def nics_of(
 
 
 def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the NICs of the launch's processes, each once; Unknown if none of them is known."""
+    """Return the NICs that the launch's processes use, each once.
+
+    Processes whose NICs are not known are left out; Unknown if then no NIC is left.
+    """
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:
@@ -40,7 +43,9 @@ def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
 
 
 def splits_segment(process: ProcessNeeds) -> bool | Unknown:
-    """Return whether Mooncake binds shares of its segment to the nodes of several NICs."""
+    """Tell whether Mooncake splits a process's segment over several NUMA nodes, those
+    of its NICs.
+    """
     if process.rdma is None:
         return False
     nodes = process.segment_nodes
@@ -48,7 +53,11 @@ def splits_segment(process: ProcessNeeds) -> bool | Unknown:
 
 
 def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
-    """Return the PCI addresses of the GPUs that this process may use, in NVML's (PCI) order."""
+    """Return the PCI addresses of the GPUs that this process may use, in NVML's (PCI) order.
+
+    They are NVML's, or else those on PCI if NVML was not asked or is not installed. Unknown if
+    neither can tell.
+    """
     if isinstance(gpus.nvml, Unknown):
         silent = gpus.nvml
     elif not gpus.nvml.error:
@@ -71,7 +80,10 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
-    """Return CUDA_VISIBLE_DEVICES of the process: set by the launch, or inherited from here."""
+    """Return CUDA_VISIBLE_DEVICES of the process; None if it is not set.
+
+    Outside of a container a process inherits it from here if the launch does not set it.
+    """
     setting = process.environment.get("CUDA_VISIBLE_DEVICES")
     return gpus.visible_devices if setting is None and process.container is None else setting
 
@@ -80,7 +92,8 @@ def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | No
 def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs that CUDA shows to ``process``, in CUDA's order.
 
-    An entry that names no GPU ends the list, as in CUDA; those of a pod are taken as the first.
+    An entry that names no GPU ends the list, as in CUDA. Which GPUs a pod is given is not known:
+    the first of the host are taken.
     """
     physical = known(physical_gpus(gpus))
     container_gpus = known(given_gpus(gpus, process))
@@ -101,7 +114,10 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 
 @or_unknown
 def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order."""
+    """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order.
+
+    All GPUs of the host if nothing says which; () if the host has none of the resource asked for.
+    """
     asked = known(asked_gpus(process))
     if asked is not None and lacks_resource(gpus, asked):
         return ()
@@ -113,7 +129,7 @@ def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unkno
 
 
 def lacks_resource(gpus: GpuFacts, asked: GivenGpus) -> str:
-    """Return a resource that is asked for and whose maker has no GPU here, or ""."""
+    """Return a resource that is asked for and whose maker has no GPU here; "" if there is none."""
     if isinstance(gpus.accelerators, Unknown) or not gpus.accelerators:
         return ""
     here = {gpu.vendor for gpu in gpus.accelerators}
@@ -150,7 +166,11 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
 
 
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
-    """Name the host's GPU that ``process`` takes as GPU ``index``: address, ``GPU 2``, or ""."""
+    """Name the host's GPU that ``process`` takes as its GPU ``index``: an address, or ``GPU 2``.
+
+    "" if the process sees no such GPU. Unknown if it is not known which GPUs its container is
+    given.
+    """
     setting = visible_setting(gpus, process)
     container = process.container
     asked = GivenGpus()
@@ -186,7 +206,10 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
 
 @or_unknown
 def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
-    """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU."""
+    """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU.
+
+    Unknown if sysfs does not show the GPU, or which GPUs CUDA shows is not known.
+    """
     visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None
@@ -196,7 +219,7 @@ def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown
 
 
 def probes_numactl(sglang_version: str) -> bool | Unknown:
-    """Return whether a rank of this SGLang goes on unbound where numactl cannot bind it."""
+    """Tell whether a rank of this SGLang starts without binding if numactl cannot bind it."""
     release = sglang.release_of(sglang_version)
     if release is None:
         return Unknown(f"the version is not known ({sglang_version!r})")

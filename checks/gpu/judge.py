@@ -175,32 +175,41 @@ SPAN_HOSTS = (
 
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge each GPU that several programs take at the same time."""
+    """Judge each GPU that several programs take at the same time; nothing for one that has room for
+    all.
+    """
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
             place = taken_gpu(gpus, process, index)
             if not isinstance(place, Unknown) and place:
                 taken.setdefault(place, []).append(process)
-    findings = (_of_turns(place, there) for place, there in taken.items())
+    findings = (_of_turns(place, processes) for place, processes in taken.items())
     return fold(finding for finding in findings if finding is not None)
 
 
-def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs on one GPU, turn by turn; Unknown if a turn may end others too."""
-    for turn in dict.fromkeys(process.turn for process in there):
-        finding = _together(place, [process for process in there if process.turn == turn])
+def _of_turns(place: str, processes: list[ProcessNeeds]) -> Finding | None:
+    """Judge the programs on one GPU; None if it has room for all.
+
+    Programs of one turn run at the same time. If only programs of several turns are too many, the
+    finding is unknown: which of these run together is not known. place: the GPU's name.
+    """
+    for turn in dict.fromkeys(process.turn for process in processes):
+        finding = _together(place, [process for process in processes if process.turn == turn])
         if finding is not None:
             return finding
-    whole = _together(place, there)
+    whole = _together(place, processes)
     return whole and whole.unknown(
         "the launch ends processes between them: which of them take it at one time is not known"
     )
 
 
-def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs that run on one GPU at the same time."""
-    together = running_with_last(there)
+def _together(place: str, processes: list[ProcessNeeds]) -> Finding | None:
+    """Judge the programs that run on one GPU at the same time; None if it has room for all.
+
+    place: the GPU's name. processes: in the order of their start.
+    """
+    together = running_with_last(processes)
     shares = [each.gpu_share for each in together if each.gpu_share is not None]
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
     if len({each.id.command for each in together}) < 2 or whole <= 1 + ROUNDING:
@@ -271,7 +280,10 @@ def _give_more(runtime: str, resource: str = "") -> str:
 
 
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
-    """Hold the highest GPU index of a group of ranks against the GPUs that the group sees."""
+    """Hold the highest GPU index of a group of ranks against the GPUs that the group sees.
+
+    setting: their CUDA_VISIBLE_DEVICES, None if it is not set.
+    """
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
     finding = passed(
@@ -346,7 +358,10 @@ MIG_ON = 1
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge, by NVML's address: the launch's, or all; none: UnjudgedError."""
+    """Return the GPUs to judge, by NVML's address: the launch's, or all without a launch.
+
+    Raises UnjudgedError if there are none, or they are not known.
+    """
     finding = passed("GPUs")
     if not finding.known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
@@ -533,7 +548,7 @@ def _reach_amd(
 
 
 def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge GPUDirect RDMA through nvidia_peermem."""
+    """Complete ``finding`` about GPUDirect RDMA through nvidia_peermem."""
     finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
     facts = gpus.peer_modules, gpus.memory_peers
     modules, clients = (() if isinstance(fact, Unknown) else fact for fact in facts)
@@ -559,7 +574,7 @@ def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> 
 
 
 def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge GPUDirect RDMA through dma-buf."""
+    """Complete ``finding`` about GPUDirect RDMA through dma-buf."""
     finding = finding._replace(
         need="dma-buf: open kernel module, Linux 5.12 (WITH_NVIDIA_PEERMEM=0)"
     )
@@ -581,7 +596,9 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
 
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
-    """Return why GPU memory cannot be exported as dma-buf; None if it can."""
+    """Return why GPU memory cannot be exported as dma-buf; None if it can, Unknown if CUDA does not
+    say.
+    """
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

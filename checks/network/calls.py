@@ -24,7 +24,10 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Try to bind ``port`` on all addresses, as servers do: ``free``, or else ``errno``."""
+    """Try to bind ``port`` on all IPv4 addresses, as servers do.
+
+    Returns ``free``, and if that is False the name of the error as ``errno``.
+    """
     import errno
 
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -44,13 +47,18 @@ _ANSWER_BYTES = 4096
 
 
 def resolve(host: str) -> list[str]:
-    """Return the addresses of a name, in the resolver's order, each once."""
+    """Return the addresses of a name, in the resolver's order, each once. Raises OSError if it has
+    none.
+    """
     entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
-    """Try to connect: ``open``, or the error; ``timeout`` if nothing refused the connection."""
+    """Try to connect by TCP, and return ``open``, with the error's name and text if it is False.
+
+    ``timeout``: the seconds waited, if nothing refused the connection.
+    """
     import errno
 
     limit = _seconds(CONNECT_SHARE)
@@ -65,7 +73,11 @@ def connect(host: str, port: int) -> dict[str, Any]:
 
 
 def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> dict[str, Any]:
-    """Ask ``GET path`` past any proxy: the status and the beginning of the body."""
+    """Ask for ``GET path``, past any proxy, and return the status and the first ``most_bytes`` of
+    the body.
+
+    Without an answer: the seconds waited as ``timeout``, or ``error``.
+    """
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(host, port, timeout=_seconds(HTTP_SHARE))
@@ -82,14 +94,16 @@ def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> di
 
 
 def _seconds(share: float) -> float:
-    """Return that share of the time limit, at least what a local network takes."""
+    """Return a share of the time limit in seconds, at least what a local network takes."""
     return max(0.2, LIMIT_SECONDS.get() * share)
 
 
 def master(host: str, port: int) -> dict[str, Any]:
-    """Ask a Mooncake master with Mooncake's own client, in a separate process; code 0: it is ready.
+    """Ask a Mooncake master by Mooncake's own client in another process, and return the client's
+    code.
 
-    By ``rpc_only`` the client returns before it joins: the master shows none afterwards.
+    0: the master is ready. Without a code: the seconds waited as ``timeout``, or ``error``. By
+    ``rpc_only`` the client returns before it joins: the master shows no client afterwards.
     """
     import subprocess
     import sys
@@ -205,7 +219,10 @@ def _version(family: int) -> int:
 
 
 def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
-    """Read one route of a netlink message, a row for each next hop."""
+    """Read one route of a netlink message, a row for each next hop; none for a cached route.
+
+    names: interface names by index. See ``routes`` for the rows.
+    """
     _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
     if flags & RTM_F_CLONED:
         return []
@@ -222,7 +239,7 @@ def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
 
 
 def _hops(attributes: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
-    """Return (interface's index, attributes) of each next hop."""
+    """Return ``(interface's index, attributes)`` of each next hop of a route."""
     data = attributes.get(RTA_MULTIPATH)
     if data is None:
         return [(_number(attributes.get(RTA_OIF)) or 0, attributes)]

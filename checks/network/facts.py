@@ -51,7 +51,10 @@ class NetworkFacts(NamedTuple):
 
 
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
-    """Read the network below ``root``, and try to bind the ports of the launch."""
+    """Read the network below ``root``, and try to bind the ports of the launch.
+
+    The addresses are read only without a launch, or if it advertises a name.
+    """
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
     advertises = needs is None or any(service.kind == "advertised" for service in needs.services)
     return NetworkFacts(
@@ -91,7 +94,7 @@ def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
 
 @or_unknown
 def _range(root: Root) -> tuple[int, int] | Unknown:
-    """Read the range of ephemeral ports."""
+    """Read the range of ephemeral ports as ``(first, last)``."""
     content = known(root.text(PORT_RANGE))
     ports = content.split()
     if len(ports) != 2 or not all(word.isdecimal() and len(word) < 6 for word in ports):
@@ -104,7 +107,9 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
 
 @or_unknown
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
-    """Read reserved ports, ``8080,30000-30010``; an empty line reserves none."""
+    """Read reserved ports, ``8080,30000-30010``, as pairs (first, last); an empty line reserves
+    none.
+    """
     content = known(none_if_absent(root.word(RESERVED), ""))
     spans: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, content.split(","))):
@@ -168,7 +173,7 @@ def key_of(service: Service) -> tuple[str, str, int | None]:
 
 
 def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
-    """Ask every service of the launch, all at the same time."""
+    """Ask every service of the launch whose host is known, all at the same time."""
     import threading
 
     answers: dict[tuple[str, str, int | None], ServiceAnswer] = {}
@@ -196,7 +201,10 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
 
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:
-    """Ask one service: resolve its name, connect, and speak its protocol."""
+    """Ask one service: resolve its name, connect, and speak its protocol.
+
+    A service that the launch starts itself, or without a port, is only resolved.
+    """
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
@@ -223,7 +231,10 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
 
 
 def has_no_address(why: Unknown) -> bool:
-    """Return whether the resolver said that a name has none; else nobody asked, or answered."""
+    """Tell whether the resolver said that a name has no address.
+
+    False if nobody asked for it, or the resolver could not answer.
+    """
     return any(phrase in why.reason for phrase in _NO_ADDRESS)
 
 
@@ -236,7 +247,10 @@ def _is_address(host: str) -> bool:
 
 
 def _speak(root: Root, service: Service, port: int, answer: ServiceAnswer) -> ServiceAnswer:
-    """Ask an open service in its protocol: HTTP, or Mooncake's own client for a master."""
+    """Ask an open service in its protocol, and return ``answer`` with what it replied.
+
+    The protocol is HTTP, or for a master that of Mooncake's own client.
+    """
     path = "" if service.kind == "master" else "/health"
     if service.kind == "metadata-http":
         path = (service.path or METADATA_PATH) + ABSENT_KEY
@@ -307,7 +321,7 @@ class RoutingTables(NamedTuple):
 
 @or_unknown
 def read_routing(root: Root) -> RoutingTables | Unknown:
-    """Read the kernel's rules and routes, live or recorded."""
+    """Read the kernel's rules and routes, live or recorded; Unknown if not all routes were read."""
     rules, routes = known(root.call("routing.rules")), known(root.call("routing.routes"))
     try:
         if not isinstance(rules, list) or not isinstance(routes, list):
@@ -348,7 +362,11 @@ def _route(row: Sequence[Any]) -> TableRoute:
 
 @or_unknown
 def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...] | Unknown:
-    """Return the networks reached from ``source`` by ``interface``; Unknown if a rule is unread."""
+    """Return the networks that the kernel reaches from ``source`` through ``interface``, as text.
+
+    source: an IP address. Rules and tables are followed in the kernel's order. Unknown if a rule
+    has a selector or an action that is not read here.
+    """
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
@@ -379,7 +397,12 @@ def _asked(
     interface: str,
     open_: list[Network],
 ) -> list[Network] | Unknown:
-    """Return the part of ``open_`` that the rule matches, for this source and interface."""
+    """Return the part of ``open_`` that the rule matches for packets from ``address`` by
+    ``interface``.
+
+    open_: the destinations that no earlier rule decided. Unknown if the rule has a selector that is
+    not read.
+    """
     unread = [number for number in rule.other if number not in NEVER_MET]
     if unread:
         return Unknown(f"rule {rule.priority} has a selector that is not read ({unread[0]})")
@@ -404,7 +427,11 @@ def _of_table(
     open_: list[Network],
     reachable: list[Network],
 ) -> list[Network]:
-    """Add to ``reachable`` what the table sends out of ``interface``; return the rest."""
+    """Add to ``reachable`` the networks that the rule's table sends out of ``interface``.
+
+    asked: the part of ``open_`` that the rule matches. Returns ``open_`` without what the table
+    decided.
+    """
     decided: list[Network] = []
     rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)

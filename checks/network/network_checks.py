@@ -57,7 +57,11 @@ def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
 @or_unjudged
 def _port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Finding:
-    """Judge one port of the launch: its number, its other users, and whether it is free here."""
+    """Judge one port of the launch: its number, its other users, and whether it is free here.
+
+    same: all ports of the launch with this number in this network, ``port`` included, in their
+    order.
+    """
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
@@ -119,12 +123,18 @@ def _port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Find
 
 
 def _together(port: BoundPort, other: BoundPort) -> bool:
-    """Return whether an engine publishes both for one container: neither waits for the other."""
+    """Tell whether a container engine publishes both ports for one container, and so at the same
+    time.
+    """
     return port.address is not None and other.address is not None and port.owner == other.owner
 
 
 def _meet(address: str | None, other: str | None) -> bool:
-    """Tell whether ports of one number exclude each other; None: an address that is not read."""
+    """Tell whether two addresses cannot both be bound at one port; "" is all addresses.
+
+    None: the process chooses an address that is not read. It meets "" and None, and no stated
+    address.
+    """
     if address is None or other is None:
         return not address and not other
     return address == other or not address or not other
@@ -187,7 +197,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
 def advertised(
     needs: LaunchNeeds, network: NetworkFacts, services: ServiceFacts
 ) -> Iterator[Finding]:
-    """Judge each name that a store of the launch advertises."""
+    """Judge whether each name that a store of the launch advertises leads to this host."""
     names = [service for service in needs.services if service.kind == "advertised"]
     if not names:
         yield skip("the launch advertises no name of its own")
@@ -196,7 +206,9 @@ def advertised(
 
 
 def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
-    """Return the finding of an address that this host lacks, for a process that binds it too."""
+    """Add to a failure about an advertised address that the process ends, if it binds the address
+    too.
+    """
     if not service.binds:
         return finding
     text = f"{finding.text}; mooncake_client binds its own port there, and ends with exit 1"
@@ -245,7 +257,10 @@ _CORRECT = "correct the address, or end what listens there and start the right o
 
 
 def _called(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
-    """Return the services that the launch talks to, each with the number of the launch's hosts."""
+    """Return the services that the launch talks to, each with the number of the launch's hosts.
+
+    Raises UnjudgedError if there are none.
+    """
     launch = the_launch(needs)
     called = [(each, launch.hosts) for each in launch.services if each.kind != "advertised"]
     if not called:
@@ -254,7 +269,7 @@ def _called(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
 
 
 def _subject(service: Service) -> str:
-    """Name a service with its address."""
+    """Name a service with its address: ``master 10.0.0.1:50051``."""
     host = service.name if isinstance(service.host, Unknown) else service.host
     if not host:
         port = "" if service.port is None else f" at port {service.port}"

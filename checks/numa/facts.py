@@ -26,7 +26,10 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted."""
+    """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted.
+
+    Raises OSError on a machine whose system calls are not known here.
+    """
     import ctypes
     import mmap  # not in the child: another thread may hold the lock of its import for ever
     import os
@@ -102,7 +105,10 @@ class NumaFacts(NamedTuple):
 
 @or_unknown
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """Read the topic; Unknown if nodes may not be listed: none listed would be one node."""
+    """Read the facts of NUMA; Unknown if the folder of nodes exists but cannot be listed.
+
+    It would look like a host with one node.
+    """
     known(root.entries(NODES))
     return read_numa(root, needs)
 
@@ -153,7 +159,7 @@ def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
 
 @or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
-    """Add up rows of a NUMA node's meminfo."""
+    """Add up rows of a NUMA node's meminfo, in bytes."""
     return sum(known(known(table).value(key)) for key in keys)
 
 

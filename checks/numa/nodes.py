@@ -58,7 +58,10 @@ def parse_node_list(text: str) -> tuple[int, ...]:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Return a list of CPUs likewise; an empty one, as a node of memory alone has, is ``()``."""
+    """Parse ``"0-3,8"`` to ``(0, 1, 2, 3, 8)``, and an empty text to ``()``. Raises ValueError.
+
+    A node with memory alone has an empty list.
+    """
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
 
 
@@ -74,7 +77,9 @@ def parse_cpu_map(text: str) -> tuple[int, ...]:
 
 
 def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:
-    """Parse a kernel list of numbers below ``limit``. Raises ValueError about ``what``."""
+    """Parse a kernel list of numbers below ``limit``. what: named in the ValueError
+    that is raised.
+    """
     numbers: set[int] = set()
     for part in map(str.strip, text.strip(_AROUND).split(",")):
         first, dash, last = part.partition("-")
@@ -124,7 +129,9 @@ def read_allowed(root: Root) -> Allowed:
 
 @or_unknown
 def read_list(root: Root, name: str, parse: Parser) -> List:
-    """Read a file's list, Unknown if it is none."""
+    """Read a file as a list of numbers by ``parse``; Unknown if it cannot be read, or
+    is no list.
+    """
     return _parsed(known(root.text(name)), name, parse)
 
 
@@ -145,7 +152,9 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
-    """Return the innermost cpuset folder with lists, and its CPUs and nodes."""
+    """Return ``(folder, CPUs, NUMA nodes)`` of the innermost cpuset that has lists; folder ""
+    without.
+    """
     for top, path in (*_usual(root), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
@@ -164,7 +173,7 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
 
 
 def _usual(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield (usual mount point, path below it) of this process's cpuset."""
+    """Yield ``(usual mount point, path below it)`` of this process's cpuset."""
     for line in root.lines(MEMBERSHIPS):
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
@@ -174,7 +183,10 @@ def _usual(root: Root) -> Iterator[tuple[str, str]]:
 
 
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield the folders in which cpusets are mounted by themselves: cpuset(7)."""
+    """Yield ``(mount point, path below it)`` for each file system in /proc/mounts with cpusets.
+
+    The path is that of this process's cpuset; see cpuset(7).
+    """
     path = root.word(CPUSET)
     if isinstance(path, Unknown):
         return
@@ -204,7 +216,7 @@ class Meminfo(NamedTuple):
 
 @or_unknown
 def read_meminfo(root: Root) -> Meminfo | Unknown:
-    """Read the host's table, less the memory of GPUs; keys as the kernel spells them."""
+    """Read the host's /proc/meminfo, less the memory of GPUs that are NUMA nodes."""
     table = known(read_whole_meminfo(root))
     values, gpus = dict(table.values), gpu_memory_nodes(root)
     for numa_node in gpus:
@@ -221,19 +233,19 @@ def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
 
 
 def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
-    """Read each NUMA node's table; empty where the kernel shows no nodes."""
+    """Read each NUMA node's meminfo table, by node; empty if the kernel shows no nodes."""
     return {number: _read(root, f"{NODES}/node{number}/meminfo") for number in numa_nodes(root)}
 
 
 def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
-    """Read the sizes in /proc/PID/status (``VmPin``), in bytes; empty where the process is gone."""
+    """Read the sizes in /proc/PID/status (``VmPin``), in bytes; empty if the process is gone."""
     table = _read(root, f"/proc/{pid}/status")
     return {} if isinstance(table, Unknown) else table.values
 
 
 @or_unknown
 def _read(root: Root, name: str) -> Meminfo | Unknown:
-    """Read one meminfo file."""
+    """Read a file of the form of /proc/meminfo; sizes in bytes, rows without a unit as counts."""
     content = known(root.text(name))
     values = {}
     for line in content.splitlines():

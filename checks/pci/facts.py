@@ -23,7 +23,10 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """Return ACS control of a function, None without ACS; PermissionError if not root."""
+    """Return the ACS control register of a function; None if it has no ACS.
+
+    Raises PermissionError if this user is not root.
+    """
     import os
 
     file = os.open(f"/sys/bus/pci/devices/{address}/config", os.O_RDONLY | os.O_CLOEXEC)
@@ -38,9 +41,9 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """Return ACS control of a configuration space; None if the function has no ACS.
+    """Return the ACS control register in a configuration space; None if the function has no ACS.
 
-    read: gives the bytes at (offset, length). Raises PermissionError if it gives too few.
+    read: gives the bytes at (offset, length). Raises PermissionError if it gives too few bytes.
     """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
@@ -104,7 +107,7 @@ class PciFunction(NamedTuple):
 
 
 class PathClass(IntEnum):
-    """The nearer, the smaller."""
+    """How far two PCI functions are from each other; smaller is nearer."""
 
     PIX = 0  # at most one PCIe switch between them
     PXB = 1  # several PCIe switches, no host bridge
@@ -217,7 +220,7 @@ def _parents(root: Root, folder: str) -> tuple[str, ...]:
 
 
 def _lanes(root: Root, name: str) -> int | Unknown:
-    """Read a link's width; a function without a link says 0 (virtual) or 255."""
+    """Read a link's width in lanes; an absent Unknown for a function without a link (0 or 255)."""
     width = root.integer(name)
     if isinstance(width, int) and not 1 <= width <= 32:
         return Unknown(f"{name}: {width}, so it has no link of its own", absent=True)
@@ -232,7 +235,9 @@ def _iommu(root: Root, folder: str) -> str | Unknown:
 
 
 def _nics(root: Root) -> dict[str, PciFunction]:
-    """Read the PCI function of each RDMA device."""
+    """Read the PCI function of each RDMA device, by the device's name; those without one are left
+    out.
+    """
     nics = {}
     for name in root.listed(RDMA_DEVICES):
         path = root.link(f"{RDMA_DEVICES}/{name}/device")
@@ -260,7 +265,10 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 
 
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
-    """Return how far two functions are from each other, in the words of ``nvidia-smi topo``."""
+    """Return how far two functions are from each other, in the classes of ``nvidia-smi topo``.
+
+    Unknown if sysfs does not show the bridges above one, or its NUMA node if that decides.
+    """
     if not function.parents or not other.parents:
         missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")
@@ -287,7 +295,11 @@ def count_shared(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def bridges_between(function: PciFunction, other: PciFunction) -> tuple[str, ...]:
-    """Return the bridges at which ACS could turn a transfer up: those below a shared switch."""
+    """Return the bridges below the switch that two functions share, at which ACS could turn
+    transfers up.
+
+    () if they share no switch.
+    """
     shared = count_shared(function.parents, other.parents)
     if shared < 2:
         return ()
