@@ -77,21 +77,23 @@ def parse_settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_sysctl_file(path: str) -> bool:
-    """Return whether sysctl reads a file."""
+    """Tell whether sysctl reads a file at boot, by its path."""
     return path == SYSCTL_CONF or path.rpartition("/")[0] in SYSCTL_FOLDERS
 
 
 def acts_before_drop_in(path: str) -> bool:
-    """Return whether a file is our drop-in or one that it overrules."""
+    """Tell whether a sysctl file is our drop-in, or is read before it and so overruled."""
     folder, _, name = path.rpartition("/")
     return folder in SYSCTL_FOLDERS and name <= DROP_IN.rpartition("/")[2]
 
 
 def drop_in(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
-    """Return the file to add a line to, and the file to copy to that path first, or "".
+    """Return ``(path, origin)``: the file to add a line to, and the file to copy to that path
+    first.
 
-    last: the file that would overrule our drop-in, or "". A file of a package or of the boot is
-    copied to /etc first, to last.
+    origin: "" if nothing is to be copied. files: those that are applied at boot. last: the file
+    that would overrule our drop-in, or "". A file of a package or of /run is copied to
+    /etc/sysctl.d.
     """
     if last == SYSCTL_CONF:
         return SYSCTL_CONF, ""
@@ -134,7 +136,7 @@ def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def parse_menu(text: str) -> list[BootEntry]:
-    """Return the entries of a grub.cfg, in order."""
+    """Return the entries of a grub.cfg that start Linux, in order, those of submenus included."""
     entries: list[BootEntry] = []
     above: list[tuple[str, ...] | None] = []  # None: of a function, which is no menu
     counts = [0]
@@ -167,7 +169,10 @@ def _words(line: str) -> list[str]:
 
 
 def _default(menu: str, saved: dict[str, str]) -> str:
-    """Return the entry that the menu starts by default, as ``_chosen`` takes it."""
+    """Return the name of the entry that the menu starts next, in the form that ``_chosen`` takes.
+
+    saved: the variables of grubenv.
+    """
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
     defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
@@ -176,7 +181,10 @@ def _default(menu: str, saved: dict[str, str]) -> str:
 
 
 def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
-    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id)."""
+    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id).
+
+    Unknown if no entry has that name.
+    """
     wanted = default.split(">")
     for entry in entries:
         fits = (name in names for name, names in zip(wanted, entry.names, strict=False))
@@ -186,7 +194,10 @@ def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, .
 
 
 def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
-    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg."""
+    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg.
+
+    saved: the variables of grubenv.
+    """
     entries = []
     for name in root.listed(BLS_ENTRIES):
         text = root.text(f"{BLS_ENTRIES}/{name}")
@@ -240,7 +251,11 @@ def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWrit
 def pages_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[int, str] | None:
-    """Return ``(pages, source)`` of the last writer of a whole pool; None if nobody sets it."""
+    """Return ``(pages, source)`` of a pool after the boot; None if nobody sets it.
+
+    They are the last writer's; if single NUMA nodes were written after it, the sum over those.
+    Writers whose number could not be read do not count.
+    """
     last, nodes = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
@@ -254,7 +269,11 @@ def shares_after_boot(
     default_page_bytes: int | Unknown,
     nodes: Sequence[int],
 ) -> dict[int, int]:
-    """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
+    """Return the pages that each of ``nodes`` has after the boot.
+
+    The kernel spreads a whole pool evenly over them. If single nodes were written later, only these
+    have any.
+    """
     last, by_node = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
     return {node: by_node[node][0] if node in by_node else even for node in nodes}
@@ -270,7 +289,10 @@ def _of_size(
 def _last_writers(
     writers: list[PoolWriter],
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
-    """Return the last writer of the whole pool, and by node those that wrote a node later."""
+    """Return the last writer of the whole pool, and by node the last writer after it.
+
+    Each as ``(pages, source)``. Writers whose number could not be read are left out.
+    """
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for source, _, at, pages in writers:
@@ -286,7 +308,7 @@ def _last_writers(
 def unread_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> str:
-    """Name the last writer of a pool if its number could not be read, else ""."""
+    """Return the source of a pool's last writer if its number could not be read, else ""."""
     last = _of_size(writers, page_size_bytes, default_page_bytes)[-1:]
     return last[0].source if last and last[0].pages is None else ""
 
@@ -294,7 +316,10 @@ def unread_after_boot(
 def overruling(
     writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
 ) -> tuple[PoolWriter, ...]:
-    """Return the writers after our drop-in that set fewer pages, or an unread number."""
+    """Return the writers of the default pool, after our drop-in, that set fewer than ``pages``.
+
+    Those whose number could not be read count too; the kernel command line and our unit do not.
+    """
     return tuple(
         writer
         for writer in writers
@@ -327,7 +352,7 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
 
 
 def parse_sysctl(text: str, source: str) -> Iterator[PoolWriter]:
-    """Yield the lines of one file that set the pool of the default page size."""
+    """Yield a writer for each line of a file that sets the pool of the default page size."""
     return _of_settings(parse_settings(text), source)
 
 

@@ -48,7 +48,10 @@ class HugetlbFacts(NamedTuple):
     lasting: tuple[PoolWriter, ...] | None = None
 
     def boot_writers(self, page_bytes: int) -> tuple[PoolWriter, ...]:
-        """Return who sets pools of a size at boot: ``writers`` or ``lasting``, the lower."""
+        """Return who sets pools at boot: ``writers`` or ``lasting``, whichever leaves fewer pages.
+
+        page_bytes: the page size of the pool that is compared.
+        """
         default = self.hugetlb.default_page_size_bytes
         lasting = self.writers if self.lasting is None else self.lasting
         return min(
@@ -88,7 +91,7 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
 
 @or_unknown
 def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
-    """Add up the free blocks of each node by order, from /proc/buddyinfo."""
+    """Add up the free blocks of each node by order, over its zones, from /proc/buddyinfo."""
     by_node: dict[int, tuple[int, ...]] = {}
     for line in known(root.text(BUDDYINFO)).splitlines():
         # "Node 0, zone   Normal   4381  1093 ..."

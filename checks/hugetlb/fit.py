@@ -19,10 +19,10 @@ HEADROOM = "while a split segment is mapped"
 
 
 class Stock(NamedTuple):
-    """Pages available, between two bounds; equal where they are known exactly.
+    """Pages available, between two bounds; equal if they are known exactly.
 
     kills: a mapping of more is granted all the same, and a bus error ends the process that touches
-    it (a cgroup's hugetlb limit that is not ``rsvd``): nothing falls back.
+    it. So it is with a cgroup's hugetlb limit that is not ``rsvd``: nothing falls back.
     """
 
     least_pages: int
@@ -31,6 +31,10 @@ class Stock(NamedTuple):
 
 
 class Fit(Enum):
+    """Whether pools hold all that is asked for (FITS), enough for a start (FALLS_BACK), or less
+    (FAILS).
+    """
+
     FITS = "fits"
     FALLS_BACK = "falls_back"
     FAILS = "fails"
@@ -63,7 +67,11 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
             start[spot] = touched_pages(usages, spot) or needs[spot]
 
     def verdict(bound: int, unknown_pages: float) -> Fit:
-        """Tell whether one bound of each stock holds everything, or at least a start."""
+        """Tell whether one bound of each stock holds everything, or at least a start.
+
+        bound: 0 for the least pages, 1 for the most. unknown_pages: taken for a stock that is not
+        known.
+        """
         have = {
             spot: unknown_pages if isinstance(stock, Unknown) else stock[bound]
             for spot, stock in available.items()
@@ -83,7 +91,10 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
 
 
 def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
-    """Return the pages that a process touches that is alone and fills its arena in part; else 0."""
+    """Return the pages at ``spot`` that a single process touches if it does not fill its arena.
+
+    0 for several processes, or if the process fills its arena.
+    """
     return usages[0].touched.get(spot, 0) if len(usages) == 1 else 0
 
 
@@ -97,7 +108,9 @@ def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage
 
 
 def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages with which every mapping succeeds, in whatever order processes start."""
+    """Return the pages, by spot, with which every mapping succeeds in whatever order processes
+    start.
+    """
     return {
         spot: sum(_at(spot, usage.mapped) for usage in usages)
         + max(usage.headroom.get(spot, 0) for usage in usages)
@@ -106,7 +119,11 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages that the worst process must have while all others take their most."""
+    """Return the pages, by spot, with which every process certainly starts.
+
+    Counted is the worst case: one process gets the least that it can start with, after all others
+    took their most.
+    """
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):

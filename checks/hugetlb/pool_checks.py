@@ -70,9 +70,10 @@ NO_PAGES = "the launch takes no huge pages"
 
 
 class Wanted:
-    """The launch's pages: for everything that it asks for, and for a certain start.
+    """The launch's huge pages.
 
-    taken: at once. everything, start: what the pools have to hold for it, which is what is set.
+    taken: the most that are in use at one time if all goes well. everything, start: what to set the
+    pools to, for all that the launch asks for, and for a certain start.
     """
 
     def __init__(self, needs: LaunchNeeds) -> None:
@@ -88,7 +89,9 @@ class Wanted:
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
-    """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
+    """Return the huge pages of a launch. Raises UnjudgedError if it takes none, or it
+    is not known.
+    """
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = Wanted(launch)
@@ -98,7 +101,7 @@ def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
 
 
 def pool_terms(wanted: Wanted, spot: Spot) -> str:
-    """Return the sum by which a pool, or one NUMA node, needs its pages."""
+    """Return, as text, the sum that gives the pages needed at ``spot``."""
     terms = page_terms(wanted.needs, spot)
     taken, pages = wanted.taken.get(spot, 0), wanted.everything.get(spot, 0)
     if pages == taken:
@@ -111,7 +114,11 @@ def pool_terms(wanted: Wanted, spot: Spot) -> str:
 
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
-    """Return the pages as a sum over processes, equal terms joined: ``8 x 14306 + 128``."""
+    """Return the pages at ``spot`` as a sum over processes, equal terms joined: ``8 x 14306 + 128
+    ...``.
+
+    "" if no process takes any.
+    """
     counts: dict[int, int] = {}
     if needs is None or isinstance(needs.usages, Unknown):
         return ""
@@ -131,7 +138,7 @@ CHECKS = CheckSet()
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
-    """Return the targets of one spot that are not met; of a whole pool those of its nodes."""
+    """Return the targets that are not met at one spot, or at the nodes of a whole pool."""
     return {
         at: target
         for at, target in reserve_targets(facts.hugetlb, wanted.everything).items()
@@ -201,7 +208,10 @@ def _consequence(spot: Spot) -> str:
 
 
 def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
-    """Say how to get the missing pages."""
+    """Say how to get the missing pages.
+
+    short: a pool has to grow. refused: why it cannot grow now, "" if it can.
+    """
     if refused:
         return f"cannot be reserved now ({refused})"
     if not short:
@@ -214,7 +224,7 @@ def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
 
 
 def _have(stock: Stock, hugepages: Pool | Unknown, spot: Spot) -> Quantity:
-    """Say how many pages can be had, of how many."""
+    """Say how many pages can be had, and of how many if that is known."""
     pages = str(stock.least_pages)
     if stock.most_pages != stock.least_pages:
         pages = f"{stock.least_pages} to {stock.most_pages}"
@@ -248,7 +258,9 @@ def _evidence(hugepages: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Return the evidence that NUMA nodes of a pool are barred; empty if none is, or not known."""
+    """Return the evidence of the NUMA nodes at ``spot`` that are barred; () if none is, or not
+    known.
+    """
     barred = facts.hugetlb.barred
     if isinstance(hugepages, Unknown) or isinstance(barred, Unknown):
         return ()
@@ -258,14 +270,16 @@ def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Itera
 
 @CHECKS.check("hugetlb.shortage", wanted_pages)
 def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each page size, over all nodes."""
+    """Judge whether the pool of each page size, over all nodes, has the pages that the launch
+    takes.
+    """
     for spot in wanted.spots(bound=False):
         yield _judge_spot(spot, hugetlb, wanted)
 
 
 @CHECKS.check("hugetlb.node-shortage", wanted_pages)
 def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each NUMA node, or set of nodes, that pages are bound to."""
+    """Judge whether each NUMA node, or set of nodes, has the pages that are bound to it."""
     spots = wanted.spots(bound=True)
     for spot in spots:
         yield _judge_spot(spot, hugetlb, wanted)
@@ -342,7 +356,9 @@ def _limit(
 
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge the huge pages that a manifest asks for, summed over each container's processes."""
+    """Judge whether each Kubernetes container asks for the huge pages that its processes take
+    together.
+    """
     taken: dict[str, int] = {}
     limits: dict[str, int] = {}
     for process in needs.processes:
@@ -379,7 +395,10 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @or_unjudged
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
-    """Judge whether free memory can become the missing pages of one pool."""
+    """Judge whether free memory can become the missing pages of one pool, or of one NUMA node.
+
+    sizes: the flags that set the launch's memory, for the advice.
+    """
     page = spot.page_size_bytes
     finding = passed(f"{format_page_size(page)} pages{spot.where}")
     if target.now_pages is None:
@@ -422,7 +441,10 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Count the free pages that lie in one piece; 0 above the allocator's largest order."""
+    """Count the free pages of the spot's size that lie in one piece of memory.
+
+    0 above the allocator's largest order.
+    """
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:
@@ -509,7 +531,12 @@ def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bo
 def _in_sysctl(
     facts: HugetlbFacts, pages: int, later: tuple[int, str] | None
 ) -> tuple[str, tuple[Setting, ...]]:
-    """Return the advice and setting for the default pool; never fewer pages than are set today."""
+    """Return ``(advice, settings)`` to set the default pool at boot, never to fewer pages than
+    today.
+
+    later: pages and source that the boot sets now, None if nobody does. Without a setting if
+    something other than a sysctl file overrules it.
+    """
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
     after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
@@ -525,7 +552,10 @@ def _in_sysctl(
 
 
 def _boot_advice(page: int, even: bool) -> str:
-    """Say how to set a pool at boot that vm.nr_hugepages cannot set."""
+    """Say how to set a pool at boot that vm.nr_hugepages cannot set.
+
+    even: all NUMA nodes get the same share, or it does not matter.
+    """
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:

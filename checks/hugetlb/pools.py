@@ -60,12 +60,21 @@ class Pool(NamedTuple):
 
     @or_unknown
     def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the pages for a new mapping: free, not reserved, and surplus out of memory."""
+        """Return the pages that a new mapping can get: free pages that are not reserved, and
+        surplus pages.
+
+        Unknown if it is not known how many surplus pages the kernel may make.
+        """
         free = max(0, self.free_pages - self.reserved_pages)
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
     def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the pages that overcommit still lets the kernel make."""
+        """Return the surplus pages that the kernel may still make, by overcommit and available
+        memory.
+
+        0 for gigantic pages, or if the available memory is not known. Unknown if the overcommit
+        limit is.
+        """
         if self.page_size_bytes >= GIGANTIC_BYTES:
             return 0
         if isinstance(self.overcommit_pages, Unknown):
@@ -89,7 +98,10 @@ class HugeTlb(NamedTuple):
     barred: Mapping[int, Evidence] | Unknown = MappingProxyType({})
 
     def usable_nodes(self, hugepages: Pool) -> tuple[int, ...] | Unknown:
-        """Return the nodes of a pool that are not barred, ascending."""
+        """Return the nodes of a pool that are not barred, ascending.
+
+        Unknown if it is not known which are barred, and the pool has several nodes.
+        """
         if isinstance(self.barred, Unknown):
             return self.barred if len(hugepages.nodes) > 1 else tuple(hugepages.nodes)
         return tuple(sorted(number for number in hugepages.nodes if number not in self.barred))
@@ -103,7 +115,7 @@ class HugeTlb(NamedTuple):
         return self._replace(barred=barred)
 
     def pool(self, page_size_bytes: int) -> Pool | Unknown:
-        """Return the pool of one page size; absent if the kernel has no such size."""
+        """Return the pool of one page size; an absent Unknown if the kernel has no such size."""
         if isinstance(self.pools, Unknown):
             return self.pools
         missing = f"{POOLS}: unreadable, and /proc/meminfo shows only the default page size"
@@ -113,7 +125,7 @@ class HugeTlb(NamedTuple):
 
 
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
-    """Read every pool; from ``/proc/meminfo`` if sysfs has none."""
+    """Read every pool from sysfs, or the default pool from ``meminfo`` if sysfs shows none."""
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
     folders, barred = root.names(POOLS), _barred(root)
     if not isinstance(folders, Unknown):
@@ -129,7 +141,10 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 
 def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
-    """Return the NUMA nodes outside of the cpuset or of a GPU's memory: they give no pages."""
+    """Map each NUMA node that gives this process no pages to the evidence.
+
+    Such nodes are outside of its cpuset, or are a GPU's memory. Unknown if the cpuset is not known.
+    """
     allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
     if isinstance(allowed.mems, Unknown):
         return allowed.mems

@@ -37,7 +37,9 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest limit over the cgroup and its ancestors; None if none limits."""
+    """Return the tightest hugetlb limit of this process's cgroup and its ancestors; None without
+    any.
+    """
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -103,7 +105,7 @@ def stock_of(
 
 
 def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict[Spot, Stock]:
-    """Spread a stated number of pages over ``nodes``, as the kernel does for vm.nr_hugepages."""
+    """Return a stock of ``pages``, spread over ``nodes`` as the kernel does for vm.nr_hugepages."""
     stock = {Spot(page_size_bytes, None): Stock(pages, pages)}
     for index, number in enumerate(nodes):
         share = pages // len(nodes) + (index < pages % len(nodes))
@@ -135,7 +137,10 @@ def _pool_stock(
 def _stock_on(
     hugepages: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
-    """Return the least and the most pages that ``nodes`` can give: reservations have no node."""
+    """Return the least and the most pages that ``nodes`` can give together.
+
+    They differ because reserved pages may lie on any node until they are used.
+    """
     if not hugepages.nodes:
         return Unknown(f"{hugepages.source}: the kernel shows no pool per NUMA node")
     here = sum(share.free_pages for at, share in hugepages.nodes.items() if at in nodes)

@@ -180,7 +180,7 @@ def _allowed_to(
 
 
 def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
-    """Return a failure if the launch names NUMA nodes that this host does not have."""
+    """Return a failure if the launch names NUMA nodes that this host does not have; else None."""
     there = {row.node for row in numa.nodes} or {0}
     named = next((named for named in process.named_nodes if named.nodes - there), None)
     if named is None:
@@ -196,7 +196,9 @@ def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
 
 @or_unknown
 def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> set[int] | Unknown:
-    """Return the NUMA nodes over which a process splits its segment; empty for a single one."""
+    """Return the NUMA nodes over which a process splits its segment; empty if it does
+    not split it.
+    """
     if needs.nic_nodes is not None:
         return set(known(process.segment_nodes))
     nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
@@ -205,7 +207,10 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
 
 
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
-    """Yield the effect of nodes that are not allowed, on Mooncake's segment and SGLang's rank."""
+    """Yield ``(status, text)`` of what follows from NUMA nodes that are not allowed.
+
+    split: nodes that Mooncake's segment needs. bound: nodes that SGLang binds a rank to.
+    """
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:
@@ -229,7 +234,7 @@ def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
 
 @or_unknown
 def _without_cpus(numa: NumaFacts, nodes: set[int]) -> set[int] | Unknown:
-    """Return those of ``nodes`` of which this process may use no CPU."""
+    """Return those of ``nodes`` that have CPUs of which this process may use none."""
     here = {number: known(row.cpus) for number in nodes if (row := numa.node(number)) is not None}
     cpus_of = {number: cpus for number, cpus in here.items() if cpus}
     allowed = set(known(numa.cpus_allowed)) if cpus_of else set()
@@ -258,7 +263,9 @@ def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Ite
 def _memory_of(
     numbers: Sequence[int], everything: Sequence[ProcessNeeds], memory: MemoryFacts, numa: NumaFacts
 ) -> Finding:
-    """Judge the memory of one NUMA node, or of several that share a binding."""
+    """Judge whether one NUMA node, or several that share a binding, have the memory that is bound
+    to them.
+    """
     where = node_list(numbers)
     finding = passed(where)
     bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
@@ -328,7 +335,7 @@ def _nearest(
     rdma: RdmaFacts,
     needs: LaunchNeeds,
 ) -> Finding:
-    """Judge the nearest NIC of one process's GPU."""
+    """Judge how near the nearest NIC of one process is to its GPU."""
     finding = passed(process.name, need="a NIC on the GPU's NUMA node")
     gpu = finding.known(gpu_function(gpus, process))
     if gpu is None:
@@ -380,7 +387,7 @@ def unknown_nic_node(
 
 @or_unjudged
 def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Finding:
-    """Judge whether one NIC names its NUMA node."""
+    """Judge whether one NIC names its NUMA node. several: the host has more than one."""
     finding = passed(name, need="a NUMA node")
     number = finding.known(nic_node(rdma, name))
     if number is not None:
@@ -422,7 +429,9 @@ def mooncake_view(
 
 
 def _of_host(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
-    """Judge every GPU that this process may use, with all NICs."""
+    """Judge every GPU that this process may use, with all NICs of the host that
+    Mooncake can use.
+    """
     visible = known(visible_gpus(gpus, ANY_PROCESS))
     if not visible:
         return [skip("no GPU is visible here")]
@@ -445,7 +454,10 @@ def judge_gpu(
     names: tuple[str, ...],
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``."""
+    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``.
+
+    names: the NICs in use. release: None for the newest known.
+    """
     finding = finding._replace(need="the nearest NIC in use preferred")
     visible = finding.known(view.gpus)
     if gpu >= len(visible):
@@ -485,13 +497,13 @@ def judge_gpu(
 
 
 def _listed(names: Iterable[str], known: dict[str, PathClass]) -> str:
-    """Return ``mlx5_0 PIX, mlx5_1 PIX``."""
+    """Return ``mlx5_0 PIX, mlx5_1 PIX``; from the fifth NIC on only their number."""
     texts = [f"{name} {known[name].name}" if name in known else name for name in names]
     more = f" and {len(texts) - SHOWN_NICS} more" if len(texts) > SHOWN_NICS else ""
     return ", ".join(texts[:SHOWN_NICS]) + more
 
 
 def registering(needs: LaunchNeeds) -> tuple[ProcessNeeds, ...]:
-    """Return the processes whose GPU memory goes over RDMA."""
+    """Return the processes whose GPU memory goes over RDMA, also if how much is not known."""
     ranks = (process for process in needs.rdma_processes if process.gpu is not None)
     return tuple(process for process in ranks if process.gpu_registered_bytes != 0)

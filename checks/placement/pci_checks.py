@@ -42,14 +42,16 @@ class _Used(NamedTuple):
 
     @property
     def subjects(self) -> dict[str, PciFunction]:
-        """Return each device by the subject that its findings have."""
+        """Each device by the subject of its findings, GPUs first."""
         subjects: dict[str, PciFunction] = {}
         subjects |= {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
         return subjects | {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
 
 
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
-    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if there are none."""
+    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if there are none,
+    or not known.
+    """
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:
@@ -132,7 +134,7 @@ def acs(
 
 @or_unjudged
 def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
-    """Judge ACS of one bridge."""
+    """Judge ACS of one bridge. control: its ACS control register, None without ACS."""
     finding = passed(f"bridge {bridge}", need="no redirection")
     bits = finding.known(control)
     if bits is None:
@@ -165,7 +167,7 @@ def iommu(
 
 @or_unjudged
 def _mode(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
-    """Judge the IOMMU mode of one device."""
+    """Judge the IOMMU mode of one device. arm: the host has Arm's IOMMU."""
     finding = passed(subject, need="identity, or no IOMMU")
     mode = finding.known(function.iommu)
     finding = finding._replace(
