@@ -91,7 +91,9 @@ _MOST_NAMES = 4  # of processes in one sentence
 
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether the host has all GPUs that the launch takes, and no two programs share one."""
+    """Judge whether the host has all GPUs that the launch takes, and programs on one GPU fit
+    together.
+    """
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
@@ -120,7 +122,9 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
-    """Name the ranks on other accelerators (NPUs): how many this host has is not read."""
+    """Yield an unknown finding for the ranks on other accelerators (NPUs): how many are here is not
+    read.
+    """
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -131,7 +135,10 @@ def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
 
 
 def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge the workers of each vLLM server, if GPUs are seen: vLLM runs without them too."""
+    """Judge whether each vLLM server has a GPU for each of its workers on this host.
+
+    Nothing if no GPU is visible: vLLM runs without GPUs too.
+    """
     servers: dict[int, list[ProcessNeeds]] = {}
     for process in needs.processes:
         if process.gpu_share is not None and process.gpu_share.of_total:
@@ -175,9 +182,7 @@ SPAN_HOSTS = (
 
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge each GPU that several programs take at the same time; nothing for one that has room for
-    all.
-    """
+    """Judge each GPU that several programs take at the same time, if it has no room for all."""
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
@@ -455,7 +460,7 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 def peer_memory(
     needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
-    """Judge whether a NIC can register GPU memory where the launch asks for it."""
+    """Judge whether a NIC can register GPU memory, if the launch asks for it."""
     # How much of it there is, is known once it runs.
     amounts = [(process, process.gpu_registered_bytes) for process in needs.processes]
     some = [process for process, size in amounts if isinstance(size, Unknown) or size > 0]
@@ -471,7 +476,10 @@ def peer_memory(
 
 
 def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge the way to an NVIDIA GPU's memory, then expandable segments."""
+    """Judge whether NICs can register an NVIDIA GPU's memory for one process.
+
+    If they can, PyTorch's expandable segments are judged too, which may prevent it.
+    """
     judge_way = _over_peer_memory if through_peermem(process.environment) else _over_dma_buf
     finding = judge_way(passed(process.name), system, gpus)
     variable = expandable_segments(process)

@@ -99,7 +99,11 @@ def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
 
 
 def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return a usage, without its arena if the pool is smaller: that is dropped in every order."""
+    """Return the usage without its arena if a pool or node that the arena needs is too small for
+    it.
+
+    The arena is then dropped whatever the order in which processes start.
+    """
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):

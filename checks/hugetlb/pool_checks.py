@@ -147,7 +147,9 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
 
 
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
-    """Judge a pool, or one NUMA node, by the pages that the launch takes from it."""
+    """Judge whether a pool, or one or several NUMA nodes, has the pages that the launch takes from
+    it.
+    """
     if spot.node is None:  # a closed node that it binds to fails by itself, and is to be opened
         facts = facts._replace(hugetlb=facts.hugetlb.once_allowed(wanted.everything))
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
@@ -468,7 +470,11 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
 
 
 def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bool) -> Finding:
-    """Judge the pool of one page size. contained: this is a container, which sees no boot."""
+    """Judge whether the boot makes the pool of one page size as large as the launch needs.
+
+    page: the page size in bytes. contained: this is a container, which does not see the host's
+    boot.
+    """
     default = hugetlb.hugetlb.default_page_size_bytes
     bound = {
         at.node: target.own_pages

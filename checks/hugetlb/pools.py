@@ -88,8 +88,8 @@ class Pool(NamedTuple):
 class HugeTlb(NamedTuple):
     """Every pool of the host; ``pools`` is Unknown if neither sysfs nor meminfo shows any.
 
-    page_sizes_complete: False if only /proc/meminfo could be read: the default size alone.
-    barred: the nodes whose pages a launch from here gets none of, and who says so.
+    page_sizes_complete: False if only /proc/meminfo could be read: the default size alone. barred:
+    the NUMA nodes that give a launch from here no pages, each with the evidence.
     """
 
     default_page_size_bytes: int | Unknown

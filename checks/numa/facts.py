@@ -107,7 +107,7 @@ class NumaFacts(NamedTuple):
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
     """Read the facts of NUMA; Unknown if the folder of nodes exists but cannot be listed.
 
-    It would look like a host with one node.
+    Without this, such a host would look like one with a single node.
     """
     known(root.entries(NODES))
     return read_numa(root, needs)

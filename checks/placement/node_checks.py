@@ -59,7 +59,9 @@ def policy_refused(needs: LaunchNeeds, numa: NumaFacts) -> Iterable[Finding]:
 def _policy_of(
     process: ProcessNeeds, policy: MemoryPolicy | Unknown, needs: LaunchNeeds
 ) -> Finding:
-    """Judge the calls of memory policy of one process."""
+    """Judge whether one process may make the calls that bind its memory: set_mempolicy
+    and mbind.
+    """
     binds = process.program == "sglang" and process.node is not None
     splits = splits_segment(process)
     if isinstance(splits, Unknown) and (isinstance(policy, Unknown) or policy.mbind):
@@ -104,7 +106,10 @@ def _policy_of(
 
 
 def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
-    """Add that the launch's own container may refuse a call that is permitted here."""
+    """Add that the launch's own container may refuse calls that are permitted here.
+
+    need: the calls, for the text.
+    """
     limits = process.container
     if limits is None or limits.runtime not in ("docker", "compose") or limits.privileged:
         return finding

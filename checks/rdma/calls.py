@@ -87,10 +87,11 @@ def kernel() -> dict[str, Any]:
 
 
 def held() -> dict[str, dict[str, dict[str, int]]]:
-    """Count each device's objects as ``{device: {process id: {kind: count}}}``; ``mr_bytes`` is a
-    size.
+    """Count the objects that each process has on each device: ``{device: {process id: {kind:
+    count}}}``.
 
-    Needs no right. The kernel leaves out objects of another pid namespace (rdma/core/restrack.c).
+    ``mr_bytes``, among the kinds, is the size of the memory regions. Needs no right. The kernel
+    leaves out objects of another pid namespace (rdma/core/restrack.c). Raises OSError.
     """
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for attributes in list(_ask(CMD_RES_GET, b"", dump=True)):

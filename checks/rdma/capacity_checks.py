@@ -355,7 +355,11 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
 
 
 def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | None:
-    """Tell whether a device was measured to hold a load; None if that was not measured."""
+    """Tell whether a measurement shows that a device holds a load; None if it decides nothing.
+
+    It decides against a load only if that has pages of the measured size alone, and the device's
+    table was full. row: of the table of devices, None if the device is not in it.
+    """
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
@@ -403,7 +407,10 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
 
 
 def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
-    """Return the finding with advice, computed, that brings the NIC's entries down to ``most``."""
+    """Add the advice to bring a NIC's entries down to ``most``.
+
+    The ways are huge pages, less memory, and processes that use one of the ``nics`` NICs each.
+    """
     ways = []
     settings: tuple[Setting, ...] = ()
     small = load.by_page.get(BASE_PAGE_BYTES, 0)

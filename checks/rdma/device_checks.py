@@ -227,7 +227,9 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     @or_unjudged
     def judge(nic: Nic) -> Finding:
-        """Judge one device."""
+        """Judge one device by its node type and driver; an eRDMA device is left to
+        rdma.erdma-compat.
+        """
         finding = passed(nic.name, need="node type CA")
         node_type = finding.known(nic.node_type)
         evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", node_type),)
@@ -266,7 +268,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
 
     @or_unjudged
     def judge(nic: Nic) -> Finding:
-        """Judge one device."""
+        """Judge the mode of one eRDMA device; other devices are skipped."""
         if nic.driver != ERDMA:
             return skip("it is not an eRDMA device", nic.name)
         finding = passed(nic.name, need="compat_mode=Y")

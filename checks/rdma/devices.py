@@ -218,7 +218,8 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the GID index that MC_GID_INDEX, or else NCCL_IB_GID_INDEX, asks for, and that name.
+    """Return ``(index, variable)``: the GID index that MC_GID_INDEX, or else NCCL_IB_GID_INDEX,
+    asks for.
 
     None if neither is set or the number is out of range; text without a number is 0.
     """

@@ -34,7 +34,9 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Mooncake finds a GID on each device, and whether peers can answer it."""
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Describe the GID that Mooncake takes on one device, or why none fits."""
+        """Make the finding about the GID that Mooncake takes on one device; lost: why none fits, or
+        None.
+        """
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown) or (choice.gid is None and not use.host_table):

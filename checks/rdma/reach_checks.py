@@ -62,7 +62,9 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return port_problem(nic, use.environment)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Describe the ports of one device."""
+        """Make the finding about the ports of one device, with advice if the device is lost by
+        them.
+        """
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
         states = [f"port {p.number} {_shown(p.state)} ({_shown(p.physical_state)})" for p in ports]
@@ -148,7 +150,9 @@ def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _judge_pkey(nic: Nic, use: Use) -> Finding:
-    """Judge the partition key at the index that Mooncake takes on one device."""
+    """Judge whether the partition key that Mooncake takes on one device is that of a
+    full member.
+    """
     asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
     index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
     number = port_of(use.environment)
@@ -187,7 +191,7 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
     """
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        """Describe the device file of one device."""
+        """Make the finding about one device's file, with advice if the device is lost by it."""
         file = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
@@ -216,7 +220,10 @@ def _exclusive(rdma: RdmaFacts) -> bool:
 
 
 def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Finding:
-    """Judge whether the launch gives a container the devices that it would use, and their nodes."""
+    """Judge whether a process's container is given the RDMA devices that the process would use.
+
+    Judged are the container's network namespace and the device nodes that it is given.
+    """
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
@@ -320,7 +327,7 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
         return provider_problem(nic) if file_problem is None else file_problem
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        """Describe the provider of one device."""
+        """Make the finding about one device's provider, with advice if the device is lost by it."""
         name = nic.provider if isinstance(nic.provider, str) else "the device's"
         finding = passed(nic.name, "listed by libibverbs", f"provider {name}")
         if lost is None:

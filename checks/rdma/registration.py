@@ -133,7 +133,8 @@ def load_of(
     """Add up what ``process`` registers with each of its NICs. Unknown if its regions are not
     known.
 
-    If ``largest_bytes`` is Unknown, each region counts as one registration.
+    If ``largest_bytes`` is Unknown, each region counts as one registration. If only the GPU memory
+    is not known, the load has the rest, and says so in ``more``.
     """
     if isinstance(process.regions, Unknown):
         return process.regions

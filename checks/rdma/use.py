@@ -111,8 +111,9 @@ class Use(NamedTuple):
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
-    """Group the launch's RDMA processes that use the same devices with the same
-    variables for them.
+    """Group the launch's RDMA processes that use the same devices with the same variables for them.
+
+    Groups and processes are in the launch's order.
     """
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
@@ -290,7 +291,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why Mooncake does not list a device, None if it does (topology.cpp).
 
-    It lists a device that it can open and that has an active port, whichever. Unknown if it cannot
+    Mooncake lists a device that it can open and of which any port is active. Unknown if it cannot
     be told.
     """
     for problem in (node_problem(nic), provider_problem(nic)):

@@ -151,7 +151,7 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
 def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None.
 
-    EAGAIN alone, without other evidence, also gives this limit, but not as sure.
+    EAGAIN alone, without other evidence, also gives this limit, but it is not sure then.
     """
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
@@ -173,8 +173,8 @@ def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
 def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit of the device's translation table if the errno shows it; else None.
 
-    EIO shows it for every driver; ENOMEM and ENOSPC only for ``_TABLE_DRIVERS``, which alone are
-    sure.
+    EIO shows it for every driver, ENOMEM and ENOSPC only for ``_TABLE_DRIVERS``. The limit is sure
+    only for these drivers.
     """
     listed = refusal.driver in _TABLE_DRIVERS
     if refusal.number not in (errno.EIO, *(_OF_TABLES if listed else ())):

@@ -130,8 +130,8 @@ def _chosen(
     host.
 
     devices: names, also several with commas. launched: the launch's devices, None without a launch.
-    Unknown if the launch's devices are not known, or are none. Raises UsageError for a name that
-    the host does not have.
+    Unknown if none is named and the launch's devices are not known, or are none. Raises UsageError
+    for a name that the host does not have.
     """
     there = {nic.name: nic for nic in facts.rdma.present}
     names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
@@ -244,7 +244,8 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
     """Save the result of each device, and return the paths of the files that were written.
 
     A result names a limit only if the limit is the device's own and is proven. Without a limit it
-    is left out if a saved result holds as much. Raises OSError.
+    is left out if a saved result holds as much. The folder is the system's for root, else this
+    user's. Raises OSError.
     """
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
