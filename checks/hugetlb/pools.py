@@ -125,7 +125,9 @@ class HugeTlb(NamedTuple):
 
 
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
-    """Read every pool from sysfs, or the default pool from ``meminfo`` if sysfs shows none."""
+    """Read every pool from sysfs, or the default one from ``meminfo`` if sysfs's folder cannot be
+    read.
+    """
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
     folders, barred = root.names(POOLS), _barred(root)
     if not isinstance(folders, Unknown):

@@ -365,7 +365,8 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
     """Return the networks that the kernel reaches from ``source`` through ``interface``, as text.
 
     source: an IP address. Rules and tables are followed in the kernel's order. Unknown if a rule
-    has a selector or an action that is not read here.
+    cannot be followed: by a selector or an action that is not read here, or a jump for some
+    addresses alone.
     """
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []

@@ -212,9 +212,10 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
 
 
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
-    """Yield ``(status, text)`` of what follows from NUMA nodes that are not allowed.
+    """Yield ``(status, text)`` of what follows from NUMA nodes that a process may not use.
 
-    split: nodes that Mooncake's segment needs. bound: nodes that SGLang binds a rank to.
+    split: those of Mooncake's segment. bound: those that SGLang binds a rank to, also if only their
+    CPUs are not allowed.
     """
     if split:
         mooncake = release_of(needs.mooncake_version)

@@ -54,7 +54,7 @@ class Nic(NamedTuple):
 
     @property
     def driven_by(self) -> str:
-        """The kernel driver, or the provider of a device without one; "" if neither is known."""
+        """The kernel driver, or else the provider; "" if neither is known."""
         names = (self.driver, self.provider)
         return next((name for name in names if isinstance(name, str)), "")
 

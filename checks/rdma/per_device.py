@@ -43,10 +43,10 @@ def judge_devices(
 ) -> Iterator[Finding]:
     """Yield one finding for each device that the launch would take: the worst over its processes.
 
-    Without a launch, all devices of the host are judged. cause: the cause that the check is about;
-    a device that is lost for another cause is skipped here. problem_of: returns why a use loses a
-    device, None if it does not. describe: makes the finding, with the loss of this check's cause or
-    None.
+    A skip if it would take none. Without a launch, all devices of the host are judged. cause: what
+    the check is about; a device that is lost for another cause is skipped. problem_of: returns why
+    a use loses a device, None if it does not. describe: makes the finding, with the loss of this
+    cause or None.
     """
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)

@@ -85,8 +85,9 @@ def registration_of(
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
     """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    In base pages: a page in which a piece ends is counted again for the next piece, and a region
-    may begin inside a page (``offset_bytes``). Source: drivers/infiniband/core/umem.c.
+    It counts whole base pages of ``page_bytes``. A page in which a piece ends is counted again for
+    the next piece, and a region may begin inside a page (``offset_bytes``). Source:
+    drivers/infiniband/core/umem.c.
     """
     if not registered.keys or not registered.bytes:
         return 0
