@@ -87,9 +87,12 @@ class Published(NamedTuple):
 
 
 def published(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:
-    """Yield the host's ports of ``127.0.0.1:8000-8001:8000-8001/tcp``.
+    """Yield the TCP ports of the host that a value such as ``127.0.0.1:8000-8001:8000-8001/tcp``
+    publishes.
 
-    known: whether every variable in it is. Source: docs.docker.com/reference/compose-file/services.
+    Nothing is yielded for UDP, or if the engine chooses the host's port. known: False if a variable
+    in the text is not set; the one port is then Unknown. Source:
+    docs.docker.com/reference/compose-file/services.
     """
     if not known:
         yield Published(Unknown(f"{text} ({origin}) is not known"), "", owner, origin)
@@ -165,7 +168,10 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the words of an image's entrypoint; ``first``: the launch's first word."""
+    """Return the entrypoint of a well-known image, as words; () for any other image. first: the
+    launch's first word. If that is a program, images such as redis run it instead, and the result
+    is ().
+    """
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
@@ -178,8 +184,8 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
 def docker_size(text: str | None, what: str) -> Size:
     """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024.
 
-    ``64Gi``, as Kubernetes writes it, is no size to Docker; ``what`` names it in the reason then.
-    Source: github.com/docker/go-units ``RAMInBytes``.
+    None without a text; Unknown for a text that Docker refuses, such as ``64Gi``. what: the name of
+    the size, for that reason. Source: github.com/docker/go-units ``RAMInBytes``.
     """
     if not text:
         return None
@@ -192,7 +198,9 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
-    """Return the limits of texts such as ``memlock=-1:-1`` by name; one number is both limits."""
+    """Return the soft and the hard limit of texts such as ``memlock=-1:-1``, by name. One number is
+    both limits; one that is no number is Unknown.
+    """
 
     def limit(name: str, text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -232,10 +240,12 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
 
 
 def gpu_request(text: str) -> GivenGpus | Unknown:
-    """Return the GPUs that ``docker run --gpus`` asks for.
+    """Return the GPUs that ``docker run --gpus`` asks for; Unknown if the text has an open
+    variable.
 
-    ``all``, a count, or ``device=`` and names, which have quotes of their own if they are
-    several: the text is a row of CSV. Source: github.com/docker/cli ``opts/gpus.go``.
+    ``all`` gives neither a count nor names. Else the text is a count, or ``device=`` and names,
+    read as a row of CSV: several names have quotes of their own. Source: github.com/docker/cli
+    ``opts/gpus.go``.
     """
     if "$" in text:
         return Unknown(f"the GPUs {text}")
@@ -254,14 +264,18 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
 
 
 def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
-    """Return the GPUs of these names, or of devices of CDI: ``nvidia.com/gpu=0``."""
+    """Return the GPUs of these names, which may be devices of CDI: ``nvidia.com/gpu=0``. Unknown if
+    a name has an open variable.
+    """
     if "$" in "".join(names):
         return Unknown(f"the GPUs {','.join(names)}")
     return GivenGpus(None, _in_order(name.removeprefix(CDI_GPU) for name in names))
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of GPUs in CUDA's order, numbers by their addresses; () for all."""
+    """Return names of GPUs in the order in which CUDA numbers them: indices sorted, other names as
+    given. () if ``all`` is among the names.
+    """
     parts = [name.strip() for name in names]
     if "all" in parts:
         return ()

@@ -43,7 +43,9 @@ class ContainerRun(NamedTuple):
 
 
 def run_position(argv: Sequence[Word], start: int) -> int:
-    """Return the index of ``run`` in ``docker --context x container run``; 0 if there is none."""
+    """Return the index of ``run`` or ``create`` in ``docker --context x container run``; 0 if
+    neither is the engine's verb. start: the engine's index.
+    """
     index = start + 1
     while index < len(argv) and argv[index].text.startswith("-"):
         index += 2 if argv[index].text in _ENGINE_OPTIONS else 1
@@ -53,7 +55,10 @@ def run_position(argv: Sequence[Word], start: int) -> int:
 
 
 def _options(argv: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
-    """Return the options of docker run by their long names, and the image's index."""
+    """Read the options of docker run from index ``start`` on. Return pairs of long name and value,
+    in order, and the index of the image (behind the last word without an image). A flag's value is
+    ``true``.
+    """
     options: list[tuple[str, Word]] = []
     index = start
     while index < len(argv):
@@ -89,7 +94,12 @@ def container_run(
     outside: Mapping[str, Word],
     notes: list[SourceNote],
 ) -> ContainerRun:
-    """Return the run of the engine at ``start``; ``run`` is its word's index. Adds to ``notes``."""
+    """Read a container run: its process, environment, settings and published ports. Adds to
+    ``notes``.
+
+    start, run: the indices of the engine and of its word ``run``. outside: the variables of the
+    caller.
+    """
     options, image = _options(argv, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
@@ -141,7 +151,10 @@ def container_run(
 def _of_env_files(
     files: Iterable[Word], outside: Mapping[str, Word], notes: list[SourceNote]
 ) -> tuple[dict[str, Word], Word | None]:
-    """Return the variables of env files, and the last that cannot be read. Adds to ``notes``."""
+    """Return the variables of env files, the later over the earlier. The second value is the name
+    of the last file that cannot be read, None if all are read. Adds to ``notes``. outside: the
+    caller's variables.
+    """
     variables: dict[str, Word] = {}
     lost: Word | None = None
     for word in files:
@@ -159,7 +172,11 @@ def _of_env_files(
 
 @lru_cache(maxsize=256)
 def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
-    """Return the host's resources that options of docker run, by long name, give a container."""
+    """Return the settings that options of docker run give a container.
+
+    engine: a name or path, or ``compose``. options: pairs of a long name without its dashes, and a
+    value.
+    """
     many: dict[str, list[str]] = {}
     for name, text in options:
         many.setdefault(name, []).append(text)

@@ -90,7 +90,11 @@ def load_documents(text: str, name: str) -> list[Node]:
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
-    """Return the trees of parser events; a tree is made when its last child is known."""
+    """Return one tree for each document, from PyYAML's parser events.
+
+    Raises SourceError for an alias that nothing defines, too many nodes or levels, and bad keys.
+    name: of the file, for messages.
+    """
     documents: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
     weight = 0
@@ -133,7 +137,10 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
 
 
 def _collection(begun: Any, children: list[Node], name: str) -> Node:
-    """Return the tree of a list or a mapping, ``<<`` merged. Raises SourceError for a key twice."""
+    """Return the tree of a list, or of a mapping with ``<<`` merged. begun: the event that opened
+    it. children: items, or keys and values in turn. Raises SourceError for a key that is no text or
+    comes twice.
+    """
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
     if type(begun).__name__ == "SequenceStartEvent":

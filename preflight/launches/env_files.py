@@ -37,9 +37,10 @@ _COMPOSE_VALUE = regex(r"""(?:'([^'\\]*)'|"([^"\\]*)")(?:\s+#.*)?|(?!['"])(.*?)(
 def read_env_file(
     text: str, name: str, environment: Mapping[str, str | Word]
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """Read a file as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
+    """Read variables as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
-    A name alone takes the value of ``environment``, and nothing if that has none. Never raises.
+    Also returns notes, on names that Docker refuses and quotes that it keeps. A line with a name
+    alone takes the value of ``environment``, and sets nothing if that has none. Never raises.
     """
     variables: dict[str, Word] = {}
     notes: list[SourceNote] = []
@@ -66,10 +67,11 @@ def read_env_file(
 
 
 def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | None:
-    """Return the settings that ``grep -v '^#' .env | xargs`` and its like write of a small file.
+    """Work out the output of a command such as ``grep -v '^#' .env | xargs``: the file's settings,
+    one a line.
 
-    near: gives the text of a file that lies here. None if another program has a part in it, the
-    file is not here, or a line is not plain NAME=value, which a shell would change.
+    near: gives the text of a file that lies here. None for any other command or a file that is not
+    here. None too if a line is not plain NAME=value, which a shell or xargs would change.
     """
     match = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
     text = near(match["kept"] or match["all"] or match["given"]) if match is not None else None
@@ -108,7 +110,9 @@ def _standard_input() -> str | None:
 
 
 def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
-    """Fill in ``${NAME:-default}`` as Compose does; a name without a value stays as written."""
+    """Fill in ``$NAME`` and ``${NAME:-default}`` as Compose does. A name without a value stays as
+    written, and is listed as unresolved. depth: how many defaults stand around this one.
+    """
     pieces: list[str] = []
     unresolved: list[str] = []
     position, room = 0, MOST_FILLED_IN
@@ -159,11 +163,12 @@ def _brace_end(text: str, position: int) -> int | None:
 def read_compose_env_file(
     text: str, name: str, surroundings: Mapping[str, Word], before: Mapping[str, Word] | None = None
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """Return the variables of one file, whose values see ``surroundings`` and the lines above.
+    """Read one env file as Compose does. Return its variables, over those of ``before``, and notes.
 
-    before: variables of earlier files, which are as lines above. Each line is NAME=value, the value
-    bare or wholly in quotes; the reading ends with a note at a line that is more, or that Compose
-    refuses. Never raises.
+    before: variables of earlier files, which are as lines above. A value may name ``surroundings``
+    (which come first) and variables of lines above. The reading ends with a note at a line that
+    Compose refuses, or that is more than NAME=value with the value bare or wholly in quotes. Never
+    raises.
     """
     variables = dict(before or {})
     seen = Layers(variables, dict(surroundings))

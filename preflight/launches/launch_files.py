@@ -59,7 +59,9 @@ class LaunchText:
     """The text of a launch file without a byte order mark, and all that belongs to it.
 
     marked: the file begins with the mark. environment: the caller's. env_texts: path and text of
-    each file behind --env-file. arguments: of a script, or None if not known.
+    each file behind --env-file. beside: gives the text of a file near the launch. arguments: of a
+    script, or None if not known. host_words: gives what ``nproc`` and the like write on the
+    launch's host.
     """
 
     path: str
@@ -73,7 +75,9 @@ class LaunchText:
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
-        """Return the documents of YAML or JSON, or None. Raises SourceError if broken."""
+        """Return the documents of a YAML or JSON file; None for a script or another text. Raises
+        SourceError if the file is broken, or is a template that is not filled in.
+        """
         path = self.path.lower()
         if path.endswith(_SCRIPTS):  # which may begin with { too
             return None
@@ -91,7 +95,9 @@ class LaunchText:
 
     @property
     def begins_with_section(self) -> bool:
-        """Whether the first line that says something opens a section: in a script it does not."""
+        """Tell whether the first line that is no comment opens a section, such as ``[Service]``: in
+        a script it does not.
+        """
         lines = (line for line in self.text.splitlines() if line.strip())
         first = next((line for line in lines if not _COMMENT.match(line)), "")
         return _OPENS_SECTION.match(first) is not None
@@ -112,14 +118,18 @@ KINDS += ("shell_script",)
 
 
 def started_by_python(launch: LaunchText) -> Reading | None:
-    """Return the commands of a script's Python text; None if it starts none. Raises SourceError."""
+    """Return the commands of a Python text, with notes on calls that are not read; None if it has
+    neither. Raises SourceError if the text is not Python.
+    """
     # By name, as the kinds: a Python program may start what a shell does.
     reading: Reading = import_module("preflight.launches.python_program").started(launch)
     return reading if reading.commands or reading.notes else None
 
 
 def read_kind(launch: LaunchText) -> Reading:
-    """Return the commands of a launch text. Raises SourceError if it is none of the known kinds."""
+    """Read a launch text with the reader of its kind. Raises SourceError if no kind fits, with
+    advice on the file to give instead, or if the reader does.
+    """
     name = launch.path.rpartition("/")[2]
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     why = ""
@@ -153,7 +163,9 @@ def read_kind(launch: LaunchText) -> Reading:
 
 
 def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """Return the environment with the variables of the env files, as Docker reads them."""
+    """Return the caller's variables with those of the env files over them, and notes on these
+    files, read in Docker's form.
+    """
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for path, text in launch.env_texts:
@@ -164,7 +176,9 @@ def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNot
 
 
 def _looks_like_manifest(text: str) -> bool:
-    """Return whether the first line that says anything opens a mapping or a document."""
+    """Tell whether a text begins as YAML or JSON. Its first line that is no comment is then
+    ``---``, a key such as ``kind:``, or opens JSON. A ``#!`` line says no.
+    """
     for line in text[:65536].splitlines():
         if line.startswith("#!"):
             return False
@@ -212,7 +226,10 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the commands of a text at hand, without opening a file. Raises SourceError."""
+    """Return the commands of a launch whose text is at hand, without opening a file. path: the
+    launch's name, which helps to tell the kind. env_texts: path and text of each env file. Raises
+    SourceError.
+    """
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
     return told_apart(read_kind(launch))

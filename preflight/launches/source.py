@@ -34,7 +34,10 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a text stands; ``of``: the service, role or job, if one text makes several."""
+    """Where a word, command or note of a launch stands. source: a path, or a name such as
+    ``environment``. line: None without lines. of: the service, role or job, if several share the
+    line.
+    """
 
     source: str
     line: int | None = None
@@ -46,7 +49,9 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """A reader's note on a part that it passed over; ``advice``: beyond that of its id."""
+    """A reader's note on a part of a launch: not read, or read otherwise than its author meant. id:
+    of a row of notices.md. advice: "" for the usual advice on such notes.
+    """
 
     id: str
     text: str
@@ -69,11 +74,12 @@ def notices() -> dict[str, str]:
 
 
 class Word(NamedTuple):
-    """One word after quoting; an unresolved part stays as written.
+    """One word as the program gets it, its quotes removed.
 
-    doubts: the undecided conditions that the text depends on. several: the unresolved part stands
-    without quotes, so that it may be several words, or none. inside: the only place that knows the
-    unresolved part; None for the launch's own shell.
+    unresolved: names of the parts that are not known, such as variables; in ``text`` these parts
+    stay as written. doubts: the undecided conditions that the text depends on. several: the
+    unresolved part stands without quotes, so that it may be several words, or none. inside: the
+    only place that knows the unresolved part; None for the launch's own shell.
     """
 
     text: str
@@ -92,9 +98,11 @@ class Word(NamedTuple):
 def in_image(
     image: str, argv: Sequence[Word], entrypoint: bool, origin: Origin
 ) -> tuple[tuple[Word, ...], bool]:
-    """Return the words that run in an image, and whether a program that nothing shows runs them.
+    """Return the command line of a container, and whether nothing shows its program.
 
-    argv: the launch's words. entrypoint: theirs, even an empty one, replaces the image's.
+    The entrypoint of a well-known image is put in front. If the program is hidden, options without
+    a program are dropped. argv: entrypoint and command, as the launch writes them. entrypoint: the
+    launch sets one, even an empty one, in place of the image's.
     """
     first = argv[0].text if argv else ""
     front = () if entrypoint else image_program(image, first)
@@ -158,7 +166,9 @@ class Command(NamedTuple):
     ended: bool = False
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
-        """Return this command as ``run_as`` starts it, with ``limits`` set before."""
+        """Return this command inside a wrapper that sets the user ``run_as`` and ``limits``. The
+        wrapper's limits come first; a user that the command itself sets wins.
+        """
         inner_limits = tuple(
             limit._replace(setter=run_as.then(limit.setter)) for limit in self.limits
         )
@@ -186,7 +196,9 @@ class Reading(NamedTuple):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Return a sentence on each part that is not started, such as a profile's service."""
+        """Return the sentences on parts that are not started, such as a service of an unused
+        profile. They are the first three, then one with the number of the others.
+        """
         texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
         more = len(texts) - _MOST_LEFT_OUT
         last = (f"and {more} more are not started",) if more > 0 else ()
@@ -199,7 +211,9 @@ def noted(id_: str, text: str, origin: Origin) -> Reading:
 
 
 def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
-    """Return a reading whose first process, or itself without one, has the host's ports."""
+    """Attach the published ``ports`` of a container to its first process; without a process, to the
+    reading itself.
+    """
     if not reading.commands:
         return reading._replace(published=ports)
     first, *others = reading.commands
@@ -207,7 +221,9 @@ def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
 
 
 def told_apart(reading: Reading) -> Reading:
-    """Name the service or role of each command whose line several commands share."""
+    """Add the service, pod role or job to the origin of each command, if several share that line.
+    Commands without a ``place`` are unchanged.
+    """
     origins = Counter(origin for origin, _ in {(c.origin, c.place) for c in reading.commands})
 
     def named(command: Command) -> Command:
@@ -219,7 +235,9 @@ def told_apart(reading: Reading) -> Reading:
 
 
 def named_by_program(reading: Reading) -> Reading:
-    """Return the commands with origins such as ``sglang.launch_server 2``."""
+    """Replace each command's origin by the name of its program: the module behind ``-m``, else the
+    first word. A repeated name gets a number: ``sglang.launch_server 2``.
+    """
     seen: Counter[str] = Counter()
 
     def named(command: Command) -> Command:
@@ -233,7 +251,9 @@ def named_by_program(reading: Reading) -> Reading:
 
 
 def joined(readings: Iterable[Reading]) -> Reading:
-    """Return several readings as one."""
+    """Join readings into one, in order; equal notes are kept once. A file that two of the readings
+    write with different texts is marked unresolved.
+    """
     together = list(readings)
     commands = tuple(command for reading in together for command in reading.commands)
     notes = dict.fromkeys(note for reading in together for note in reading.notes)
@@ -248,7 +268,10 @@ def joined(readings: Iterable[Reading]) -> Reading:
 
 
 def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
-    """Return a reader that gives the files that a launch itself writes, and any other as before."""
+    """Return a file reader for programs of a launch. It gives the ``files`` that the launch itself
+    writes, and reads any other path with ``read_file``. A written file with unknown parts is
+    PartlyKnown.
+    """
     written = {posixpath.normpath(path): word for path, word in files.items()}
 
     def read(name: str) -> str | Unknown:
@@ -277,7 +300,9 @@ def is_output(name: str) -> bool:
 
 
 def open_name(word: Word, name: str) -> str:
-    """Return an unknown part of ``word`` as a person looks for it: by name, or by its command."""
+    """Return how a message calls an unknown part of ``word``: a variable by its name, ``$(...)`` by
+    the whole word. A name that a program computes becomes ``the name x``.
+    """
     computed = _is_computed(word) and name.isidentifier()
     return brief(word.text) if is_output(name) else f"the name {name}" if computed else name
 
@@ -288,7 +313,9 @@ def open_names(word: Word) -> str:
 
 
 def open_variables(word: Word) -> tuple[str, ...]:
-    """Return the variables that a word needs and nobody sets; no ``$1`` and no program's own."""
+    """Return the variables that a word needs and nobody sets. ``$1``, ``$(...)`` and names that a
+    program computes are left out.
+    """
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
@@ -297,7 +324,9 @@ _OF_POD = ("operator", "cluster")
 
 
 def why_open(word: Word, names: str) -> str:
-    """Return why ``names`` are open in ``word``: not set, or given by Kubernetes."""
+    """Return the clause that says why ``word`` is open: "``names`` is not set", or "is given by
+    Kubernetes when the pod starts".
+    """
     inside = word.inside
     of_cluster = inside is not None and inside.kind == "cluster"
     of_cluster = of_cluster and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
@@ -305,7 +334,9 @@ def why_open(word: Word, names: str) -> str:
 
 
 def both_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return the place that knows the open names of two texts; the first's if they differ."""
+    """Return the only place that knows the open parts of two joined texts. With one None it is the
+    other; names that a pod gets are put together; of two different places it is the first.
+    """
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
@@ -326,7 +357,9 @@ _PLACEHOLDER = regex(
 
 
 def placeholder_in(text: str) -> str:
-    """Return the part of a value that a reader has to replace, or ""; [x] only in an address."""
+    """Return the part of a value that the reader of a guide has to replace, such as ``YOUR_IP``; ""
+    if none. ``[x]`` and ``<x>`` count only if the rest of the value is an address or a path.
+    """
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
@@ -354,7 +387,9 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return how to give each variable to the shell that reads it."""
+    """Return the advice on open variables: for each place that reads some, how to set them. The
+    clauses are joined by ``; ``.
+    """
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         within, what = variable.inside or ("", "")
@@ -368,7 +403,12 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Mark a container shell's open variables as known inside, except those of ``outer``."""
+    """Mark the open words of a container's commands with ``inside``, the place that alone can set
+    them.
+
+    outer: words from outside of the container. A word whose open names are all among theirs stays
+    unmarked.
+    """
     lost = {name for word in outer for name in word.unresolved}
 
     def is_own(word: Word) -> bool:

@@ -27,12 +27,16 @@ def unread(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
 
 
 def may_be_absent(word: Word, name: str) -> bool:
-    """Return whether a variable may not exist: only a part that was not read may set it."""
+    """Tell whether ``word`` is the mark of ``unread`` for the variable ``name``. Only a part that
+    was not read may set such a variable, so it may not exist.
+    """
     return word.unresolved == (name,) and word.text == f"${name}"
 
 
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
-    """Return the caller's variables as words; those that are words keep their origin."""
+    """Return the caller's variables as words of the origin ``environment``; values that are words
+    keep their own origin.
+    """
     origin = Origin("environment")
     return {
         name: value if isinstance(value, Word) else Word(value, origin)
@@ -41,7 +45,9 @@ def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
 
 
 def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
-    """Yield the variables whose names begin so, in order; a script's are looked through once."""
+    """Yield name and word of each variable whose name begins with a match of ``names``. Names of a
+    script's variables are tested once, and the result is kept for later calls.
+    """
     if isinstance(environment, Layers):
         yield from environment.matching(names)
         return
@@ -52,7 +58,9 @@ def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterato
 
 
 class Layers(Mapping[str, Word]):
-    """``changes``, kept as they are, over ``base``; None takes a variable away, ``clear`` all."""
+    """The variables of ``base`` with ``changes`` over them, which are not copied. A change to None
+    takes a variable away; ``clear`` takes away all of ``base``.
+    """
 
     __slots__ = ("_base", "_changes")
 
@@ -86,10 +94,14 @@ class Layers(Mapping[str, Word]):
 
 
 class Variables:
-    """A shell's variables over time: a view of them is free, and knows its own time."""
+    """A shell's variables over time. The environment at any time is a view that costs no copy, and
+    in which later changes do not show.
+    """
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
-        """Start with the script's environment; ``around``: variables that are not exported."""
+        """Start with the script's environment, ``base``. around: variables of an outer scope that
+        can be read here, exported or not; processes do not get them from here.
+        """
         self.base = base
         self._around = around
         self.now = 0
@@ -103,7 +115,9 @@ class Variables:
         self._matching: dict[re.Pattern[str], tuple[int, list[str]]] = {}
 
     def state(self, name: str, time: int) -> State:
-        """Return the state of a variable at ``time``."""
+        """Return a variable's word (None: not set) and whether it is exported, at ``time``, an
+        earlier value of ``now``.
+        """
         if name in self._history:
             times, states = self._history[name]
             index = (len(times) if times[-1] <= time else bisect_right(times, time)) - 1
@@ -142,7 +156,9 @@ class Variables:
         states.append(state)
 
     def export_later(self, name: str) -> None:
-        """Export a variable from when it has a value: ``export A; A=1``."""
+        """Export a variable as ``export A`` does: at once if the script has changed it, else as
+        soon as it gets a value.
+        """
         before = self._changed.get(name)
         if before is None:
             self._to_export.add(name)
