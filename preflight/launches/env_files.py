@@ -166,8 +166,8 @@ def read_compose_env_file(
     """Read one env file as Compose does. Return its variables, over those of ``before``, and notes.
 
     before: variables of earlier files, which are as lines above. A value may name ``surroundings``
-    (which come first) and variables of lines above. The reading ends with a note at a line that
-    Compose refuses, or that is more than NAME=value with the value bare or wholly in quotes. Never
+    (which come first) and variables of lines above. A line is NAME=value, the value bare or wholly
+    in quotes. The reading ends with a note at a line that is more, or that Compose refuses. Never
     raises.
     """
     variables = dict(before or {})

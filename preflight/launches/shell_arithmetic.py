@@ -63,7 +63,9 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
 
 
 def names_set(formula: str) -> dict[str, bool]:
-    """Return the variables that a formula may set, and whether each is set by its element."""
+    """Return the variables that a formula may set; of each whether an element is set (``A[1] = 2``)
+    rather than the variable.
+    """
     elements = {name: bool(element) for name, element, _ in _SET.findall(formula)}
     return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **elements}
 
@@ -90,7 +92,9 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
 
 
 def _sum(text: str, value: Value) -> int:
-    """Work out a formula without assignments."""
+    """Work out a formula without assignments. Raises ArithmeticError or SyntaxError if it is not
+    read.
+    """
     if not _KNOWN.fullmatch(text):
         raise ArithmeticError
     text = text.replace("&&", " and ").replace("||", " or ").strip()
@@ -105,7 +109,9 @@ def _number(name: str, value: Value) -> int:
 
 
 def _worked_out(tree: ast.expr, value: Value) -> int:
-    """Return the result of a tree, as C has it."""
+    """Return the result of a formula's syntax tree, in C's 64-bit integers. Raises ArithmeticError
+    for what is not followed, or not known.
+    """
     match tree:
         case ast.Constant(int() as result) if not isinstance(result, bool):
             pass

@@ -51,7 +51,7 @@ class Truth(NamedTuple):
         return self._replace(value=not self.value)
 
     def undoubted(self) -> Truth:
-        """Return a condition that is as open as the one it follows from."""
+        """Return this truth, or one of value None if it depends on an undecided condition."""
         return self._replace(value=None) if self.doubts else self
 
 
@@ -122,7 +122,9 @@ class Conditions:
         return truth if not reader.items else OPEN
 
     def unary(self, asked: str, word: Word) -> Truth:
-        """Return the truth of ``-z WORD``, ``-f WORD`` and the like."""
+        """Return the truth of ``-z WORD``, ``-f WORD`` and the like. A test of a file is true if it
+        lies beside the launch, else undecided.
+        """
         if asked in ("-z", "-n"):
             truth = self.empty(word)
             return truth if asked == "-z" else truth.negated()
@@ -147,7 +149,9 @@ class Conditions:
         return Truth(None, doubts=word.doubts, asks=asks)
 
     def binary(self, left: Word, between: str, right: Word) -> Truth:
-        """Return the truth of two words with an operator between them."""
+        """Return the truth of ``left = right``, ``left -eq right`` and the like. It is undecided
+        for an operator that is not followed, such as ``<`` or ``-nt``.
+        """
         doubts = (*left.doubts, *right.doubts)
         if between in _NUMERIC:
             (a, soft), (b, also) = self.integer(left), self.integer(right)
@@ -163,7 +167,9 @@ class Conditions:
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
-        """Return a number, and whether it assumes that the script has no arguments."""
+        """Return the number that a word is (None: not known), and whether ``$#`` was taken as 0,
+        for a script without arguments.
+        """
         if word.text == "$#" and self.state.parameters is None:
             return 0, True
         if word.unresolved or not _INTEGER.fullmatch(word.text.strip()):
@@ -187,7 +193,9 @@ class Conditions:
         return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
     def finds(self, word: Word, raw: str) -> Truth:
-        """Return whether a regular expression matches, if POSIX and Python read it alike."""
+        """Return whether the regular expression ``raw`` matches in a text; undecided unless POSIX
+        and Python read it alike. BASH_REMATCH becomes unknown.
+        """
         self.state.lose("BASH_REMATCH", word.origin, array=True)
         known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
         if not known or not raw or not _EXPRESSION.fullmatch(raw):
@@ -219,7 +227,9 @@ class _Reader:
     def chain(
         self, joined: Callable[[Truth, Truth], Truth], between: str, read: Callable[[], Truth]
     ) -> Truth:
-        """Read conditions that the same operator joins."""
+        """Read conditions that the same operator, ``between``, joins. joined: gives the truth of
+        two. read: reads the next condition.
+        """
         truth = read()
         while self.operator() == between:
             self.items = self.items[1:]
@@ -227,7 +237,9 @@ class _Reader:
         return truth
 
     def single(self) -> Truth:
-        """Read one condition, or one in brackets."""
+        """Read one condition, or one in brackets, and take its items away. Raises IndexError if it
+        does not parse.
+        """
         items = self.items
         if not items:
             if self.double:
@@ -275,7 +287,9 @@ class _Reader:
 
 
 def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
-    """Return a condition's operators and operands in order; the grammar nests them otherwise."""
+    """Return the parts of a condition in order: an operator as text, an operand as its nodes. The
+    grammar nests them otherwise.
+    """
     items: list[str | list[Node]] = []
     end = -1
     stack = list(reversed(nodes))

@@ -79,10 +79,11 @@ ALONE = "give the part that starts the servers alone"
 
 
 class Piece(NamedTuple):
-    """A piece of a word.
+    """A piece of a word: a plain text, ``$A`` or ``${A:-x}`` (parameter), ``$(...)`` (output), a
+    sum (arithmetic), or something unread.
 
-    text: of kind ``text`` without quotes, of other kinds as written. name: of a parameter, or a
-    person's name for an unread piece. place: the text in a parameter's brackets. mark: ``!`` or
+    text: of kind ``text`` without quotes, of other kinds as written. name: of a parameter; of other
+    kinds, as messages call the piece. place: the text in a parameter's brackets. mark: ``!`` or
     ``#`` before the name. operand, by: behind the operator, and the replacement in ``${A/x/y}``;
     None if not read.
     """
@@ -104,7 +105,7 @@ _EMPTY = Piece("text", "", True)
 
 
 class WrittenWord(NamedTuple):
-    """A word as it is written, and the line on which it stands."""
+    """A word as it is written. line: the row in which it begins, counted from 0."""
 
     pieces: Pieces
     line: int
@@ -127,7 +128,9 @@ class ShellText:
     """
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:
-        """Parse a text; placeholders and constructs that the grammar lacks are hidden."""
+        """Parse a text; placeholders and constructs that the grammar lacks are hidden from the
+        parser. Raises SourceError for a text that is too long. source: the name for origins.
+        """
         if len(text) > _MOST_CHARACTERS:
             raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
         self.source, self.lined = source, first_line is not None
@@ -153,7 +156,10 @@ class ShellText:
         self._note_lines(text)
 
     def _note_lines(self, text: str) -> None:
-        """Note line ends of Windows, and blanks behind a backslash, which bash does not join."""
+        """Note line ends of Windows, and blanks behind a backslash, with which bash does not join
+        lines. Such an escaped blank becomes a word that the grammar can read, and the text is
+        parsed anew.
+        """
         if "\r\n" in text:
             taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
             row = text.count("\n", 0, text.index("\r\n"))
@@ -192,7 +198,9 @@ class ShellText:
     # Words
 
     def words(self, nodes: list[Node]) -> list[WrittenWord]:
-        """Return words: nodes between which no blank stands are one word."""
+        """Return the words that sibling nodes make: nodes without a blank between them are one
+        word.
+        """
         if not nodes:
             return []
         if nodes[0].id not in self._words:
@@ -215,11 +223,15 @@ class ShellText:
             yield WrittenWord(self._finished(pieces, row), row)
 
     def apart(self, tree: Node, behind: Node) -> bool:
-        """Tell whether something stands between two trees, but for a line that goes on."""
+        """Tell whether a blank or anything else stands between two trees. A backslash that
+        continues a line does not count.
+        """
         return self.bytes[tree.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
     def runs_aside(self, tree: Node) -> bool:
-        """Tell whether an & stands behind the heredoc that a command announces."""
+        """Tell whether a command with a heredoc runs in the background: ``cmd <<EOF &``, whose &
+        was hidden from the grammar.
+        """
         first, last = tree.start_point[0], tree.end_point[0]
         heredoc = tree.type == "redirected_statement"
         return heredoc and any(first <= row <= last for row in self._aside)
@@ -238,7 +250,9 @@ class ShellText:
         return pieces
 
     def _finished(self, pieces: list[Piece], row: int) -> Pieces:
-        """Return the pieces with ``~/`` expanded and placeholders named."""
+        """Return a word's pieces with ``~/`` as the variable HOME, and placeholders as unread
+        pieces. Notes each placeholder. row: of the word, counted from 0.
+        """
         first = pieces[0] if pieces else None
         plain = len(pieces) == 1 and pieces[0].type == "text" and not pieces[0].quoted
         if plain and not pieces[0].text.startswith("~"):
@@ -262,7 +276,9 @@ class ShellText:
         return tuple(pieces)
 
     def _collect(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
-        """Add the pieces of a tree; text between its children counts too."""
+        """Add the pieces of a tree to ``pieces``, with the text between its children. A tree of no
+        known type becomes one unread piece. quoted: the tree stands in double quotes.
+        """
         tree_type = tree.type
         if tree_type == "$" and self.bytes.startswith(b'"', tree.end_byte):
             return  # $"..." is a text that may be translated
@@ -305,7 +321,9 @@ class ShellText:
             pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
     def _inner(self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
-        """Add the pieces between two places of a tree."""
+        """Add to ``pieces`` what stands between two bytes of a tree: its children, and the text
+        between these.
+        """
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
         literal = literal if quoted or tree.type == "heredoc_body" else "word"
         quoted = quoted or tree.type == "heredoc_body"
@@ -327,7 +345,10 @@ class ShellText:
             self._literal(self._raw(place, end), quoted, pieces, literal)
 
     def _literal(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
-        """Add a text that is not expanded, without the backslashes that bash takes away."""
+        """Add a text that is not expanded to ``pieces``, without the backslashes that bash takes
+        away. A hidden placeholder becomes unread. tree_type: of the node; backslashes in a heredoc
+        differ.
+        """
         if tree_type == "heredoc_content" and "`" in text:
             pieces.append(Piece("unread", _shown(text), True, "`...`"))
         elif quoted:
@@ -354,7 +375,9 @@ class ShellText:
             pieces.append(Piece("text", _shown(text)))
 
     def _expansion(self, tree: Node, text: str, quoted: bool) -> Piece:
-        """Return the piece of ``${...}``."""
+        """Return the piece of ``${...}``, which is ``text``; an unread one if its form is not
+        known.
+        """
         match = _PARAMETER.fullmatch(text)
         if match is None:
             return Piece("unread", text, quoted, beginning(text, 40))
@@ -382,7 +405,9 @@ class ShellText:
         return Piece("parameter", text, quoted, name, place, mark, operator, operand, by, raw)
 
     def heredoc(self, tree: Node) -> Pieces:
-        """Return the pieces of the text that a ``<<`` gives; of ``<<-`` without leading tabs."""
+        """Return the pieces of a heredoc's text; () if the tree has none. Of ``<<-`` leading tabs
+        are removed, and a text with something to expand is unread.
+        """
         children = {child.type: child for child in tree.children}
         body, end = children.get("heredoc_body"), children.get("heredoc_start")
         if body is None or end is None:
@@ -397,7 +422,7 @@ class ShellText:
 
 
 def _parse(text: bytes) -> tuple[bytes, Node]:
-    """Return a text, and its tree.
+    """Parse a text. Return the text that was parsed, which may have more braces, and its tree.
 
     tree-sitter-bash 0.25 loses the second of ``$a/$b/c``: it ends the word behind a bare ``$``, and
     takes ``b/c`` for the next one. With braces, ``${b}``, it does not; such places are written so.
@@ -442,7 +467,9 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
 
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
-    """Return the pieces of a text as behind ``NAME=``, in ``quote``; None if it is no one word."""
+    """Return the pieces of a text as if it stood behind ``NAME=``, within ``quote`` ("" for no
+    quotes). None if it does not parse as one word.
+    """
     inner = ShellText(f"v={quote}{text}{quote}\n", "", None)
     nodes = inner.root.named_children
     if inner.root.has_error or len(nodes) != 1 or nodes[0].type != "variable_assignment":
