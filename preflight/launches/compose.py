@@ -44,8 +44,9 @@ def read_compose(
 ) -> Reading:
     """Return the process of each service; ``environment`` fills in ``${NAME}``.
 
-    beside: reads ``.env``, and the files that ``env_file:`` names, by the written path. What is put
-    together of several services or files is named. Raises SourceError, as load_documents does.
+    beside: reads ``.env``, and the files that ``env_file:`` names, by the written path. A service
+    that extends another, and a file that is included, are only noted. Raises SourceError, as
+    load_documents does.
     """
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
@@ -130,7 +131,9 @@ class _ServiceReader:
         return source.with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
 
     def published(self, origin: str) -> Iterator[Published]:
-        """Yield the ports of the host that the engine binds; none for a service on its network."""
+        """Yield the ports of the host that the engine binds; none for a service on the host's
+        network.
+        """
         owner = f"service {self.called} ({origin})"
         for item in () if self.one("network_mode") == "host" else self.tree.at("ports").items:
             port_word = self.word(item)
@@ -146,7 +149,9 @@ class _ServiceReader:
             yield from container.published(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
-        """Return a reader of the container's files that are mounted from beside the file."""
+        """Return a reader of files by their path in the container. It reads those that a bind mount
+        brings from the host, and gives None for others.
+        """
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
@@ -162,7 +167,9 @@ class _ServiceReader:
         return interpolate(tree.text or "", self.surroundings, Origin(self.name, tree.line))
 
     def words(self, key: str) -> list[Word]:
-        """Return the words of a field of the service."""
+        """Return the words of ``entrypoint`` or ``command``: the items of a list, or a text split
+        as Compose does. Adds notes, as on a quote that never closes, which gives no word.
+        """
         tree = self.tree.at(key)
         called = f"{key} of service {self.called}"
         if tree.text is None:
@@ -223,7 +230,7 @@ class _ServiceReader:
         return {**unread(known, Origin(self.name, files.line)), **known} if lost else known
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return the items of a list, each once, or a text by itself."""
+        """Return the items of a list, each once, or a text by itself. keys: the field's path."""
         tree = self.tree.at(*keys)
         items = tree.items or [tree]
         return tuple(dict.fromkeys(self.word(item).text for item in items if item.text is not None))

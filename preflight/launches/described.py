@@ -124,7 +124,12 @@ def described(
     beside: Beside,
     stdin: Word | None = None,
 ) -> Reading | None:
-    """Return the commands of a text that a command names or reads; None if it has none."""
+    """Return the commands of a Python text that a command names or reads. None for another command,
+    or if the text starts nothing.
+
+    A program that starts what stands elsewhere, as ``kubectl apply`` does, gives one note, on what
+    to give instead.
+    """
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
@@ -137,7 +142,9 @@ def described(
 
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
-    """Return the note on a command that is not read at all; None if the command starts nothing."""
+    """Return the text of the note on a program that starts what is not read, with what to give
+    instead. None for any other program, or if its words start nothing. texts: the words behind it.
+    """
     entry = _UNREAD.get(name)
     plain = [text for text in texts if text[:1] != "-"]
     near = texts if name in SEVERAL_PROGRAMS else plain[:2]
@@ -185,7 +192,11 @@ def _is_python_file(name: str) -> bool:
 def _python(
     argv: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
 ) -> Reading | None:
-    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input, if read."""
+    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input. None if the text may
+    start nothing, or if its words alone tell the program.
+
+    If the text cannot be read, the command itself is kept, with a note.
+    """
     place = 1
     while place < len(argv) and argv[place].text[:1] == "-" and argv[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(argv[place].text) or argv[place].unresolved:

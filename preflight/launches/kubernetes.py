@@ -100,7 +100,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
 
 
 def _decoded(secret: Node) -> dict[str, Node]:
-    """Return the data of a Secret, decoded from base64."""
+    """Return the data of a Secret, decoded from base64; what is no text is left out."""
     decoded = {}
     for key, tree in secret.at("data").fields.items():
         try:
@@ -150,7 +150,9 @@ class _Container:
     def __init__(
         self, tree: Node, place: source.Place, name: str, pod: Pod, data_by_kind: DataByKind
     ) -> None:
-        """Begin a container; ``data_by_kind``: data of ConfigMaps and Secrets by name."""
+        """Prepare to read a container. name: of the manifest. data_by_kind: the data of ConfigMaps
+        and Secrets, by the name of the object.
+        """
         self.tree, self.place, self.name, self.pod = tree, place, name, pod
         self.data_by_kind = data_by_kind
         self.files = _mounted_files(pod.spec, tree, data_by_kind, name)
@@ -208,14 +210,16 @@ class _Container:
         return source.with_published(reading, tuple(self.published()))
 
     def as_a_shell_has_it(self, text: str) -> str:
-        """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
+        """Return the text of a shell with ``${NAME}`` for each $(NAME) that only the operator or
+        the cluster knows. A word without blanks is unchanged.
+        """
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
         for name in (*self.pod.operator_sets, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
         return text
 
     def published(self) -> Iterator[Published]:
-        """Yield the ports of its host that the container asks for."""
+        """Yield each TCP ``hostPort`` of the container; none for a pod on the host's network."""
         pod = " ".join(self.place.name)
         network = self.pod.spec.at("hostNetwork").text == "true"
         for item in self.tree.at("ports").items:
@@ -253,7 +257,9 @@ class _Container:
         return complete
 
     def referenced_data(self, reference: Node, suffix: str) -> Mapping[str, Node] | None:
-        """Return the data that ``configMapRef`` and its like name; None if it is not here."""
+        """Return the data that ``configMapRef`` and its like name; None if it is not here. suffix:
+        ``Ref`` or ``KeyRef``, the end of the key.
+        """
         for data_kind, by_name in self.data_by_kind.items():
             if f"{data_kind}{suffix}" in reference.fields:
                 return by_name.get(reference.at(f"{data_kind}{suffix}", "name").text)
@@ -280,7 +286,11 @@ class _Container:
                 self.variables[key] = self.filled(tree, f"the variable {key}", position)
 
     def filled(self, tree: Node, what: str, position: int | None = None) -> Word:
-        """Fill in $(NAME) as the kubelet does. position: of a variable in ``env``."""
+        """Return a text with $(NAME) filled in as the kubelet does; an unknown name stays as
+        written. Adds notes on what Kubernetes refuses or keeps.
+
+        what: the name of the text, for notes. position: of a variable in ``env``, None for a word.
+        """
         text, origin = tree.text or "", Origin(self.name, tree.line)
         if yaml_type := tree.not_text:
             message = f"{what} is {brief(text)}, a {yaml_type} to YAML, which Kubernetes refuses "
@@ -368,7 +378,9 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
 
 
 def _startup_seconds(probe: Node) -> int | None:
-    """Return how long a container may take to answer; None if no probe tells."""
+    """Return how many seconds the startupProbe gives a container to answer; None without a probe,
+    or if one of its numbers is not known.
+    """
     defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
     texts = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
     if not probe.fields or not all(text.isdecimal() for text in texts):
@@ -378,7 +390,8 @@ def _startup_seconds(probe: Node) -> int | None:
 
 
 def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
-    """Yield the resources of each container that the API server refuses.
+    """Yield a note on each container whose resources the API server refuses, with all reasons.
+    name: of the manifest. resource: the kind of the object.
 
     Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``.
     """
@@ -402,7 +415,9 @@ def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
 
 
 def _misspelt(key: str, text: str | None) -> str | None:
-    """Return why Kubernetes refuses a quantity; None for one that a template fills in."""
+    """Return why Kubernetes refuses the quantity ``text`` of resource ``key``; None if it does not,
+    or if a template fills the quantity in.
+    """
     if text is None or _FILLED_IN.search(text):
         return None
     size = quantity(text)
@@ -419,7 +434,9 @@ def _misspelt(key: str, text: str | None) -> str | None:
 
 
 def _unlike(key: str, text: str | None, limit: Node) -> str | None:
-    """Return why Kubernetes refuses a request: devices and pages need equal limits."""
+    """Return why Kubernetes refuses a request of resource ``key`` with that limit; None if it does
+    not. Devices and huge pages need equal limits.
+    """
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
     asked, most = (quantity(text or ""), quantity(limit.text or ""))
     if limit.value is None:

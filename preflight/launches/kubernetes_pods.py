@@ -116,7 +116,9 @@ def not_read(item: Node) -> Iterator[str]:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """Yield the leader (by the workers' template if it has none) and the workers."""
+    """Yield the leader, made from the workers' template if it has none. Then yield one Pod for all
+    workers, if the size is not 1.
+    """
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
@@ -129,7 +131,8 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
 def _of_group(spec: Node, which: str, names: tuple[str, ...], size: str) -> Pod:
     """Return the leader of a group, or its workers, with the variables that tell which it is.
 
-    A worker knows its index if it is the only one beside the leader.
+    which: ``leader`` or ``worker``. names: of the variables of the leader's address, the size and
+    the index. A worker knows its index if it is the only one beside the leader.
     """
     others = Node(size).number() - 1
     index = "0" if which == "leader" else "1" if size == "2" else None
@@ -145,7 +148,9 @@ def _of_groups(item: Node, name: str) -> list[Node]:
 
 
 def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods anywhere below a tree, as many as the tree asks for."""
+    """Yield the pods at a tree or below it, their copies multiplied by the tree's counts, such as
+    replicas. role: names of the trees around. templates: the roleTemplates by name.
+    """
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
     nodes = tree.at("multinode", "nodeCount").number(2 if "multinode" in tree.fields else 1)
     times = math.prod(tree.at(name).number() for name in _COUNTS)
@@ -257,7 +262,9 @@ def _with(base: Node, **fields: Node) -> Node:
 
 
 def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods anywhere below a tree: whatever has containers is one."""
+    """Yield the pods at a tree or below it, whose copies do not have the tree's counts yet.
+    Whatever has containers is a pod.
+    """
     pattern, replaced = tree.at("leaderWorkerPattern"), tree.at("leaderWorkerSet")
     if tree.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = tree.at("mainContainer")
@@ -291,7 +298,9 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
 
 
 def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
-    """Return a pod template: the one written in place, or the one that is named, patched."""
+    """Return a pod template: the one written in place, or the one of ``templates`` that is named,
+    patched.
+    """
     reference = tree.at("templateRef")
     if not reference.fields:
         return tree.at("template")
@@ -315,10 +324,11 @@ def _group(
 
 
 def merged(base: Node, patch: Node, key: str = "") -> Node:
-    """Return a pod template with a strategic merge patch, applied as the API machinery does.
+    """Return a pod template with a strategic merge patch, applied as the API machinery does. key:
+    the field that both stand at, which tells how a list is merged.
 
-    The items of a patch come first, and those that it does not name keep their order among
-    themselves: a variable that a patch adds stands in front of those of the template.
+    The items of a patch come first, and those that it does not name keep their order. So a variable
+    that a patch adds stands in front of those of the template.
     """
     if patch.fields:
         if patch.at("$patch").text == "replace":

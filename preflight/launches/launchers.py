@@ -106,7 +106,9 @@ class RemoteWords(NamedTuple):
 
 
 def remote_words(argv: Sequence[str], first: int = 0) -> RemoteWords | None:
-    """Return the words that an ``ssh -p 22 user@host words`` at ``first`` hands on."""
+    """Return the host of ``ssh -p 22 user@host words`` at index ``first``, and where the words for
+    its shell begin. None for another program.
+    """
     if not argv[first:] or argv[first].rpartition("/")[2] != "ssh":
         return None
     host, index = "", first + 1
@@ -130,7 +132,8 @@ def types(texts: Sequence[str]) -> bool:
 def launched(
     argv: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
 ) -> Launched | None:
-    """Return the program that the launcher at ``first`` starts; None if nothing read here.
+    """Return the program that the launcher at index ``first`` starts; None if it is none that is
+    read here.
 
     begins: tells a wrapper, a shell or a container engine by its name. reads: whether standard
     input has a text for a shell that has no other.
@@ -204,7 +207,9 @@ def starts_server(argv: Sequence[Word]) -> bool:
 
 
 def starts_anew(wrapper: Sequence[str]) -> bool:
-    """Return whether a wrapper's program is no child of the caller: its limits differ."""
+    """Tell whether a wrapper, given by its words, starts its program elsewhere, as ssh and ``docker
+    exec`` do. That is no child of the caller, so that its limits differ.
+    """
     name = wrapper[0].rpartition("/")[2]
     return name in _ELSEWHERE and (name not in _EXEC_ENGINES or "exec" in wrapper)
 
@@ -227,7 +232,9 @@ class Tasks(NamedTuple):
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return how many processes srun(1) starts, by options and sbatch's variables, or None."""
+    """Return how many processes srun(1) starts, by its options and sbatch's variables. None for
+    another wrapper, or if that is not known.
+    """
     if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
@@ -272,9 +279,10 @@ def _whole(text: str) -> int:
 
 
 def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
-    """Return the GPUs on a host by srun(1)'s options, the least that one says; None if none does.
+    """Return the GPUs on a host by options of srun(1) or sbatch(1): the least number if several
+    options say one, None if none does.
 
-    beside: tasks on a host.
+    nodes: the number of hosts, None if not known. beside: tasks on a host.
     """
     counts: list[int] = []
     for name, value in valued(argv):
@@ -291,7 +299,9 @@ def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int 
 
 
 def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
-    """Return the variable with the number of GPUs of a task of ``srun``; empty if unsaid."""
+    """Return the variable ``SLURM_GPUS_ON_NODE`` of a program behind ``srun``; {} if neither
+    options nor variables tell the number. argv: the words of srun.
+    """
     texts = [word.text for word in argv]
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
@@ -311,7 +321,9 @@ def _slurm_mem(argv: Sequence[str]) -> int | None:
 
 
 def slurm_variables(text: str) -> dict[str, str]:
-    """Return the variables that sbatch sets for a job with these ``#SBATCH`` lines."""
+    """Return the variables that sbatch sets for a job with the ``#SBATCH`` lines of a script. Those
+    that the lines do not tell are left out.
+    """
     argv: list[str] = ["sbatch"]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
@@ -335,7 +347,9 @@ def slurm_variables(text: str) -> dict[str, str]:
 
 
 def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
-    """Return the variables that a launcher's own options set: -e, -x, Ray's environment."""
+    """Return name and value of the variables that a launcher's own options set: -e, -x, Ray's
+    environment.
+    """
     settings: list[tuple[str, Word]] = []
     before = ""
     for word in argv:
@@ -350,7 +364,9 @@ def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
 
 
 def _of_ray(word: Word) -> list[tuple[str, Word]]:
-    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
+    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``, by the
+    JSON text; [] if it does not parse.
+    """
     try:
         variables = json.loads(word.text).get("env_vars", {})
     except (ValueError, RecursionError, AttributeError):
@@ -361,7 +377,9 @@ def _of_ray(word: Word) -> list[tuple[str, Word]]:
 
 
 def _note(word: Word, name: str) -> SourceNote | None:
-    """Say which effect of a launcher a launch does not show; None if none."""
+    """Return a note on what a launcher changes and a launch does not show; None if it changes
+    nothing. word: the launcher. name: its name without a folder.
+    """
     if name in _HERE:
         return None
     id_, why = "launcher", "it is not read, nor what it sets for the program"

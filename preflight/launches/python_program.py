@@ -95,7 +95,9 @@ class _Program:
         return Origin(self.path, getattr(syntax, "lineno", None))
 
     def below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
-        """Yield the calls and assignments below ``syntax``, arguments before their call."""
+        """Yield each call, assignment and ``del`` of ``syntax``, arguments before their call.
+        function: the function around, "" for none. doubts: the conditions and loops around.
+        """
         test = getattr(syntax, "test", None)
         shown = "" if test is None else ast.unparse(test)[:60]
         if isinstance(syntax, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -123,7 +125,9 @@ class _Program:
         return (SourceNote(note_id, message, self.at(place.syntax)), *place.doubts)
 
     def readings(self) -> Iterator[Reading]:
-        """Yield the command of each literal call, and a note on every other call."""
+        """Yield the commands of each literal call, and a note on each other call that may start
+        something. Also notes on changes of the environment that are not read.
+        """
         unread_places, started = list[_Place](), False
         starred = self.imported.get("*", "")[:-1]
         for place in self.places:
@@ -152,7 +156,9 @@ class _Program:
             yield Reading((), (SourceNote(_UNREAD, message, self.at(each.syntax)),))
 
     def words(self, call: ast.Call, full: str) -> list[Word]:
-        """Return the words that a literal call starts; none for any other call."""
+        """Return the words that a literal call starts; none for any other call. full: the called
+        function with its module.
+        """
         keywords = {each.arg for each in call.keywords}
         if _ENGINE.fullmatch(full):
             front = [Word(text, self.at(call)) for text in _SERVER]
@@ -193,7 +199,9 @@ class _Program:
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:
-        """Yield the changes of ``os.environ`` by name; "" if any variable may be set."""
+        """Yield the place, name and value of each change of ``os.environ``; the name is "" if any
+        variable may be set.
+        """
         for place in self.places:
             shown = ast.unparse(place.syntax)
             match = _SETS_ONE.match(shown)
@@ -202,7 +210,9 @@ class _Program:
                 yield place, "" if match is None else match[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
-        """Return the variables that a call hands on; None if it names others."""
+        """Return the environment of the process that a call starts; None if ``env=`` is another
+        than ``os.environ``.
+        """
         variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:

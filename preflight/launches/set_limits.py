@@ -86,7 +86,9 @@ def _not_known(why: Unknown, where: str) -> tuple[SetLimit, ...]:
 
 
 def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets."""
+    """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets; those that no check judges are
+    left out.
+    """
     texts = [word.text for word in argv[1:]]
     flags = "".join(text[1:] for text in texts if text.startswith("-"))
     soft, hard = "S" in flags, "H" in flags
@@ -103,7 +105,9 @@ def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
-    """Return the bound that a word behind ``ulimit`` asks for; None: unlimited."""
+    """Return the bound that a word behind ``ulimit`` asks for: ``unit`` times its number, None for
+    unlimited. An invalid word gives STAYS.
+    """
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:
         return Bound.HARD if "H" in (asked.group(1) or asked.group(2)) else Bound.SOFT
@@ -117,7 +121,9 @@ def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
 
 
 def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield the limits of ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM``."""
+    """Yield the limits that ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM`` sets; an
+    option without a value sets none.
+    """
     for word in argv[1:]:
         name, _, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
@@ -127,7 +133,9 @@ def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit | None:
-    """Return the limit that ``LimitNOFILE=1024:4096`` sets; None for one that no check judges."""
+    """Return the limit that a unit's ``LimitNOFILE=1024:4096`` sets; None for a key that sets none,
+    or one that no check judges. unit: the unit's name. raises: it may go above the hard limit.
+    """
     name = key.removeprefix("Limit").lower()
     if not key.startswith("Limit") or name not in LIMIT_NAMES:
         return None
@@ -144,7 +152,9 @@ def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
 
 
 def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
-    """Return a limit written as ``soft:hard``, or as one value for both."""
+    """Return a limit whose ``value`` is written as ``soft:hard``, or as one number for both. name:
+    of the limit. raises: it may go above the hard limit.
+    """
     soft, colon, hard = value.partition(":")
 
     def bound(text: str) -> int | Bound | Unknown | None:
@@ -163,7 +173,9 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
 
 
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
-    """Return a note that a property of a unit sets a limit, or None."""
+    """Return a note on a property of a unit that limits its processes and that no check judges,
+    such as MemoryMax. None for other properties, and for ``no`` and the like.
+    """
     taken = key == "AmbientCapabilities" and "~" in value
     off = value in ("", "no", "false", "0", "off") and key != "CapabilityBoundingSet"
     if off or (key not in _LIMITS and not taken):
@@ -201,7 +213,9 @@ _CHANGERS = {
 
 
 def changed_user(argv: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
-    """Return the user of a wrapper's program; ``behind``: the text of ``su -c``."""
+    """Return the user of a wrapper's program, as ``sudo -u NAME`` sets it; RunAs() if it changes
+    none. behind: the words behind the text of ``su -c``.
+    """
     name = argv[0].text.rpartition("/")[2]
     texts = [word.text for word in argv[1:]]
     changer = _CHANGERS.get(name)

@@ -27,7 +27,7 @@ class ShellBlocks(ShellFlow):
     """Follows ``if``, ``case`` and loops; each ``on_`` method takes the tree of its name."""
 
     def on_compound_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``{ a; b; }``, or work ``((...))`` out."""
+        """Go through ``{ a; b; }``, or work out ``((...))``. Return whether it succeeds."""
         if tree.children[0].type == "((":
             formula = text.text(tree)[2:-2]
             result = number(self.state, formula, text.origin(tree), assigns=True)
@@ -35,7 +35,7 @@ class ShellBlocks(ShellFlow):
         return self.run(text, tree.children)
 
     def on_subshell(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``( ... )``: its changes are lost behind it."""
+        """Go through ``( ... )``, whose changes are lost behind it. Return whether it succeeds."""
         written = text.text(tree)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
             result = number(self.state, written[2:-2], text.origin(tree), assigns=True)
@@ -60,14 +60,18 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def test(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through a condition."""
+        """Go through the commands of a condition, in which ``set -e`` ends nothing. Return its
+        truth.
+        """
         self.tested += 1
         ended = self.run(text, nodes)
         self.tested -= 1
         return ended
 
     def on_if_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through an ``if``: the branch that is taken, or every branch that may be."""
+        """Go through an ``if``: the branch that is taken, or every branch that may be. Return
+        whether it succeeds.
+        """
         arms = arms_of(tree)
         skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
         for index, (condition, body) in enumerate(arms):
@@ -99,7 +103,9 @@ class ShellBlocks(ShellFlow):
     def asked(
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Say which condition of an ``if`` or a loop nothing decides."""
+        """Keep and return a note that nothing decides the condition of an ``if`` or a loop. truth:
+        its result. several: another branch follows.
+        """
         parts = [Part("", tree) for tree in condition or () if says(tree)]
         return self.undecided(text, parts, truth, several)
 
@@ -112,10 +118,11 @@ class ShellBlocks(ShellFlow):
         asks: bool = False,
         unset: bool = False,
     ) -> Truth:
-        """Go through every branch that may run.
+        """Go through every branch that may run, each doubted by ``note``. Return OPEN.
 
-        skipped: branches that are read too if no arm decides. asks: the first condition is still
-        to be looked at. unset: it asks of a variable that nothing sets.
+        asks: the first condition is still to be looked at; else its branch is read. skipped: bodies
+        passed over before, which are read too if ``asks``. unset: the condition asks of a variable
+        that nothing sets.
         """
         bodies = skipped if asks else ()
         outcomes = [self.branch(note, partial(self.run, text, body)) for body in bodies]
@@ -135,7 +142,9 @@ class ShellBlocks(ShellFlow):
         return OPEN
 
     def on_case_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through a ``case``: the arm that is taken, or every arm that may be."""
+        """Go through a ``case``: the arm that is taken, or every arm that may be. Return whether it
+        succeeds.
+        """
         head = tree.child_by_field_name("value")
         items = [child for child in tree.children if child.type == "case_item"]
         ends = [child.type for item in items for child in item.children[-1:]]
@@ -181,7 +190,9 @@ class ShellBlocks(ShellFlow):
         return reduce(either, matched, FALSE)
 
     def on_while_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``while`` or ``until``: once if nothing tells how many turns it makes."""
+        """Go through ``while`` or ``until``, turn by turn. Only once if nothing decides the
+        condition, or if it never changes, as in ``while true``.
+        """
         *condition, body = [child for child in tree.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)
         constant = "$" not in written and "((" not in written and not written.startswith("read")
@@ -205,7 +216,9 @@ class ShellBlocks(ShellFlow):
                 return TRUE  # while true: what it starts ends before it is started again
 
     def turn(self, text: ShellText, body: Node) -> Truth:
-        """Go through a loop's body once."""
+        """Go through a loop's body once. A turn that starts nothing, or only sleep and its like,
+        counts as waiting.
+        """
         before = len(self.commands)
         ended = self.run(text, body.children)
         started = [command.words[0].text for command in self.commands[before:] if command.words]
@@ -215,7 +228,9 @@ class ShellBlocks(ShellFlow):
         return ended
 
     def leaves(self) -> bool:
-        """Return whether a loop ends after this turn."""
+        """Tell whether break, continue, return or exit ends a loop after this turn. Each loop takes
+        one level off ``break 2``.
+        """
         if self.stop in ("break", "continue"):
             self.levels -= 1
             if self.levels <= 0:
@@ -224,7 +239,9 @@ class ShellBlocks(ShellFlow):
         return bool(self.stop)
 
     def next_turn(self, text: ShellText, body: Node) -> bool:
-        """Return whether a loop is followed once more: some loops never end."""
+        """Count a turn of a loop, and tell whether it is still followed: some loops never end. If
+        not, note that the other turns are not read.
+        """
         self.turns += 1
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):
@@ -268,7 +285,9 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def on_c_style_for_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``for ((i = 0; i < 8; i++))``."""
+        """Go through ``for ((i = 0; i < 8; i++))``: once, with its variables unknown, if a sum is
+        not known.
+        """
         body, origin = tree.child_by_field_name("body"), text.origin(tree)
         head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(tree), re.DOTALL)
         if body is None or head is None:
@@ -292,6 +311,6 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def once(self, text: ShellText, body: Node, message: str, origin: Origin) -> None:
-        """Go through a loop's body once, in doubt."""
+        """Go through a loop's body once, in doubt. message: the reason, for the note."""
         note = SourceNote("loop-not-counted", message, origin)
         self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)

@@ -74,7 +74,9 @@ class ShellPrograms(ShellBuiltins):
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def read(self, text: str, first_line: int | None) -> None:
-        """Read a whole text; name the functions that nothing calls, if it starts nothing."""
+        """Read the whole text of a script. If it starts nothing of a launch, note each function
+        that would and that nothing calls.
+        """
         parsed = self.parsed(text, self.source, first_line)
         self.whole(parsed)
         if self.stop == "exit" or self.started():
@@ -85,7 +87,9 @@ class ShellPrograms(ShellBuiltins):
                 self.note("script-not-read", message, function.text.origin(function.body))
 
     def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
-        """Read a simple command, a declaration or assignments."""
+        """Read a simple command, a declaration or assignments, with all words expanded. Return
+        whether it succeeds.
+        """
         tree_type = tree.type
         if tree.has_error or any(r.tree.has_error for r in redirections):
             return self.not_read(text, tree)
@@ -138,7 +142,9 @@ class ShellPrograms(ShellBuiltins):
         return self.program(SimpleCommand(text, argv, settings, origin), redirections)
 
     def program(self, command: SimpleCommand, redirections: Sequence[Redirection]) -> Truth:
-        """Take in a named command, with the files that it writes and its input."""
+        """Take in a command of expanded words: a function, a builtin or a program. Keep the files
+        that it writes and its output. Return whether it succeeds.
+        """
         text, argv, settings, origin = command
         for word in argv:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
@@ -195,7 +201,9 @@ class ShellPrograms(ShellBuiltins):
         return self.starts(command, stdin)
 
     def waits_for(self, texts: Sequence[str]) -> None:
-        """Mark background processes that were killed and waited for, without doubt."""
+        """Mark background processes as ended that kill ends and wait waits for, unless nothing
+        decides whether that runs. texts: the words of kill or wait.
+        """
         named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
         if self.doubts:
             return
@@ -208,7 +216,9 @@ class ShellPrograms(ShellBuiltins):
                     self.commands[place] = self.commands[place]._replace(ended=True)
 
     def starts(self, command: SimpleCommand, stdin: Word | None) -> Truth:
-        """Take in a command that starts a program."""
+        """Take in a command that starts a program, behind wrappers and shells if there are any.
+        Return whether it succeeds: mostly OPEN. stdin: None if not known.
+        """
         text, argv, settings, origin = command
         environment = self.environment(text, settings)
         program = argv[0].text
@@ -243,7 +253,9 @@ class ShellPrograms(ShellBuiltins):
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def names_unread(self, argv: Sequence[Word], origin: Origin) -> bool:
-        """Note a command whose program is not read; return whether to pass it over."""
+        """Note a command that starts programs in a way that is not followed, such as trap or
+        salloc. Return whether to pass the command over.
+        """
         texts = [word.text for word in argv]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
@@ -278,7 +290,11 @@ class ShellPrograms(ShellBuiltins):
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
-        """Take a command in. aside: -d is in its words. deeper: a script that it runs starts it."""
+        """Add a command to those that the script starts, with the doubts and limits in force.
+
+        aside: ``-d`` or the like is among its words. deeper: a script that this one runs starts the
+        command. Raises SourceError if the script starts too many.
+        """
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
@@ -295,7 +311,9 @@ class ShellPrograms(ShellBuiltins):
             raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
 
     def call(self, function: ShellFunction, argv: Sequence[Word], origin: Origin) -> Truth:
-        """Go through the function that ``argv`` names, with its arguments."""
+        """Go through the function that ``argv`` names, with its arguments. Return whether it
+        succeeds; OPEN, with a note, if the calls are too deep.
+        """
         name, cost = argv[0].text, function.body.end_byte - function.body.start_byte
         self.called.add(name)
         deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
@@ -352,7 +370,9 @@ class ShellPrograms(ShellBuiltins):
     def say(
         self, argv: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
-        """Keep the standard output of a command."""
+        """Add the standard output of a command to ``output_parts``, which becomes None if the
+        output is not known. body: its heredoc. writes: files that take the output instead.
+        """
         program = argv[0].text if argv else ""
         silent = not argv or writes or program in self.functions or program in _SILENT
         if self.output_parts is None or silent:
@@ -383,7 +403,11 @@ class ShellPrograms(ShellBuiltins):
         appends: bool,
         origin: Origin,
     ) -> None:
-        """Keep the text that a command writes to files, if it stands in the script."""
+        """Keep in ``files`` the text that a command writes, unresolved if it does not follow from
+        the script.
+
+        body: its heredoc. writes: paths behind ``>``. appends: the redirection is ``>>``.
+        """
         program = argv[0].text.rpartition("/")[2] if argv else ""
         plain = [word for word in argv[1:] if not word.text.startswith("-")]
         if program == "tee":

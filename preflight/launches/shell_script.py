@@ -173,7 +173,9 @@ def _read_stripped(
         return Reading((), (*notes, SourceNote(id_, text, origin)))
 
     def of_shell(script: Word, name: str, arguments: Sequence[Word]) -> Reading:
-        """Read the text of a shell, or with a name the script of a file."""
+        """Return the commands of a shell's text. name: of the file whose script it is, "" for any
+        other text.
+        """
         state = ShellState(Variables(stripped.environment), budget, name)
         state.give_parameters(tuple(arguments))
         reader = ShellPrograms(script.origin.source, state, depth + 1, beside)
@@ -217,7 +219,9 @@ def _read_stripped(
     if is_described(stripped.argv):
 
         def near(name: str) -> str | None:
-            """Return a file's text, paid for: a script cannot start others for ever."""
+            """Return a file's text, paid from the budget, as scripts could start others for ever.
+            None if it cannot be read, or if the budget is spent.
+            """
             text = beside(name)
             return None if text is None or not budget.spend(nested_cost(text, 1)) else text
 
@@ -241,7 +245,9 @@ def _read_stripped(
 
 
 def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
-    """Return the shell that has none of its caller's variables; None if ``stripped`` has none."""
+    """Return the innermost wrapper in which the caller's variables are lost, such as ssh or
+    ``docker run``, as the place that alone can set them. None without one.
+    """
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
         if launchers.enters_container(wrapper) or launchers.starts_anew(wrapper):

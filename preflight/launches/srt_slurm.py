@@ -160,7 +160,9 @@ def _read(launch: LaunchText) -> Reading:
 def _beside(
     called: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
-    """Yield the services beside a job's workers: NATS, etcd, and the frontends."""
+    """Yield the services beside a job's workers: NATS, etcd, and the frontends. called: the job's
+    name. workers: the job's commands so far. path: of the file.
+    """
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
     frontend_type = frontend.at("type").text or "dynamo"
@@ -192,7 +194,9 @@ def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:
 
 
 def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
-    """Return the releases that a job says its container has: ``identity``, or the alias's name."""
+    """Return product -> release, as a job says of its container: in ``identity``, or by the alias
+    that names the image.
+    """
     products = job.at("identity", "frameworks")
     named = [(engine, image), *((each, products.at(each).text or "") for each in _PRODUCTS)]
     return {each: match[1] for each, text in named if (match := _RELEASE.fullmatch(text))}
@@ -232,7 +236,9 @@ def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
 
 
 def _store_file(store: Node) -> str:
-    """Return the file that the job writes for vLLM; the master's address comes when it runs."""
+    """Return the text of the store's configuration that the job writes for vLLM, in JSON. The
+    master's address is not in it, as it comes when the job runs.
+    """
 
     def plain(value: Node) -> int | str:
         text = value.text or ""
@@ -273,7 +279,7 @@ def _words(program: str, tree: Node, job: Node, path: str) -> Iterator[Word]:
 
 
 def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
-    """Return the jobs of a file by name."""
+    """Return name and tree of each job in a file."""
     return [
         (document.at("name").text or "job", document)
         for document in launch.documents or ()

@@ -34,7 +34,9 @@ _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the commands of a service unit, with its environment, limits and user."""
+    """Return the commands of a service unit, with its environment, limits and user. Raises
+    SourceError for a unit of Podman's generator.
+    """
     if _SECTION.search(launch.text) is None or "ExecStart" not in launch.text:
         raise SourceError(
             f"{launch.path} is a unit for Podman's generator: give the service that "
@@ -118,7 +120,9 @@ def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
-    """Yield the settings of [Service], a continued line as one, with the line it begins at."""
+    """Yield the origin, key and value of each setting of [Service]. A continued line is one, at its
+    first line.
+    """
     section, line_so_far, begun = "", "", 0
     for number, line in enumerate(launch.text.splitlines(), start=1):
         if line.lstrip()[:1] in ("#", ";"):  # between lines that go on, too
@@ -154,7 +158,7 @@ def _unquoted(text: str) -> str:
 
 
 def _of_file(text: str) -> str:
-    """Return a value of an EnvironmentFile."""
+    """Return a value of an EnvironmentFile without its quotes and escapes."""
 
     def plain(match: re.Match[str]) -> str:
         single, double, quoted = match.groups()
@@ -198,7 +202,9 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
 
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
-    """Split a lone ``$NAME`` into words, and fill in ``${NAME}``; ``%`` specifiers stay."""
+    """Yield the words that one word of a command line becomes: those of a lone ``$NAME``, else one
+    word with ``${NAME}`` filled in. ``%`` specifiers stay.
+    """
     plain = ";" if text == "\\;" else _unquoted(text)
     alone = _ALONE.fullmatch(plain)
     if alone is None:

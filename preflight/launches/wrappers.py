@@ -241,7 +241,9 @@ def strip_wrappers(
 
 
 def _is_shell(wrapper: Sequence[str]) -> bool:
-    """Return whether a wrapper that nothing stands behind starts a shell."""
+    """Tell whether a wrapper without a program behind it starts a shell, as ``ssh host`` and ``sudo
+    -i`` do.
+    """
     name = wrapper[0].rpartition("/")[2]
     letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))
     interactive = name == "sudo" and bool({*"is"} & {*letters})
@@ -251,7 +253,11 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
 def _user_behind(
     before: RunAs, argv: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
-    """Return the user of a wrapper's program, and the limits of the session it opens."""
+    """Return the user of a wrapper's program, and the limits of the session that the wrapper opens.
+
+    before: the user who runs the wrapper. argv: its words. behind: the words behind the text of
+    ``su -c``.
+    """
     run_as = set_limits.changed_user(argv, behind)
     texts = tuple(word.text for word in argv)
     if launchers.starts_anew(texts):
@@ -271,7 +277,7 @@ def _stands_in_front(argv: Sequence[Word], start: int) -> bool:
 
 
 def _behind_options(argv: Sequence[Word], start: int, wrapper: _Wrapper) -> int:
-    """Return the index behind a wrapper's own options."""
+    """Return the index behind a wrapper's own options, which begin at ``start``."""
     long = frozenset(wrapper.long.split())
     while start < len(argv):
         text = argv[start].text
@@ -292,7 +298,9 @@ def _behind_options(argv: Sequence[Word], start: int, wrapper: _Wrapper) -> int:
 def _env_options(
     argv: Sequence[Word], first: int, end: int, clear: bool, changes: dict[str, Word | None]
 ) -> tuple[bool, dict[str, Word | None]]:
-    """Apply the options of ``env`` (-i, -u) to the changes of the environment so far."""
+    """Return ``clear`` and ``changes``, the changes of the environment so far, with -i and -u of
+    ``env`` applied. first, end: the index of env, and the one behind its options.
+    """
     texts = [word.text for word in argv[first + 1 : end]]
     for text, following in zip(texts, [*texts[1:], ""], strict=False):
         unset = re.fullmatch(r"(?:--unset=|-u)(.+)|-u|--unset", text)
@@ -304,7 +312,9 @@ def _env_options(
 
 
 def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
-    """Return the variables that sudo 1.9 keeps with ``env_reset`` (seen); None with -E: all."""
+    """Return the names of the variables that sudo 1.9 keeps with ``env_reset`` (seen): () for a
+    login shell, None with -E, which keeps all.
+    """
     texts = [word.text for word in argv]
     if set_limits.opens_login(argv):
         return ()
