@@ -198,7 +198,10 @@ class _ServiceReader:
         return [Word(text, whole.origin, tuple(n for n in names if n in text)) for text in texts]
 
     def environment(self) -> dict[str, Word]:
-        """Return the variables of the service: of ``environment``, over those of ``env_file``."""
+        """Return the variables of the service: those of ``environment`` over those of ``env_file``.
+        A file that cannot be read is noted, and unset variables that a server needs are then
+        unknown.
+        """
         variables: dict[str, Word] = {}
         set_here: dict[str, Word] = {}
         for key, value, line in _pairs(self.tree.at("environment")):
@@ -252,7 +255,9 @@ class _ServiceReader:
         yield from map(container.tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
-        """Return a mount with its relative source made absolute."""
+        """Return a bind mount with its relative source made absolute, from the file's folder; any
+        other as it is.
+        """
         if mount.kind != "bind" or not mount.source.startswith("."):
             return mount
         folder = os.path.dirname(os.path.abspath(self.name))
@@ -270,7 +275,9 @@ class _ServiceReader:
                 yield text
 
     def gpus(self) -> GivenGpus | Unknown | None:
-        """Return the GPUs that ``gpus`` or a reservation asks for; None if neither does."""
+        """Return the GPUs that ``gpus``, a reservation or else a device of CDI asks for; None if
+        none of these does.
+        """
         if (asked := self.one("gpus")) is not None:
             return container.gpu_request(asked)
         reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
@@ -311,7 +318,9 @@ def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
 
 
 def _without_profile(called: str, service: Node, surroundings: Mapping[str, Word]) -> str:
-    """Say why ``compose up`` leaves a service out: none of its profiles is asked for; or ""."""
+    """Return the sentence on a service that ``compose up`` leaves out, as none of its profiles is
+    asked for. "" if it is started. called: the service's name.
+    """
     profiles = [item.text for item in service.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
@@ -327,7 +336,9 @@ def _recognises(launch: LaunchText) -> bool:
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Read a Compose file, whose env files have another grammar than Docker's own."""
+    """Return the processes of a Compose file. Files behind --env-file are read as Compose reads
+    them, which differs from Docker.
+    """
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for name, text in launch.env_texts:

@@ -216,7 +216,9 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
-    """Yield why an engine refuses a run: sizes, limits or GPUs that it cannot take."""
+    """Yield the reasons for which an engine refuses a run: sizes, limits or GPUs that it cannot
+    take. A value that is open for an unset variable is none.
+    """
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():

@@ -15,7 +15,9 @@ from preflight.launches.source import Command, Origin, Reading, SourceError, Sou
 
 
 class _Unread(NamedTuple):
-    """What a program starts that is not read: what to give instead, and its verbs, () for any."""
+    """A program that starts what is not read. give: what to give instead. verbs: the words with
+    which it starts something, () for any.
+    """
 
     give: str
     verbs: tuple[str, ...] = ()
@@ -178,7 +180,9 @@ def _builds(texts: Sequence[str]) -> bool:
 
 
 def is_described(argv: Sequence[Word]) -> bool:
-    """Return whether a file or text that a command reads may hold its commands."""
+    """Tell whether ``described`` may have the commands of this one, in a file or text that it
+    reads.
+    """
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if name not in _PYTHONS or len(argv) < 3 or argv[1].text != "-m":
         return name in STARTERS or _is_python_file(name)

@@ -43,7 +43,11 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def read_kubernetes(text: str, name: str) -> Reading:
-    """Return each container's process of the manifest called ``name``. Raises SourceError."""
+    """Return the process of each container in a manifest, with notes on what is not started or not
+    read.
+
+    name: of the manifest. Raises SourceError for broken YAML, or too many containers.
+    """
     readings: list[Reading] = []
     objects: list[Node] = []
     for document in load_documents(text, name):
@@ -114,7 +118,9 @@ def _decoded(secret: Node) -> dict[str, Node]:
 def _mounted_files(
     pod: Node, container: Node, data_by_kind: DataByKind, name: str
 ) -> dict[str, Word]:
-    """Return path -> content of the ConfigMaps and Secrets that a container mounts."""
+    """Return path -> content of the ConfigMaps and Secrets that a container mounts. pod: its spec.
+    name: of the manifest.
+    """
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
         chosen = volumes.setdefault(volume.at("name").text, [])

@@ -165,7 +165,8 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     """Yield the leader and the workers of a component of Dynamo over several nodes.
 
     Its operator tells SGLang which node each is (deploy/operator/internal/dynamo
-    backend_sglang.go); what it tells other engines is not read.
+    backend_sglang.go). What it tells other engines is not read: their pod is yielded as it is, its
+    copies multiplied by ``nodes``.
     """
     main, *others = pod.spec.at("containers").items or [Node({})]
     argv, args = main.at("command").items, main.at("args").items
@@ -312,7 +313,9 @@ def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
 def _group(
     template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
 ) -> Iterator[Pod]:
-    """Yield the leader and the workers of a role, each with the patch for it."""
+    """Yield the leader of a role, and the workers unless the size is 1, each with the patch for it.
+    names: of the variables, as for ``_of_group``.
+    """
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":

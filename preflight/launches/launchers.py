@@ -225,7 +225,7 @@ IN_JOB = "SLURM_JOB_ID"
 
 
 class Tasks(NamedTuple):
-    """How many processes a launcher starts: on each host, and on how many of these."""
+    """How many processes a launcher starts. beside: on each host. hosts: on how many hosts."""
 
     beside: int
     hosts: int
@@ -258,7 +258,9 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 
 def _option(argv: Sequence[str], *names: str) -> int | None:
-    """Return the count behind an option: 0 if not known, None without the option."""
+    """Return the count behind an option, which may have several names: 0 if it is not known, None
+    without the option.
+    """
     short = tuple(name for name in names if len(name) == 2)
     for name, value in valued(argv):
         attached = name.startswith(short) and name[2:3].isdigit()  # -N4

@@ -46,7 +46,9 @@ Doubts = tuple[SourceNote, ...]
 
 
 class _Place(NamedTuple):
-    """A call, or a change of ``os.environ``: its function, and the conditions within that."""
+    """A call or an assignment of a program. function: the one that it stands in, "" for none.
+    doubts: the conditions and loops around it, within that function.
+    """
 
     syntax: ast.Call | ast.Assign | ast.AugAssign | ast.Delete
     function: str
@@ -185,7 +187,9 @@ class _Program:
         return Word(text, self.at(syntax), (text,), inside=Inside("program", self.path))
 
     def argument(self, keyword: ast.keyword) -> Iterator[Word]:
-        """Yield a keyword's flag and value; a switch alone, nothing if it is off."""
+        """Yield a keyword argument as words: the flag and its value, or each item of a list. True
+        is the flag alone; False and None are no word.
+        """
         flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
         try:
             value = ast.literal_eval(keyword.value)

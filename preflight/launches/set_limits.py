@@ -143,7 +143,9 @@ def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit
 
 
 def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
-    """Yield systemd's default of each limit that a unit ("" without a file) does not set."""
+    """Yield systemd's default of each limit that a unit does not set. unit: its name, "" without a
+    file. limits: those that it sets.
+    """
     names_set = {limit.name for limit in limits}
     for name in LIMIT_NAMES:
         if name not in names_set:
@@ -158,7 +160,9 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
     soft, colon, hard = value.partition(":")
 
     def bound(text: str) -> int | Bound | Unknown | None:
-        """Return one of the two values in bytes or in number; None: unlimited."""
+        """Return the soft or the hard value, in bytes or as a count. None is unlimited, STAYS is
+        left out, Unknown cannot be read.
+        """
         if not text and colon:
             return Bound.STAYS
         if text in ("unlimited", "infinity", "-1"):
@@ -262,7 +266,7 @@ def _user_word(changer: _Changer, argv: Sequence[Word]) -> Word | None:
 
 
 def opens_login(argv: Sequence[Word]) -> bool:
-    """Return whether su, runuser or sudo opens a login shell, which keeps no variable (seen)."""
+    """Tell whether su, runuser or sudo opens a login shell, which keeps no variable (observed)."""
     changer = _CHANGERS.get(argv[0].text.rpartition("/")[2])
     if changer is None or not changer.login:
         return False
@@ -272,7 +276,7 @@ def opens_login(argv: Sequence[Word]) -> bool:
 
 
 def options_not_read(argv: Sequence[Word]) -> Iterator[SourceNote]:
-    """Yield a note on options whose effect is not followed."""
+    """Yield a note if sudo, su, runuser or setpriv has options whose effect is not followed."""
     text = " ".join(word.text for word in argv)
     if _ODD_OPTIONS.match(text):
         why = "what its options keep or take is not read; put the settings behind it, as env "
@@ -294,7 +298,9 @@ def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return the user of a unit's processes; ``system``: root's manager runs the unit."""
+    """Return the user of a unit's processes, with the capabilities that they get. settings: key and
+    value. system: root's manager runs the unit. unit: its name, for messages.
+    """
     run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

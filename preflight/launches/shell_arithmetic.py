@@ -46,7 +46,8 @@ _RESULTS: dict[type, Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return the result of a formula; None if ``value`` knows no number for a name in it.
+    """Return the result of a formula; None if ``value`` knows no number for a name, or if it is not
+    read.
 
     assign: takes the result of ``i++`` and ``i = 3``; None if they are not to be followed. Sums,
     comparisons, and assignments in front are read; bits, bases, ``**`` and ``?:`` are not.

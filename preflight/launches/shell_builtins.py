@@ -146,7 +146,9 @@ class ShellBuiltins(ShellBlocks):
         return TRUE if end else FALSE
 
     def set_options(self, argv: Sequence[Word]) -> None:
-        """Carry out ``set -euo pipefail -f`` and ``set -- x y``."""
+        """Carry out ``set -euo pipefail -f`` and ``set -- x y``: allexport, errexit and noglob, and
+        the parameters. Other options are passed over.
+        """
         long, on = 0, True
         for place, word in enumerate(argv[1:], start=1):
             text = word.text

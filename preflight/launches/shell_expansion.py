@@ -213,7 +213,7 @@ class _Expansion:
             self.wild = True
 
     def fields(self, text: str) -> None:
-        """Add text from an unquoted expansion: blanks in it end words."""
+        """Add text from an unquoted expansion: characters of IFS in the text end words."""
         if self.split and not text:
             return
         ends = self.state.field_ends() if self.split else ""

@@ -74,7 +74,9 @@ class Redirection(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One command of a list or pipeline. operator: in front, "" for the first."""
+    """One command of a list or pipeline. operator: the one in front, such as ``&&``; "" for the
+    first.
+    """
 
     operator: str
     tree: Node
@@ -311,7 +313,9 @@ class ShellFlow(ABC):
 
     @abstractmethod
     def output(self, text: str, origin: Origin) -> Word | None:
-        """Return the output of a command substitution, if it follows from the text alone."""
+        """Return the output of a command substitution, if it follows from the text or the host;
+        else None.
+        """
 
     # Lists, pipelines, commands
 
@@ -460,8 +464,8 @@ class ShellFlow(ABC):
     def stdin(
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
     ) -> Word | None:
-        """Return the text of a command's standard input: of its last redirection, else ``piped``.
-        None if nothing gives it.
+        """Return the text of a command's standard input: of the last redirection of input, else
+        ``piped``. None if nothing gives it.
         """
         for redirection in reversed(redirections):
             tree, origin = redirection.tree, text.origin(redirection.tree)

@@ -217,7 +217,7 @@ class ShellPrograms(ShellBuiltins):
 
     def starts(self, command: SimpleCommand, stdin: Word | None) -> Truth:
         """Take in a command that starts a program, behind wrappers and shells if there are any.
-        Return whether it succeeds: mostly OPEN. stdin: None if not known.
+        Return whether it succeeds, which is mostly undecided. stdin: None if not known.
         """
         text, argv, settings, origin = command
         environment = self.environment(text, settings)
@@ -276,7 +276,9 @@ class ShellPrograms(ShellBuiltins):
             self.containers[names[0]] = (stripped.container, stripped.environment)
 
     def in_container(self, command: Command) -> Command:
-        """Give a command of ``docker exec`` the settings and variables of its container."""
+        """Give a command of ``docker exec`` the settings and variables of its container, if the
+        script starts that. Any other command is unchanged.
+        """
         names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
         container = self.containers.get(names[0]) if len(names) == 1 else None
         if container is None or command.container is not None:
@@ -338,7 +340,9 @@ class ShellPrograms(ShellBuiltins):
         return ended
 
     def output(self, text: str, origin: Origin) -> Word | None:
-        """Return the output of a command substitution, if it follows from the text alone."""
+        """Return the output of a command substitution, if it follows from its text or from
+        ``host_words``; else None. Notes a server that the text would start.
+        """
         known = self.host_words(text)
         if known is None:
             known = env_file_settings(text, self.near)

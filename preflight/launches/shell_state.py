@@ -181,7 +181,7 @@ class ShellState:
         return self.values.get(("option", name)) is True
 
     def limits(self) -> tuple[SetLimit, ...]:
-        """Return the limits that the script has set so far, in their order."""
+        """Return the limits that the script has set so far; those of one name stand in order."""
         each = [value for (value_kind, _), value in self.values.items() if value_kind == "limit"]
         return tuple(limit for limits in each for limit in limits)  # type: ignore[attr-defined]
 
@@ -252,7 +252,7 @@ def doubted(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
 
 
 def few(doubts: tuple[SourceNote, ...]) -> tuple[SourceNote, ...]:
-    """Return the first of some doubts, each once."""
+    """Return the first few of some doubts, each once."""
     return tuple(dict.fromkeys(doubts))[:_MOST_DOUBTS]
 
 

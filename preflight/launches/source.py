@@ -141,12 +141,12 @@ class Command(NamedTuple):
     as words. container: the settings of the container that the source starts for this process.
     doubts: the undecided conditions on which this process depends. copies: the number that a
     manifest asks for, over all hosts. waited: the script goes on only when this process has ended.
-    ended: the script kills this process and waits for the end. turn: how often the script has ended
-    all processes before this one. files: path -> content of files that only the container has:
-    mounted ConfigMaps, and files that a script in the container writes. limits: those that the
-    source sets, in order, on top of the container's. run_as: the user, within the container.
-    published: the host's ports of the container, at the container's first process. place: None
-    without a manifest.
+    ended: the script kills this process and waits for the end. turn: how often the script had
+    killed all that it started, before it started this process. files: path -> content of files that
+    only the container has: mounted ConfigMaps, and files that a script in the container writes.
+    limits: those that the source sets, in order, on top of the container's. run_as: the user,
+    within the container. published: the host's ports of the container, at the container's first
+    process. place: None without a manifest.
     """
 
     words: tuple[Word, ...]
@@ -206,7 +206,7 @@ class Reading(NamedTuple):
 
 
 def noted(id_: str, text: str, origin: Origin) -> Reading:
-    """Return a reading of one note, and nothing that is started."""
+    """Return a reading that has one note and starts nothing."""
     return Reading((), (SourceNote(id_, text, origin),))
 
 
@@ -295,7 +295,7 @@ _OUTPUTS = ("$(...)", "`...`")
 
 
 def is_output(name: str) -> bool:
-    """Return whether an unknown part is the output of a command."""
+    """Tell whether ``name``, of an unknown part of a word, stands for the output of a command."""
     return name in _OUTPUTS
 
 

@@ -61,7 +61,9 @@ _MOST_WORKERS = 1024
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the commands of the jobs: workers, store, and the services beside them."""
+    """Return the commands of the jobs: workers, store, and the services beside them. Raises
+    SourceError for a file with variants of a job.
+    """
     if _has_variants(launch):
         raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
     variables, env_notes = with_env_files(launch)

@@ -102,7 +102,9 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
-    """Mark the specifiers that a line leaves open in the words and variables of its shell, too."""
+    """Mark the ``%`` specifiers that a line leaves open as unresolved in its commands, too: a shell
+    within takes them for text. argv: the words of the line.
+    """
     names = {name for word in argv for name in word.unresolved if _SPECIFIER.fullmatch(name)}
 
     def opened(word: Word) -> Word:
@@ -181,10 +183,11 @@ def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
 
 
 def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[str, list[Word]]]:
-    """Yield prefixes and words of each command of a line, as ``;`` stands between them.
+    """Yield the prefixes and the words of each command of an ExecStart line, in which ``;``
+    separates commands.
 
-    ``@`` in front: the word behind the program is what it is called, no argument. ``:`` in front:
-    no variable is filled in.
+    With the prefix ``@`` the second word is the name that the program is given, and is left out.
+    With ``:`` no variable is filled in.
     """
     raw = [match.group() for match in _WORD.finditer(line)]
     while raw:

@@ -181,7 +181,9 @@ class Variables:
         self._remember(name, kept)
 
     def names(self) -> Iterator[str]:
-        """Return every name that ever stood for something here."""
+        """Return the name of every variable that was ever set or unset here, those at the start
+        first.
+        """
         return iter(dict.fromkeys([*self.base, *self._history]))
 
     def named(self, names: re.Pattern[str]) -> list[str]:
