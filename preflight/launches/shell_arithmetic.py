@@ -111,7 +111,7 @@ def _number(name: str, value: Value) -> int:
 
 def _worked_out(tree: ast.expr, value: Value) -> int:
     """Return the result of a formula's syntax tree, in C's 64-bit integers. Raises ArithmeticError
-    for what is not followed, or not known.
+    if an operator is not followed, a name not known, or the result too large.
     """
     match tree:
         case ast.Constant(int() as result) if not isinstance(result, bool):

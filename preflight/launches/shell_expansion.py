@@ -473,7 +473,7 @@ class _Expansion:
             self.fields(word.text)
 
     def list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
-        """Add the elements of an array or ``$@``, each as a word of its own, or joined by IFS for a
+        """Add the elements of an array or ``$@``, each as a separate word, or joined by IFS for a
         quoted ``*``. Raises _NotKnownError if the budget is spent.
         """
         # Each use of a long array is paid for before it is walked through.

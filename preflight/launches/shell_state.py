@@ -344,7 +344,7 @@ def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None
 
 
 def _groups(array: Sequence[Word]) -> dict[str, list[Word]] | None:
-    """Return each flag with its own word and the words behind it, by the flag's name. None if the
+    """Return flag -> the words of that flag: ``--flag`` itself and those behind it. None if the
     words are no flags, or if a flag comes twice.
     """
     groups: dict[str, list[Word]] = {}
