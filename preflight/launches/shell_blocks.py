@@ -191,7 +191,7 @@ class ShellBlocks(ShellFlow):
 
     def on_while_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``while`` or ``until``, turn by turn. Only once if nothing decides the
-        condition, or if it never changes, as in ``while true``.
+        condition, or if it never changes, as in ``while true``. Return whether the loop succeeds.
         """
         *condition, body = [child for child in tree.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)

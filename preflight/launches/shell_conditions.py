@@ -122,8 +122,8 @@ class Conditions:
         return truth if not reader.items else OPEN
 
     def unary(self, asked: str, word: Word) -> Truth:
-        """Return the truth of ``-z WORD``, ``-f WORD`` and the like. A test of a file is true if it
-        lies beside the launch, else undecided.
+        """Return the truth of ``-z WORD``, ``-f WORD`` and the like. ``-e``, ``-f``, ``-r`` and
+        ``-s`` are true if the file lies beside the launch; any other test of a file is undecided.
         """
         if asked in ("-z", "-n"):
             truth = self.empty(word)

@@ -562,7 +562,7 @@ class ShellFlow(ABC):
     def branch(
         self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False
     ) -> Changes | None:
-        """Run one way of the script; return its changes, and take them back.
+        """Go through one way of the script; return its changes, and take them back.
 
         None if the way leaves the script or function. Behind a loop that it leaves, the script goes
         on with its changes: ``ready=1; break``. unset: the condition asks whether a variable that
