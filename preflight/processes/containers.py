@@ -26,7 +26,11 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the container's settings that are known; None if ``command`` runs in none."""
+    """Return the limits, GPUs and devices that the launch gives the container of ``command``; None
+    without a container.
+
+    A size that is not written, or cannot be read, is None in the record.
+    """
     settings = command.container
     if settings is None:
         return None
@@ -55,7 +59,9 @@ def container_limits(command: Command) -> ContainerLimits | None:
 
 
 def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
-    """Return the device files or folders by which a container opens RDMA devices."""
+    """Return the device files or folders by which a container opens RDMA devices; () if it
+    certainly gets none. Unknown if the engine, a resource or the runtime may give it some.
+    """
     engine = settings.engine
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":
@@ -91,7 +97,12 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None if neither tells them."""
+    """Return the GPUs that a container is given; None if nothing tells, Unknown if a variable
+    decides.
+
+    The first that tells counts: resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES (``variable``),
+    device files, the runtime.
+    """
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
     for name in resources:
@@ -119,7 +130,12 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
 
 
 def set_limits(command: Command) -> tuple[SetLimit, ...]:
-    """Return the limits that the launch sets: its container's sizes, and then those within."""
+    """Return the resource limits that the launch sets for a process, in the order in which they
+    apply.
+
+    The container's ``data`` and ``fsize`` ulimits come first, then those that scripts, units and
+    wrappers set.
+    """
     origin = str(command.origin)
     in_order = []
     for name, bounds in command.container.ulimits.items() if command.container else ():
@@ -130,7 +146,9 @@ def set_limits(command: Command) -> tuple[SetLimit, ...]:
 
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
-    """Yield the settings that are written and cannot be read, by name."""
+    """Yield (name, reason) for each size or ulimit of the container that is written and cannot be
+    read. Of a ulimit, the soft value alone is looked at.
+    """
     settings = command.container
     if settings is None:
         return
@@ -155,7 +173,9 @@ def _soft(settings: ContainerSettings, name: str) -> int | None:
 
 
 def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
-    """Return the size of /dev/shm, and whether it is the host's."""
+    """Return the size of /dev/shm in bytes, and whether it is the host's. The size is None if it is
+    not known, not written, or the host's.
+    """
     if settings.ipc == "host":
         return None, True
     mounted = settings.mount_at("/dev/shm")
@@ -168,7 +188,9 @@ def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
 
 
 def _hugepages(settings: ContainerSettings) -> dict[int, int]:
-    """Return the limits by page size in bytes, from ``2Mi`` and the like."""
+    """Return a container's limit of huge pages in bytes, by page size in bytes; the launch writes
+    the page size as ``2Mi``. What cannot be read is left out.
+    """
     limits: dict[int, int] = {}
     for size, limit in settings.hugepages_bytes.items():
         number, unit = size[:-2], size[-2:]
@@ -190,7 +212,11 @@ _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
-    """Return where a command runs: equal places share their files; () on the host."""
+    """Return where a command runs; equal places share their files, and () is the host itself.
+
+    None if a wrapper other than ``docker exec``, such as ssh, srun or docker run, takes it to a
+    place that is not known.
+    """
     wrappers = filter(None, command.wrappers)
     around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
@@ -202,7 +228,9 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
 
 
 def network_of(command: Command) -> str:
-    """Return the name of the network that a command binds its ports in; "" for its host's own."""
+    """Return a name for the network in which a command binds its ports; "" for the host's network.
+    Commands with equal names share one network.
+    """
     settings, place = command.container, command.place
     if settings is None:
         return "" if place_of(command) is not None else f"where {command.origin} runs"
@@ -229,7 +257,11 @@ def pod_of(command: Command) -> str:
 
 
 def host_path(command: Command, path: str) -> str | Unknown:
-    """Return the host's path of a file of a process; Unknown if no volume tells it."""
+    """Return the path on the host of the file that the process of ``command`` calls ``path``.
+
+    Unknown if no bind mount of its container holds the file, or the process runs at a place that is
+    not read here.
+    """
     settings = command.container
     if settings is not None:
         return _mounted(settings, path)
@@ -255,7 +287,11 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 
 def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a reader of the files that a process opens: written, mounted, or its host's."""
+    """Return a function that reads a file by the name that the process of ``command`` has for it.
+
+    Files that the launch itself writes come first; others are read on the host, through the bind
+    mounts of a container. The function returns Unknown for a file that it cannot reach.
+    """
     plain = command.container is None and place_of(command) == ()
 
     def mounted(name: str) -> str | Unknown:
@@ -265,7 +301,9 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
     there = reads_written(command.files, mounted) if command.files else mounted
 
     def read(name: str) -> str | Unknown:
-        """Return the text of a file; Unknown for a ~ that no shell has expanded."""
+        """Return the text of a file; Unknown if it cannot be read, or for a ~ that no shell has
+        expanded.
+        """
         if not name.startswith("~/"):
             return there(name)
         why = "a shell expands it only at the start of a word or of an assignment's value"
