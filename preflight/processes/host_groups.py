@@ -58,7 +58,7 @@ class HostGroup(NamedTuple):
 
 
 class TakenGroup(NamedTuple):
-    """The group that a host is held against, why that one, and all groups."""
+    """The host group that is checked on this host, why that one, and all groups of the launch."""
 
     group: HostGroup
     why: str
@@ -87,7 +87,11 @@ class TakenGroup(NamedTuple):
 
 @keep_last
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
-    """Return the groups of a launch for several hosts; none of a launch for a single host."""
+    """Return the groups of processes that run on different hosts, or one after another on one host.
+
+    () if the whole launch is for this one host. A single group means that ssh takes all of it to
+    one other host. Groups are named "1", "2" and so on.
+    """
     hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
     shared = [process.number for process in processes if process.kind in _ANYWHERE]
     left: list[LaunchProcess] = []
@@ -134,7 +138,11 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
 def _groups(
     hosts: Iterable[tuple[str, Iterable[int], str]], shared: Iterable[int], **ends: bool
 ) -> tuple[HostGroup, ...]:
-    """Return a group of each (host, numbers of its processes, address), named by its place."""
+    """Return a group for each (host, numbers of its processes, address), named "1", "2" and so on.
+
+    shared: numbers of processes that may run on each. ends: ``in_turn`` and ``killed`` of every
+    group.
+    """
     anywhere = frozenset(shared)
     return tuple(
         HostGroup(str(place), what, frozenset(numbers), anywhere, address, **ends)
@@ -143,8 +151,11 @@ def _groups(
 
 
 def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each host that pods with one hostPort need; none if no two clash. The
-    scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each."""
+    """Return groups of pods such that no two pods of one group ask for the same hostPort.
+
+    The scheduler never puts two such pods on one node (its plugin NodePorts). A pod that clashes
+    with no other may run on each host. () if no two pods clash.
+    """
     taken: dict[str, set[Published]] = {}
     for process in processes:
         for port in process.command.published:
@@ -168,8 +179,11 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
 
 
 def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return a group for each round of servers that the script kills and waits for. What it starts
-    behind the last of them is a round too. What it does not end may run beside each."""
+    """Return a group for each round of a script that kills its servers and waits for their end.
+
+    What starts behind the last kill is a round too. Processes that the script does not end may run
+    beside each round. () if the script has fewer than two rounds, or one without a server.
+    """
     ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
     last = max((process.command.turn for process in ended), default=0)
     behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
@@ -189,13 +203,18 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
-    """Return whether two pods ask for one port of their node, on addresses that meet."""
+    """Tell whether two pods ask for the same port of their node, on the same address or one of them
+    on all addresses.
+    """
     pairs = ((port, other) for port in some for other in others if port.port == other.port)
     return any(a.address == b.address or not (a.address and b.address) for a, b in pairs)
 
 
 def _port(process: LaunchProcess) -> int:
-    """Return the port of a server on its host, or 0 if not known."""
+    """Return the first port that an SGLang or vLLM server binds on its host.
+
+    0 for any other process, for a port that is not known, and in a network of a container.
+    """
     fixed = next(iter(ports(process)), None) if process.kind in _SERVERS else None
     if fixed is None or fixed.network or not isinstance(fixed.port, int):
         return 0
@@ -205,7 +224,10 @@ def _port(process: LaunchProcess) -> int:
 def _alternatives(
     processes: Sequence[LaunchProcess], shared: list[int], hosted: bool
 ) -> tuple[HostGroup, ...]:
-    """Return a group for each of several servers that want one port and never run together."""
+    """Return a group for each of several servers in the foreground that want the same port, as they
+    never run together. () if no port is wanted twice, or ``hosted``: some processes have a host
+    already.
+    """
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
         if process.command.waited and (port := _port(process)):
@@ -240,7 +262,9 @@ class Behind(NamedTuple):
 
     @property
     def same(self) -> str:
-        """Return the resource that the first two engines both take, or ""."""
+        """Return what ``first`` and the next engine both take: "the same GPUs", "port N", or both
+        joined by "and". "" if they share nothing, or are not both engines in equal containers.
+        """
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
@@ -255,7 +279,10 @@ class Behind(NamedTuple):
 
 
 def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
-    """Return the server that keeps a script from going on; None in a guide for several hosts."""
+    """Return the first server that blocks its script, with those that the script starts behind it.
+
+    None if no server does, or if the launch is for several hosts or kills its servers in rounds.
+    """
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):
@@ -274,7 +301,13 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
 def take_group(
     processes: Sequence[LaunchProcess], asked: str | None, root: Root
 ) -> TakenGroup | None:
-    """Return the group that runs on the host at ``root``, None for one host. Raises UsageError."""
+    """Choose the host group that is checked on the host at ``root``; None if the launch has no
+    groups.
+
+    asked: name, host or address of ``--host-group``. Without it, groups with an address of this
+    host count as one and are taken, else the first group with HiCache, else the first. Raises
+    UsageError if no group is called ``asked``.
+    """
     groups = host_groups(processes)
     if asked is not None:
         for group in groups:
@@ -300,7 +333,9 @@ def take_group(
 
 
 def _host(process: LaunchProcess) -> tuple[str, str]:
-    """Return the host that a process is for, and its address; "" if nothing says so."""
+    """Return a name for the host that a process is for, and the host's address; "" for each that is
+    not known.
+    """
     place = process.command.place
     if place is not None and place.kind == "job":
         job, host_name = place.name
@@ -347,7 +382,11 @@ def _named_host(wrapper: Sequence[str]) -> str:
 
 
 def _bound(process: LaunchProcess) -> str:
-    """Return the host's address that a process binds or goes by, or ""."""
+    """Return the address of the host that a process binds, or registers by.
+
+    "" if none is written as an IP address, if it is loopback or 0.0.0.0, or in a network of a
+    container.
+    """
     if network_of(process.command):
         return ""
     server = process.server
