@@ -45,14 +45,18 @@ _PRODUCTS = {
 
 @cache
 def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
-    """Return the releases of vLLM and SGLang by the release of Dynamo whose images have them."""
+    """Return the pair (release of vLLM, release of SGLang) that Dynamo's images contain, by
+    Dynamo's release.
+    """
     with open(data_file("dynamo_releases.txt"), encoding="ascii") as file:
         rows = [line.split() for line in file if not line.startswith("#")]
     return {release: (vllm, sglang) for vllm, sglang, *releases in rows for release in releases}
 
 
 def image_releases(image: str) -> Mapping[str, str]:
-    """Return product -> release by an image's name: sglang, vllm, lmcache, mooncake, dynamo."""
+    """Return product -> release as an image's name tells: sglang, vllm, lmcache, mooncake, dynamo.
+    Empty for a nightly image, and for a name without a release.
+    """
     if _NIGHTLY.search(image):
         return {}
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -74,7 +78,10 @@ def image_releases(image: str) -> Mapping[str, str]:
 
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
-    """Return the releases that a launch says a container has, by product."""
+    """Return the release of each product that a launch says its container has, by product.
+
+    What the launch states beside the image goes before the image's name. Empty without a container.
+    """
     if container is None:
         return {}
     by_image = image_releases(container.image)
@@ -84,7 +91,9 @@ def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
 
 
 def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
-    """Yield product (sglang, vllm, lmcache, mooncake), release and word of each pip install."""
+    """Yield (product, release, word) for each ``name==release`` of a pip or uv install, and nothing
+    for other commands. Products: sglang, vllm, lmcache, mooncake.
+    """
     texts = [word.text for word in command.words]
     names = {text.rpartition("/")[2] for text in texts[:4]}
     if "install" not in texts or not names & _PIP:
@@ -97,7 +106,11 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 
 
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
-    """Return product -> release of a command, by its container or by pip."""
+    """Return product -> release for a command, as its container or pip names it; pip goes first.
+
+    commands: of the whole launch; installs in the same container count. A product that pip pins to
+    different releases is left to the container.
+    """
     releases = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:
