@@ -42,7 +42,11 @@ def settings_of(
     names: tuple[str, ...],
     reads: Callable[[LaunchProcess], bool] = uses_mooncake,
 ) -> Iterator[tuple[LaunchProcess, str, Word]]:
-    """Yield resolved settings by name, once a place, with the first process that reads them."""
+    """Yield (process, name, word) for each variable of ``names`` that a process is given and reads.
+
+    Each written value once, with the first process that reads it; values that are not known are
+    left out. reads: tells whether a process reads these variables at all.
+    """
     seen = set()
     for process in processes:
         if not reads(process):
@@ -55,7 +59,9 @@ def settings_of(
 
 
 def _server_uses_mooncake(server: SglangServer) -> bool:
-    """Return whether a server uses Mooncake: as store, as engine, or between experts."""
+    """Tell whether a server uses Mooncake: as a store, between prefill and decode, for encoders, or
+    between experts.
+    """
     if server.store is not None:
         return True
     transfers = server.mode in ("prefill", "decode")
@@ -89,7 +95,9 @@ def offloads(process: LaunchProcess) -> bool:
 
 
 def ssd_offload(process: LaunchProcess) -> Any:
-    """Return the SSD offload setting of a store client: True for on."""
+    """Return whether a store client offloads to SSD: True for on, Unknown if not known; None if the
+    process is no store client.
+    """
     if process.server is not None or process.store is None:
         return _of_server(process, "enable_ssd_offload")
     return process.store.offload
@@ -107,7 +115,11 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
-    """Return the store's devices of one rank (0 without ranks); None without RDMA."""
+    """Return the RDMA devices that one rank uses (0 for a process without ranks).
+
+    They are those of its store client, else of its transfer engine. None if neither uses RDMA, or
+    the client's settings are not known.
+    """
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
@@ -128,7 +140,12 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
-    """Return the origin of a store process's devices, and the variable or ""."""
+    """Return where the devices of a store's own process are written, and the variable that names
+    them.
+
+    The variable is "" if another source does; if nothing names devices, the origin is the process's
+    name.
+    """
     for word in process.arguments:
         flag = word.flag.lstrip("-").replace("-", "_")
         if flag in ("device_names", "device_name"):
@@ -142,7 +159,9 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
-    """Return the store's devices of one rank of a server, or its engine's; None without RDMA."""
+    """Return the RDMA devices of one rank of a server's store; without a store over RDMA, those of
+    the engine between prefill and decode. None if neither uses RDMA.
+    """
     store = server.store
     # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
     if store is None or store.error or store.value("standalone_storage") is True:
@@ -160,7 +179,12 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices of the prefill/decode engine, looked up before a start; None without."""
+    """Return the devices that one rank's engine between prefill and decode is given, over RDMA or
+    not.
+
+    None without ``server``, and for a server without an engine of Mooncake's or with the one for
+    Ascend. A server looks them up before it starts.
+    """
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
@@ -175,7 +199,9 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
 
 
 def _engine_use(server: SglangServer, rank: int) -> RdmaUse | None:
-    """Return the devices that the engine between prefill and decode uses; None without RDMA."""
+    """Return the RDMA devices of one rank's engine between prefill and decode; None if it uses no
+    RDMA. If the transport is not known, so are the devices.
+    """
     protocol = engine_protocol(server)
     if isinstance(protocol, Unknown):
         origin = server.environment["MOONCAKE_PROTOCOL"].origin
@@ -184,11 +210,12 @@ def _engine_use(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_protocol(server: SglangServer) -> str | Unknown | None:
-    """Return the transport between prefill and decode: rdma, tcp, efa, ascend.
+    """Return the transport of a server's Mooncake engine between prefill and decode: rdma, tcp,
+    efa, ascend.
 
-    None for a server without such an engine of Mooncake's. Prefill and decode servers move KV
-    through one, store or not. Devices that it is given only narrow Mooncake's own discovery
-    (transfer_engine_py.cpp, initializeExt), and MC_FORCE_TCP comes before that
+    None for a server without that engine; Unknown if a variable or SGLang's release decides and is
+    not known. Devices that the engine is given only narrow Mooncake's own discovery
+    (transfer_engine_py.cpp, initializeExt). MC_FORCE_TCP comes before that
     (transfer_engine_impl.cpp, init).
     """
     if server.mode not in ("prefill", "decode"):
