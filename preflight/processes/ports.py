@@ -55,7 +55,9 @@ class Address(NamedTuple):
 
 
 def ports(process: LaunchProcess) -> Iterator[BoundPort]:
-    """Yield the fixed ports that ``process`` binds."""
+    """Yield the ports that ``process`` binds at fixed numbers; a number is Unknown if a variable
+    decides it. Ports that are drawn at the start, or published by an engine, are left out.
+    """
     command = process.command
     network, pod = network_of(command), pod_of(command)
     may_give = next(process.open_words, None)
@@ -75,10 +77,11 @@ def ports_of(processes: Sequence[LaunchProcess]) -> list[list[BoundPort]]:
 def all_ports(
     processes: Sequence[LaunchProcess], others: Sequence[Published] = ()
 ) -> Iterator[BoundPort]:
-    """Yield the ports that processes bind and engines bind for them, in order.
+    """Yield the ports that processes bind and engines bind for them, in the order of the processes.
 
-    others: of containers whose program the launch does not show. Of those at which the processes of
-    one server meet, those alone are yielded that something else of the launch wants too.
+    others: published ports of containers whose program the launch does not show; they come last. Of
+    the ports at which the processes of one server meet, those alone are yielded that something else
+    of the launch wants too.
     """
     inner = [_inner_ports(process) for process in processes]
     of_each = ports_of(processes)
@@ -103,7 +106,10 @@ def _place(port: BoundPort) -> tuple[str, int | Unknown]:
 
 
 def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
-    """Return the ports at which a server's processes meet, with the host ("": this one)."""
+    """Return (host, port) for each port at which the processes of an SGLang server meet.
+
+    host: "" for this host. Empty for any other program, and for a server whose node rank is not 0.
+    """
     server, command = process.server, process.command
     if server is None or server.value("node_rank") != 0:
         return []
@@ -162,7 +168,8 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
-    """Yield the port's name, flag and default of each port of a program that is no server."""
+    """Yield (name, flag, default) for each port of a Mooncake program, metadata server or router.
+    """
     if process.kind is ProcessKind.MASTER:
         rpc = "port" if value_of(process.arguments, "rpc_port") is None else "rpc_port"
         yield "RPC port", rpc, MASTER_PORT
@@ -182,7 +189,10 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def split_address(text: str) -> Address:
-    """Split ``user@host:80/x?y`` or ``[::1]:80``; a port that is no number stays in the host."""
+    """Split ``user@host:80/x?y`` or ``[::1]:80``; user and query are dropped.
+
+    Without a port, port is None. A port that is no number stays in the host.
+    """
     rest, slash, path = text.strip().partition("?")[0].partition("/")
     rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):
