@@ -64,7 +64,9 @@ _DYNAMOS_VALUES = {"--disaggregation-mode": _MODES, "--load-format": {"gms": "au
 
 @cache
 def _known(what: str) -> Mapping[str, ProcessKind]:
-    """Return the kinds of ``data/known_programs.txt`` by name. what: module or program."""
+    """Return the kinds of ``data/known_programs.txt`` by the name of a program or Python module.
+    what: module or program.
+    """
     with open(data_file("known_programs.txt"), encoding="ascii") as file:
         rows = [line.split()[1:] for line in file if line.startswith(f"{what} ")]
     return {name: ProcessKind[row_kind] for row_kind, *names in rows for name in names}
@@ -81,9 +83,11 @@ _RUNS_MODULE = regex(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 
 def keep_last(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Decorate a function of a launch: asked again about the same objects, it answers at once.
+    """Decorate a function of a launch: called again with the very same objects, it returns the
+    result that it has kept.
 
-    The rules ask one after the other about one launch, whose processes they hand on as they are.
+    Only the last result is kept, and none of a call with keywords. The rules ask one after the
+    other about one launch, whose processes they hand on as they are.
     """
     kept: list[tuple[tuple[Any, ...], Result]] = []
 
@@ -190,7 +194,10 @@ class LaunchProcess(NamedTuple):
 
     @property
     def open_words(self) -> Iterator[Word]:
-        """The words, but values of flags, whose text is not known."""
+        """Yield the words whose text is not known, except for values of flags.
+
+        Of an SGLang server, they are among the words that its parser does not recognize.
+        """
         program = GFLAGS_PROGRAMS.get(self.kind)
         flags = {} if program is None else flags_of(program)
         value_of = ""
@@ -230,7 +237,11 @@ def _understand(
     commands: Sequence[Command],
     of_host: Mapping[str, Named],
 ) -> LaunchProcess:
-    """Return one command as a process, with its arguments read as its program reads them."""
+    """Return one command as a process, with its arguments read as its program reads them.
+
+    commands: of the whole launch, for releases that pip installs. of_host: releases of engines on
+    the host, for a process outside of containers.
+    """
     process_kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
@@ -268,7 +279,9 @@ def _consumer(
     read_file: ReadFile,
     named: Mapping[str, Named],
 ) -> Consumer:
-    """Return the memory of an engine beside SGLang."""
+    """Return what a vLLM server, a Dynamo vLLM worker or an LMCache server takes, as their readers
+    say. named: releases that the launch or the host names, by product.
+    """
     if process_kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 
@@ -282,7 +295,11 @@ def _consumer(
 
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """Return a command's kind, and the arguments of its program."""
+    """Return a command's kind, and the arguments of its program: the words behind the program or
+    module.
+
+    A program that is not known is ``OTHER``; of no words the arguments are ().
+    """
     argv = command.words
     if not argv:
         return ProcessKind.OTHER, ()
@@ -307,7 +324,9 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 
 def _python(argv: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """Return the kind of a module or a script, and its arguments, behind the interpreter's own."""
+    """Return the kind of the module or script that Python runs, and the words behind it. argv: all
+    words, the interpreter first.
+    """
     index = 1
     while index < len(argv):
         text = argv[index].text
@@ -347,7 +366,11 @@ def _without_router(argv: tuple[Word, ...]) -> Iterator[Word]:
 
 
 def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
-    """Return the word behind each flag, or attached to the flag by "=". The last word has none."""
+    """Return the value of each ``--flag``: the text behind its "=", else the next word, even
+    another flag.
+
+    Of a flag that is written twice, the last counts. A flag without a next word is left out.
+    """
     values: dict[str, Word] = {}
     for word, following in zip(argv, (*argv[1:], None), strict=False):
         flag, equals, attached = word.text.partition("=")
@@ -358,7 +381,11 @@ def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
 
 
 def _prefixed(argv: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
+    """Return SGLang's own words in a training script of THUDM/slime: ``--page-size 64`` for
+    ``--sglang-page-size 64`` (sglang_utils/arguments.py).
+
+    () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing.
+    """
     handed_on: list[Word] = []
     taken = False
     for word in argv:
@@ -384,7 +411,10 @@ def _served(argv: tuple[Word, ...]) -> tuple[Word, ...]:
 def _arguments(
     argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> ParsedArguments:
-    """Return the arguments, those of the file behind ``--config`` among them."""
+    """Return SGLang's arguments, those of the file behind ``--config`` among them.
+
+    A file that SGLang refuses is in ``error``; one that cannot be read here, in ``unread``.
+    """
     if all(word.text != "--config" for word in argv):
         return parse_sglang_arguments(argv, sglang_version)
     try:
@@ -401,11 +431,13 @@ def _arguments(
 def _without_dynamos(
     argv: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the words that ``dynamo.sglang`` hands on to SGLang, Unknown if a file decides.
+    """Return the words that ``dynamo.sglang`` hands on to SGLang, and why more may come from a
+    file.
 
-    Its own flags (ai-dynamo 1.6.1: --namespace, --endpoint, --dyn-...) go with their values: they
-    are those that SGLang has not. So does what is misspelled, which ends the worker. Dynamo's
-    values of SGLang's flags become SGLang's (sglang/args.py).
+    The second is None unless the disagg config is named. Dynamo's own flags (ai-dynamo 1.6.1:
+    --namespace, --endpoint, --dyn-...) are left out with their values: they are those that SGLang
+    does not have. So is a misspelled flag, which ends the worker. Dynamo's values of SGLang's flags
+    become SGLang's (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]
@@ -441,7 +473,11 @@ def _without_dynamos_values(argv: list[Word]) -> Iterator[Word]:
 def _server(
     command: Command, argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> SglangServer:
-    """Return a server with its arguments, and the store that its storage backend opens."""
+    """Return a server with its arguments, and the store that its storage backend opens.
+
+    The store is None unless the backend is mooncake and HiCache, decode offload, a decode server or
+    the linker uses it.
+    """
     arguments = _arguments(argv, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
