@@ -54,7 +54,9 @@ Bound = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield calls to a port on which a Compose service does not listen, and what it listens on."""
+    """Yield (process, service, sentence) for each call to a port on which a Compose service does
+    not listen. The sentence says on which port it does.
+    """
     bound = _bound(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
@@ -72,10 +74,12 @@ _PORT_OF = {"master": "RPC port", "metadata-http": "metadata port"}
 def not_served(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, LaunchProcess, tuple[int, ...]]]:
-    """Yield each process that asks this host's master or metadata where no master listens.
+    """Yield each process that asks this host's master or metadata server at a port where nothing
+    listens.
 
-    With the service, the last master of the launch, and the ports where its masters serve that.
-    Nothing is said if a master's ports are not known, or something else may serve it.
+    With the service that it asks, the last master of the launch, and the ports at which its masters
+    serve that. Nothing is yielded if a master's ports are not known, or something else may serve
+    it.
     """
     bound = _bound(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
@@ -95,14 +99,16 @@ def not_served(
 
 
 def not_dialled(text: str) -> str:
-    """Return the etcd endpoints that a client passes over: each has another scheme."""
+    """Return the addresses behind the first of ``etcd://a:1;etcd://b:1``, which a client passes
+    over as they repeat a scheme. "" if no later address has a scheme, or the first has none.
+    """
     _, separator, rest = text.partition("://")
     others = rest.partition(";")[2]
     return others if separator and "://" in others else ""
 
 
 def endpoints(rest: str) -> list[str]:
-    """Return the addresses of ``a:1;b:1``; the first alone if another has a scheme."""
+    """Return the addresses of ``a:1;b:1``; the first alone if a later one has a scheme."""
     parts = rest.split(";")
     return parts[:1] if not_dialled(f"://{rest}") else parts
 
@@ -110,7 +116,11 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, role: str
 ) -> str:
-    """Return the ports on which a Compose service listens instead; "" if it may be right."""
+    """Return a sentence on which ports a Compose service listens instead of ``port``; "" if
+    ``port`` may be right, or the service is not known.
+
+    host: the service's name. role: the kind of service that is called, such as master.
+    """
     named = named_services(processes).get(host, ()) if host else ()
     ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -139,7 +149,9 @@ def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
-    """Return everything that ``processes`` talk to, each address once."""
+    """Return everything that ``processes`` talk to, each address once, and the addresses under
+    which their stores register.
+    """
     bound = _bound(processes)
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
@@ -155,10 +167,11 @@ def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
 def _resolvable(
     process: LaunchProcess, talks_to: Iterator[Service], names: set[str]
 ) -> Iterator[Service]:
-    """Yield services with the host's name unknown if only the container can look it up.
+    """Yield the services that ``process`` talks to, without those in a container's network that the
+    launch starts itself under one of ``names``.
 
-    In a container's network a name means what the launch starts under that name; what another name
-    means is not known.
+    Any other name in such a network is looked up by the container alone: the host is then Unknown,
+    and ``name`` keeps the text.
     """
     network = network_of(process.command)
     for service in talks_to:
@@ -222,7 +235,9 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 
 
 def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
-    """Yield the master of a setting, or the stores in which a leader is written."""
+    """Yield the master at the address of a setting; of ``etcd://a;b``, each store in which the
+    leader is written.
+    """
     value = setting.value
     if isinstance(value, Unknown) or not value or "://" not in str(value):
         port = None if isinstance(value, Unknown) else MASTER_PORT
@@ -237,7 +252,9 @@ def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iter
 def _health(
     process: LaunchProcess, master: SettingValue, port: SettingValue, bound: Bound
 ) -> Iterator[Service]:
-    """Yield the admin port of the master that a server asks for its health."""
+    """Yield the admin port of the master, which a server asks for its health; nothing if the
+    master's address is not known or is that of a metadata store.
+    """
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host
@@ -303,7 +320,9 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
 
 
 def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
-    """Yield the servers of a router's --prefill, --decode and --worker-urls."""
+    """Yield the servers whose URLs stand among a router's words: --prefill, --decode,
+    --worker-urls.
+    """
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
@@ -313,7 +332,9 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the name under which a store registers; a rule judges the default localhost."""
+    """Yield the host name under which a store registers; nothing for localhost and 0.0.0.0, which
+    are defaults that a rule judges.
+    """
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
@@ -325,7 +346,9 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 def _plain(
     process: LaunchProcess, role: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
-    """Yield the service at the address of a setting; none for an empty one."""
+    """Yield the service at the address of a setting; nothing for an empty one. role: the kind of
+    service. default: its port if the address has none.
+    """
     if isinstance(setting.value, Unknown):
         yield Service(role, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:
