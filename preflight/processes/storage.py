@@ -39,7 +39,9 @@ class Offload(NamedTuple):
 
 
 def offload_of(process: LaunchProcess) -> Offload | None:
-    """Return how ``process`` (each of its ranks) offloads; None if it does not."""
+    """Return how ``process`` offloads to SSD (each of its ranks); None if it does not, or that is
+    not known.
+    """
     environment = process.command.environment
     store = process.server.store if process.server else None
     folder: SettingValue | None = None
@@ -72,7 +74,10 @@ _GIVE_SHAPE = "give the model's config.json with --model-config"
 
 def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
     """Yield the paths that a process uses on disk: its offload folder, model, draft model and
-    configuration files. own_folders: each rank makes one below the offload folder (SGLang 0.5.21).
+    configuration files.
+
+    ranks: of the process, which each fill the offload limit. own_folders: each rank makes a folder
+    below the offload folder (SGLang 0.5.21).
     """
     offload = offload_of(process)
     if offload is not None:
@@ -143,11 +148,12 @@ def _path(setting: SettingValue) -> str | Unknown:
 def offloading(
     client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, own_folder: str = ""
 ) -> StoreClient:
-    """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and a key of the
-    folder that the client offloads to, "" if not known.
+    """Return ``client`` with the size of the offload buffer as ``mooncake`` reads it, and with a
+    key of its offload folder.
 
-    own_folder: what SGLang puts behind the folder that it is given, so that no two ranks share one
-    (mooncake_store.py); if it is given none, every rank takes Mooncake's.
+    Clients with equal keys offload to one folder; "" if the folder is not known. own_folder: what
+    SGLang puts behind a folder that it is given, so that no two ranks share one
+    (mooncake_store.py). If it is given none, every rank takes Mooncake's.
     """
     if client.offload_buffer_bytes is None:
         return client
