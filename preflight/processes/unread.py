@@ -48,7 +48,11 @@ from preflight.programs.sglang_arguments import is_own_argument, operators_in, u
 
 
 class NameRow(NamedTuple):
-    """touches: memory, pinning, devices, .. or nothing. what: a few words; source: where read."""
+    """A name of SGLang, Mooncake or vLLM in the table.
+
+    kind: argument, flag, variable or vllm. state: modelled, named or harmless. touches: memory,
+    pinning, devices, .. or nothing. what: a few words. source: where that was read.
+    """
 
     name: str
     kind: str
@@ -60,7 +64,7 @@ class NameRow(NamedTuple):
 
 @cache
 def name_rows() -> tuple[NameRow, ...]:
-    """Return the table, in its order."""
+    """Return the rows of ``data/launch_names.txt``, in the file's order."""
     rows: list[NameRow] = []
     head: tuple[str, ...] = ()
     with open(data_file("launch_names.txt"), encoding="utf-8") as file:
@@ -81,7 +85,9 @@ def _by_name() -> dict[tuple[str, str], NameRow]:
 
 @cache
 def row_of(name_kind: str, name: str) -> NameRow | None:
-    """Return the row of a name of this kind; None for one that is newer than the table."""
+    """Return the row of a name, by itself or by a pattern; None for a name that is newer than the
+    table. name_kind: argument, flag, variable or vllm.
+    """
     patterns = (row for row in name_rows() if "*" in row.name and row.kind == name_kind)
     exact_row = _by_name().get((name_kind, name))
     return exact_row or next((row for row in patterns if fnmatchcase(name, row.name)), None)
@@ -114,7 +120,7 @@ class _Cache(NamedTuple):
     backends: tuple[str, ...] = ()
 
     def loader(self, process: LaunchProcess) -> str:
-        """Return the flag that loads this cache in such a process; "" if not known."""
+        """Return the option that makes ``process`` load this cache; "" if not known."""
         if process.server is None:
             return f"a kv_connector {self.connectors}.." if self.connectors else ""
         if self.name == "LMCache":
@@ -178,7 +184,11 @@ class NotRead(NamedTuple):
 
 @keep_last
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
-    """Return everything that was not read and may count, in the launch's order."""
+    """Return everything of a launch that was not read and may count, each once.
+
+    Programs come first, then unknown counts, notes, files, caches, settings whose memory is not
+    counted, and conditions.
+    """
     notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
     lost = ((p, p.unread) for p in processes if p.unread is not None)
     files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice) for p, w in lost)
@@ -188,7 +198,10 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
-    """Yield the open names that memory follows from; ``model_stated``: the shape is given."""
+    """Yield the names that the launch leaves open and that memory depends on: the model, and a
+    store's devices and segment size. model_stated: the model's shape is given, so that the model's
+    name is left out.
+    """
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -251,7 +264,9 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
-    """Yield the placeholders of a guide among the values of ``flags``, or of all flags."""
+    """Yield the placeholders of a guide, such as <HOST>, that are left among the values of
+    ``flags``. flags: None for all flags and for variables.
+    """
     for process in _understood(processes):
         settings = [("", word) for word in process.arguments]
         settings += [*matching(process.command.environment, _READ)]
@@ -272,7 +287,9 @@ def _placeholders(
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:
-    """Return how many of a process the launch starts."""
+    """Return how many processes of this one the launch starts; Unknown behind a launcher or loop
+    that is not read, or a trainer whose engines cannot be counted.
+    """
     for wrapper in process.command.wrappers:
         name = wrapper[0].rpartition("/")[2] if wrapper else ""
         if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
@@ -287,9 +304,9 @@ def count_of(process: LaunchProcess) -> int | Unknown:
 
 
 def behind_router(process: LaunchProcess) -> int | None:
-    """Return the number of servers, with a scheduler each, that launch_server starts.
+    """Return the number of servers, with a scheduler each, that a router's launch_server starts.
 
-    None for any other process, and where it is not known. Source: sglang_router 0.3.2
+    None for any other process, and if the number is not known. Source: sglang_router 0.3.2
     launch_server.py, one process for each of --dp-size, which each server then takes as 1.
     """
     if process.server is None or not with_router(process.command):
@@ -301,8 +318,9 @@ def behind_router(process: LaunchProcess) -> int | None:
 def of_trainer(process: LaunchProcess) -> int | Unknown | None:
     """Return how many engines a trainer such as slime starts; None for other processes.
 
-    Source: github.com/THUDM/slime ``slime/utils/arguments.py``: --rollout-num-gpus divided by
-    --rollout-num-gpus-per-engine; with --colocate, the GPUs of the actor where it is left out.
+    Unknown if a flag that decides is missing or not known. Source: github.com/THUDM/slime
+    ``slime/utils/arguments.py``: --rollout-num-gpus divided by --rollout-num-gpus-per-engine. With
+    --colocate and no --rollout-num-gpus, the actor's GPUs are divided.
     """
     argv = process.command.words
     if process.server is None or not any(word.text.startswith("--sglang-") for word in argv):
@@ -325,7 +343,9 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the processes of which a launcher starts nobody knows how many."""
+    """Yield the processes that are started several times while the numbers are those of one, and
+    those of which nobody knows how many start.
+    """
     for process in processes:
         engines = of_trainer(process)
         if isinstance(engines, int) and engines > 1:
@@ -343,7 +363,9 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the programs whose memory nothing here counts."""
+    """Yield the programs, and the parts of known ones, whose memory nothing here counts. A program
+    that a note names already is left out.
+    """
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
     servers = Servers(processes)
     noted = {(note.id, note.origin) for note in reading.notes}
@@ -382,7 +404,7 @@ def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
 
 
 def _first(texts: Sequence[str], number: int) -> str:
-    """Return the first words of a command, without secrets."""
+    """Return the first ``number`` words of a command, without secrets."""
     return brief(" ".join(clean_words(texts)[:number]))
 
 
@@ -417,7 +439,9 @@ _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 
 def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield settings that touch memory uncounted, by their row in launch_names.txt."""
+    """Yield one NotRead for all settings that touch memory which no number has: those whose row in
+    ``launch_names.txt`` is "named". Nothing if there are none.
+    """
     rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for name_kind, name, shown, origin in _used(process):
@@ -431,7 +455,9 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
-    """Yield kind, name, spelling and origin of each setting that is on."""
+    """Yield (kind, name, spelling, origin) of each argument, flag and variable of a process that is
+    on. kind: as in ``NameRow``.
+    """
     server, origin = process.server, process.command.origin
     for name, setting in server.arguments.written.items() if server is not None else ():
         value = setting.value
@@ -457,7 +483,7 @@ def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
 
 
 def _loads(process: LaunchProcess, cache: _Cache) -> bool:
-    """Return whether a process is seen to load a cache."""
+    """Tell whether a process loads a cache, as its arguments show."""
     if cache.name == "LMCache" and process.kind is ProcessKind.LMCACHE:
         return True
     server, consumer = process.server, process.consumer
@@ -470,7 +496,9 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 
 @keep_last
 def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
-    """Return whether a launch has Redis for Mooncake's metadata, which are few."""
+    """Tell whether a launch uses its Redis for Mooncake's metadata, which are few: some word or
+    variable of metadata has a redis:// address.
+    """
     texts = (word.text for process in processes for word in process.command.words)
     environments = (matching(process.command.environment, _OF_METADATA) for process in processes)
     variables = (word.text for each in environments for _, word in each)
@@ -478,7 +506,9 @@ def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
 
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the conditions that nothing decides and that a program or its settings follow from."""
+    """Yield the conditions that are not decided here, if a known program or one of its settings
+    depends on them.
+    """
     for process in _understood(processes):
         command = process.command
         settings = [word for _, word in matching(command.environment, _READ)]
@@ -505,7 +535,10 @@ class WrittenVersion(NamedTuple):
 
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
-    """Return the release of each product that a launch names only one of."""
+    """Return the release that a launch names for sglang and mooncake, by product.
+
+    A product for which it names several releases, or none that is a version, is left out.
+    """
     by_product: dict[str, dict[str, WrittenVersion]] = {}
     for each in _named(reading):
         try:
@@ -518,7 +551,9 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
-    """Return the SGLang that the launch names and no row has, unless another one is given."""
+    """Return each SGLang release that the launch names and that is older than all known ones; () if
+    ``options`` give a version.
+    """
     reasons: dict[str, NotRead] = {}
     for each in _named(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):
@@ -527,7 +562,9 @@ def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, 
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
-    """Return the options with the releases that the launch names, under those that were given."""
+    """Return ``options`` with the releases that the launch names, where no option gives one.
+    ``origins`` gets the place of each.
+    """
     named = {f"{product}_version": named for product, named in written_versions(reading).items()}
     named = {option: each for option, each in named.items() if getattr(options, option) is None}
     origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
@@ -536,7 +573,11 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
-    """Yield the releases that images, labels and pip installs of a launch name."""
+    """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
+
+    Images and labels count for a product only if all containers name it; for SGLang, those of
+    servers, if there are servers.
+    """
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]
     # The SGLang of a router's image is not the one that a server's has.
