@@ -139,7 +139,7 @@ class Launch(NamedTuple):
     default_page_bytes: int = 2 * MIB
 
     def without_arenas(self) -> "Launch":
-        """Return the same launch with no arena asked for, or none to be had."""
+        """Return the same launch, in which no process asks for an arena."""
         processes = tuple(
             process._replace(settings=process.settings._replace(arena_bytes=None))
             for process in self.processes

@@ -21,7 +21,10 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 
 
 class Flag(NamedTuple):
-    """A flag's type and the releases that have it; how the program ends with "" or blanks."""
+    """A flag: gflags' name of its type, and the first and last release with it ("" if open).
+
+    empty, blank: how the program ends if the value is "" or blanks, in words; "" if it goes on.
+    """
 
     type: str
     since: str = ""
@@ -89,7 +92,11 @@ def flags_of(program: str) -> Mapping[str, Flag]:
 
 
 def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
-    """Yield every flag of a command line in order; other words are passed over."""
+    """Yield every flag of a command line in order, up to ``--``; other words are passed over.
+
+    known: the program's flags by name; any other flag is yielded with a problem. A flag whose name
+    is not known because of a variable is left out.
+    """
     left = list(arguments)
     while left:
         word = left.pop(0)
@@ -145,7 +152,10 @@ def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
 
 
 def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
-    """Return whether a switch is on, None if unknown; ``--name false`` turns it on in gflags."""
+    """Return whether a switch is on: False if it is not written, None if a variable decides.
+
+    ``--name false`` turns it on in gflags, which takes no word behind a switch.
+    """
     on: bool | None = False
     for flag in read_flags(arguments, flags_of(program)):
         if flag.name == name:

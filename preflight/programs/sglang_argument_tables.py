@@ -27,7 +27,11 @@ class ArgumentTable(NamedTuple):
 
 
 def argument_table(version: str | None = None) -> ArgumentTable:
-    """Return the arguments of the newest known release up to ``version``. Raises ValueError."""
+    """Return the arguments of the newest known release up to ``version``, else of the oldest known
+    one.
+
+    None: of the newest known release. Raises ValueError if ``version`` is no version.
+    """
     known = _data()["versions"]
     if version is None:
         return _table(len(known) - 1, False)
@@ -142,7 +146,10 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576."""
+    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576.
+
+    Raises argparse.ArgumentTypeError, in SGLang's words, for any other text.
+    """
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

@@ -165,7 +165,9 @@ def is_own_argument(name: str) -> bool:
 
 
 def operators_in(word: Word) -> list[str]:
-    """Return the operator's variables in $(...), which Kubernetes fills in before a shell runs."""
+    """Return the variables in $(...) that an operator sets, and that Kubernetes fills in before a
+    shell runs. Empty if anything else in the word is open.
+    """
     if not all(map(is_output, word.unresolved)):
         return []
     names = _SUBSTITUTION.findall(word.text)
@@ -173,7 +175,9 @@ def operators_in(word: Word) -> list[str]:
 
 
 def unresolved(word: Word) -> Unknown:
-    """Return why a word's text is not known, with advice on its variables."""
+    """Return why a word's text is not known, with advice on how to give its variables. The word has
+    to be one that is not known.
+    """
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
         advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
@@ -290,7 +294,9 @@ _CONSTANT = frozenset({"constant", "constant_of"})
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that a word may mean, by a flag or its beginning."""
+    """Yield the rows of arguments that a text may mean, by a flag or the beginning of one, and that
+    of --help.
+    """
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
@@ -346,7 +352,10 @@ def _without_what_is_refused(
 
 @lru_cache(maxsize=8)
 def _defaults(version: str) -> Mapping[str, SettingValue]:
-    """Return every argument's setting if nobody gives it."""
+    """Return the setting of every argument of any release, as it is if nobody gives it.
+
+    An argument that this release lacks has the value None, and an origin that says so.
+    """
     absent = SettingValue(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = Default(f"default of SGLang {version}")
@@ -392,7 +401,11 @@ _NOT_SUPPORTED = frozenset({"switch", "refused", "ignored", "lora"})
 def merged_words(
     argv: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
-    """Return ``argv`` with those of the file in front, or Unknown. Raises RefusedError."""
+    """Return ``argv`` without ``--config FILE``, and with the file's settings as flags in front.
+
+    ``argv`` has to have the flag. Unknown if the file's name or text is not known; raises
+    RefusedError, with SGLang's words, if SGLang refuses the file.
+    """
     place, *others = [index for index, word in enumerate(argv) if word.text == _FLAG]
     if others:
         raise RefusedError("ValueError: Multiple config files specified! Only one allowed.")
@@ -409,7 +422,11 @@ def merged_words(
 
 
 def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
-    """Return the mapping of a configuration file. Raises RefusedError as SGLang ends."""
+    """Return the mapping of a configuration file, {} for an empty one; Unknown if it cannot be
+    read.
+
+    Raises RefusedError if SGLang ends with this file.
+    """
     name, _, suffix = path.rpartition(".")
     if not name or suffix.lower() not in ("yaml", "yml"):
         shown = f".{suffix}" if name else ""
@@ -432,7 +449,10 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
 
 
 def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]:
-    """Yield the entries of a configuration file as flags, as SGLang does."""
+    """Yield the entries of a configuration file as flags and values, as SGLang makes them.
+
+    Raises RefusedError for an entry that SGLang refuses.
+    """
     kinds: dict[str, set[tuple[str, bool]]] = {}  # of each key: kind, and whether it stores True
     for row in table.rows:
         keys = {flag[2:].replace("-", "_") for flag in row["flags"] if flag.startswith("--")}

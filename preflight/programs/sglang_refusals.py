@@ -171,7 +171,8 @@ class ValueRefusal(NamedTuple):
 
 @cache
 def refusal_rows() -> tuple[ValueRefusal, ...]:
-    """Return the table, in its order."""
+    """Return the rows of ``data/sglang_refusals.txt`` with their conditions, in the file's order.
+    """
     with open(data_file("sglang_refusals.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split(" ", 3) for line in file if not line.startswith("#")]
     return tuple(
@@ -181,7 +182,11 @@ def refusal_rows() -> tuple[ValueRefusal, ...]:
 
 
 def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
-    """Yield the message of each row that the values break; an unknown value breaks none."""
+    """Yield what SGLang ``version`` prints for each row that the values break, in the table's
+    order.
+
+    A row that needs an unknown value counts as not broken.
+    """
     values = Values(arguments)
     numbers = parse_version(version)
     for row in refusal_rows():
@@ -192,7 +197,7 @@ def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
 
 
 def every_release_refuses(arguments: ParsedArguments) -> bool:
-    """Return whether no release that is known takes these values."""
+    """Tell whether each known release of SGLang refuses these values, for whatever reason."""
     return all(any(refusals(arguments, version)) for version in known_releases())
 
 

@@ -30,7 +30,9 @@ class Source(Enum):
 
 
 class ConfigKey(NamedTuple):
-    """A setting's name in JSON and in the environment, its default, and how the latter is read."""
+    """A key of the JSON: its environment variable, its default, and how the variable's text is
+    read.
+    """
 
     variable: str
     default: Any
@@ -38,7 +40,9 @@ class ConfigKey(NamedTuple):
 
 
 def sglang_env_bool(text: str) -> bool:
-    """Return the boolean that ``EnvBool`` reads. Raises ValueError if the default is used."""
+    """Return the boolean that SGLang's ``EnvBool`` reads. Raises ValueError if it refuses the text,
+    and the default is used.
+    """
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True
@@ -48,7 +52,8 @@ def sglang_env_bool(text: str) -> bool:
 
 
 def sglang_env_int(text: str) -> int:
-    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError if it refuses it."""
+    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError if it refuses the text.
+    """
     try:
         return int(text)
     except ValueError:
@@ -103,8 +108,12 @@ def read_store_config(
     read_file: ReadFile,
     sglang_version: str | None = None,
 ) -> StoreConfig:
-    """Return the configuration that SGLang would use. read_file: gives a file's text, or why not.
-    sglang_version: None for the newest that is known. Raises ValueError if it is no version."""
+    """Return the configuration of the Mooncake store that SGLang would use.
+
+    extra_config: the setting of the storage backend's or the linker's extra config. read_file:
+    gives a file's text, or why not. sglang_version: None for the newest that is known. Raises
+    ValueError if it is no version.
+    """
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
@@ -131,7 +140,9 @@ def read_store_config(
 
 
 def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
-    """Return the error of a segment size that this release cannot read."""
+    """Return the error with which this release ends because of the text of its segment size; None
+    if it reads the size.
+    """
     size = config.value("global_segment_size")
     if reader.gigabytes or not isinstance(size, str):
         return None
@@ -145,7 +156,9 @@ def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
 
 
 def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreEdit | None:
-    """Return the edit that writes the segment size in bytes, as every release reads it."""
+    """Return the edit that writes the segment size in bytes, as every release reads it; None if no
+    size can be read from the setting.
+    """
     setting = config.settings["global_segment_size"]
     try:
         size = store_segment_bytes(setting.value)
@@ -162,7 +175,9 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that gives a value the type of its key, or None if it has none."""
+    """Return the edit that turns the text ``value`` into JSON of the type that its key has, such as
+    "5" into 5. None if the text is no such JSON.
+    """
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -180,7 +195,11 @@ def _from_json(
     environment: Mapping[str, Word],
     reader: StoreReader,
 ) -> StoreConfig:
-    """Return the configuration of a JSON object: of the extra config, or of a file."""
+    """Return the configuration of a JSON object, ``config``: of the extra config, or of a file.
+
+    where: the object's place, for origins. extra: the whole extra config. Mooncake variables that
+    are set otherwise and not read are in ``unused``.
+    """
     default = Default(f"default of SGLang: not in {source.value}")
     settings = {key: SettingValue(_default(key, reader), default) for key in KEYS}
     stated = KEYS.keys() & config.keys()
@@ -237,7 +256,7 @@ def _absent(key: str) -> SettingValue:
 
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
-    """Return the variable that names this host, or None."""
+    """Return the setting of the first variable that names this host; None if none is set."""
     for variable in reader.hostnames:
         word = environment.get(variable)
         empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
@@ -253,7 +272,11 @@ def _from_file(
     read_file: ReadFile,
     reader: StoreReader,
 ) -> StoreConfig:
-    """Return the configuration of the file that SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names."""
+    """Return the configuration of the file that SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names.
+
+    A file that SGLang cannot load is an error of the configuration. For one that cannot be read
+    here, the source and all settings are Unknown.
+    """
     unread = StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), None)
     failed = f"Failed to load config from {path.text}"
     if not path.text:
@@ -290,7 +313,9 @@ def _partly(text: PartlyKnown) -> dict[str, Any] | None:
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    """Return the configuration of the MOONCAKE_... variables."""
+    """Return the configuration of the MOONCAKE_... variables. extra, where: the extra config and
+    its origin; its store keys are unused then.
+    """
     keys = [key for key in KEYS if key not in reader.absent]
     settings = {key: _absent(key) for key in KEYS}
     settings |= {key: _from_variable(key, environment, reader) for key in keys}
@@ -321,7 +346,9 @@ def _from_environment(
 
 
 def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
-    """Return the setting of one key by its variable, or its default."""
+    """Return the setting of one key by its variable; the default if that is not set, or SGLang
+    cannot read it.
+    """
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
@@ -365,7 +392,10 @@ _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 def read_extra_config(
     setting: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
-    """Return the object of the extra config, and SGLang's message if it has no object."""
+    """Return the object of the extra config, and None or the message with which SGLang refuses it.
+
+    {} for an empty setting and for a refused one; Unknown if a variable or a file is not known.
+    """
     text = setting.value
     if text is None or text == "":
         return {}, None
@@ -395,7 +425,9 @@ def read_extra_config(
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
-    """Return the first ``typed`` key with a value of another type, and HiCache's message."""
+    """Return (key, HiCache's message) for the first of the ``typed`` keys whose value has another
+    type; None if there is no such key.
+    """
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

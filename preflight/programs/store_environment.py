@@ -67,7 +67,10 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return the boolean that ``TryParseBool`` reads, or None; old releases know eight words."""
+    """Return the boolean that ``TryParseBool`` reads; None if it is not one of its words.
+
+    common_reader: as of the release; without it ``enable`` and ``disable`` are no such words.
+    """
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -116,7 +119,9 @@ class Note(NamedTuple):
 def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
-    """Return the settings that Mooncake reads of ``environment`` and ``flags``. Never raises."""
+    """Return the settings that Mooncake reads of ``environment`` and ``flags``, and notes on values
+    that it takes for something else. Never raises.
+    """
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
@@ -130,7 +135,9 @@ def read_store_settings(
 
 
 def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
-    """Return whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value."""
+    """Tell whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value. Adds a note
+    if the value is not a true one.
+    """
     value = environment.get("MC_STORE_USE_HUGEPAGE")
     if value is None:
         return False
@@ -143,7 +150,9 @@ def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
 def _hugepage_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> int:
-    """Return the page size of MC_STORE_HUGEPAGE_SIZE; 2 MiB if this release maps no such pages."""
+    """Return the page size of MC_STORE_HUGEPAGE_SIZE; 2 MiB if unset, or if this release maps no
+    such pages. Adds a note if the value is not used.
+    """
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
@@ -159,7 +168,11 @@ def _hugepage_bytes(
 def _arena_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags, notes: list[Note]
 ) -> int | None:
-    """Return the size of the arena, by MC_MMAP_ARENA_POOL_SIZE or a flag; None for no arena."""
+    """Return the size of the arena, by MC_MMAP_ARENA_POOL_SIZE or a flag; None for no arena.
+
+    For a text that is no size, the flag's size or its default. Adds a note for that, and for a size
+    in bytes that is too small.
+    """
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return flags.pool_bytes if flags.on else None
@@ -179,7 +192,9 @@ def _arena_bytes(
 def _arena_disabled(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> bool:
-    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off."""
+    """Tell whether MC_DISABLE_MMAP_ARENA turns the arena off. Adds a note for a value that Mooncake
+    ignores.
+    """
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = boolean(text, release.common_reader)
     if text and disabled is None:
@@ -191,7 +206,9 @@ def _arena_disabled(
 def _hot_cache(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
-    """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for, or None."""
+    """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for; None if they
+    ask for none, or Mooncake keeps none. Adds a note for a size that it reads otherwise.
+    """
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:
         return None

@@ -64,7 +64,10 @@ class StoreProcess(NamedTuple):
 def read_store_service(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> StoreProcess:
-    """Return a store service by its arguments, its file, or its environment."""
+    """Return a store service as its arguments set it up, with its file or else its environment.
+
+    If the file cannot be read here, everything that depends on it is Unknown.
+    """
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
         unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
@@ -94,7 +97,9 @@ def read_store_service(
 def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
-    """Return a mooncake_client by its flags."""
+    """Return a mooncake_client as its flags set it up; ``environment`` counts for SSD offload
+    alone.
+    """
     misread: list[str] = []
     flags = read_flags(arguments, flags_of("mooncake_client"))
     refused = [flag.problem for flag in flags if flag.name in _CLIENT_SWITCHES and flag.problem]
@@ -162,7 +167,9 @@ def offload_buffer_bytes(
 
 
 def offload_folder(folder: str, environment: Mapping[str, Word]) -> str | Unknown:
-    """Return the folder that Mooncake offloads to: the argument of ``setup``, or the variable."""
+    """Return the folder that Mooncake offloads to: ``folder``, the argument of ``setup``, else the
+    variable, else the default. Unknown if the variable's value is not known.
+    """
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
     if folder or word is None:
         return folder or OFFLOAD_PATH
@@ -177,7 +184,10 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
-    """Return the memory of a store client; Unknown if a size is unknown."""
+    """Return the memory of a store client, sizes in bytes; Unknown if one of them is.
+
+    local: the size of the local buffer. Without a known protocol it is sized as RDMA.
+    """
     segment, local = known(segment), known(local)
     # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA

@@ -32,7 +32,9 @@ _SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-
 
 
 def sglang_segment_bytes(value: Any) -> int:
-    """Return bytes as SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, no unit bytes."""
+    """Return bytes as SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, no unit bytes.
+    Raises ValueError for any other unit or text.
+    """
     if isinstance(value, int):
         return int(value)  # a JSON true is 1
     if isinstance(value, str):
@@ -47,7 +49,9 @@ def sglang_segment_bytes(value: Any) -> int:
 
 
 def store_segment_bytes(value: Any) -> int:
-    """Return bytes as Mooncake's ``_parse_segment_size`` since 0.3.12: floats, b to tb."""
+    """Return bytes as Mooncake's ``_parse_segment_size`` since 0.3.12: floats, and units from b to
+    tb, powers of 1024. Raises ValueError for any other text.
+    """
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -65,7 +69,9 @@ def store_segment_bytes(value: Any) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
+    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike.
+    Raises ValueError for a text that is none of its words.
+    """
     if isinstance(value, int | float | None):
         return bool(value)
     text = str(value).strip().lower()
@@ -77,7 +83,7 @@ def store_bool(value: Any) -> bool:
 
 
 def json_object(text: str) -> dict[str, Any] | str:
-    """Return the object of a JSON text, or why it has none."""
+    """Return the object of a JSON text; if it has none, the reason as a text."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -157,7 +163,10 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """Return the settings of one service; Unknown if its file cannot be read here."""
+    """Return the settings of one service; Unknown if its file cannot be read here.
+
+    If the service ends before it has settings, they are all Unknown and ``refused`` says why.
+    """
     options = service_arguments(arguments)
     if options.error:
         return ServiceConfig(_unknown(options.error), (options.error,), (), (), options.port)
@@ -197,7 +206,9 @@ def read_service_config(
 
 
 def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
-    """Read --config, -D, --define, --port, --max-wait-time, or a start of one."""
+    """Read --config, -D, --define, --port, --max-wait-time, or the beginning of one, up to the
+    first error.
+    """
     config, port = None, Word(str(SERVICE_PORT), argv[0].origin) if argv else None
     overrides: list[Word] = []
     error = None
@@ -255,7 +266,9 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
-    """Return the file's object, or the error with which the service ends."""
+    """Return the object of a configuration file, the error with which the service ends as a text,
+    or Unknown if the file cannot be read here.
+    """
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
         folder = isinstance(text, NoFile)
@@ -268,7 +281,9 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
 
 
 def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
-    """Return the settings of the MOONCAKE_... variables, or the error that ends the service."""
+    """Return the settings that MOONCAKE_... variables give, by key; the error that ends the service
+    as a text. Values that are not known are Unknown.
+    """
     config: dict[str, Any] = {}
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
@@ -281,7 +296,9 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
 
 
 def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) -> Any:
-    """Return a value as the service reads it; a refused value is noted and Unknown."""
+    """Return a value as ``read`` converts it; if that refuses it, the error is added to ``refused``
+    and the value is Unknown. A negative size is refused too.
+    """
     if isinstance(value, Unknown):
         return value
     try:
