@@ -266,8 +266,8 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
-    """Return the object of a configuration file, the error with which the service ends as a text,
-    or Unknown if the file cannot be read here.
+    """Return the object of a configuration file, or the error with which the service ends, as a
+    text. Unknown if the file cannot be read here.
     """
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
