@@ -33,7 +33,11 @@ class WorkerPool(NamedTuple):
     first_if_mla: bool = False
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
-        """Return the bytes of this pool that one worker has, at one of the two bounds."""
+        """Return the bytes of this pool that one worker has: the most, or the least if ``most`` is
+        False.
+
+        first: whether the worker is its engine's first. mla: whether the model has MLA.
+        """
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
@@ -126,7 +130,9 @@ class Consumer(NamedTuple):
     connectors: tuple[str, ...] = ()
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
-        """Return why an error may not apply to the release in use; "" if it does, None if not."""
+        """Return why an error may not apply to the release that runs; "" if it surely applies, None
+        if it surely does not.
+        """
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -140,7 +146,9 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield each release that the launch names, if another one was read in its place."""
+        """Yield (release and what names it, release as which it was read) for the program and its
+        parts, if the launch names another release than was read.
+        """
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
             named = self.named.get(product.lower())
@@ -159,11 +167,18 @@ class Consumer(NamedTuple):
         return known(self.engines) * known(self.workers)
 
     def is_first(self, rank: int) -> bool:
-        """Tell whether a worker here is the first of its engine."""
+        """Tell whether a worker is the first of its engine. rank: the worker's number on this host.
+        Raises UnknownFactError if the number of workers is not known.
+        """
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
+        """Return the pools of worker ``rank`` with their most bytes, or the least if ``most`` is
+        False.
+
+        If ``mla`` is not known, the bound is over both cases. Pools of which the worker has nothing
+        are left out.
+        """
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
         sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
@@ -171,7 +186,9 @@ class Consumer(NamedTuple):
         return tuple(p.memory._replace(bytes=size) for p, size in pairs if size)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
-        """Return the store clients of one worker."""
+        """Return the store clients of worker ``rank``. mla: whether the model has MLA, with which
+        some clients are the first worker's alone.
+        """
         first = self.is_first(rank)
         return tuple(c.store for c in self.clients if first or not (mla and c.first_if_mla))
 
@@ -201,7 +218,9 @@ class ConsumerParts:
         self.sockets, self.connectors = list[str](), list[str]()
 
     def add(self, part: Consumer) -> None:
-        """Add a part that another reader understood."""
+        """Add all that another reader found, such as LMCache's inside vLLM; the release of that
+        part is added to ``parts``.
+        """
         self.settings |= part.settings
         self.parts += [part.release] if part.release else []
         self.may_use = part.may_use if self.may_use is None else self.may_use
@@ -227,7 +246,11 @@ _LISTS = (
 
 
 def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:
-    """Return the port that a flag or variable names, or the default of a program."""
+    """Return the port that a flag or variable names, or the default of a program.
+
+    word: the value, None if it is not written. name: of the flag or variable. whose: the program's
+    name.
+    """
     if word is None:
         return SettingValue(default, Default(f"default of {whose}"))
     value = word_value(word)
@@ -236,7 +259,10 @@ def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingVa
 
 
 def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
-    """Return the values of each flag by its name, of ``--a b`` and ``--a=b``; "" of a switch."""
+    """Return the values of each flag, in order, by its name without the leading dashes.
+
+    Flags are written ``--a b`` or ``--a=b``; a switch has the value "". _ in a name becomes -.
+    """
     flags: dict[str, list[Word]] = {}
     left = list(arguments)
     while left:
@@ -266,7 +292,9 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
 
 
 def chunked_pool(size: int) -> OwnPool:
-    """Return a pool of whole chunks: the last one may be missing."""
+    """Return a pool of at most ``size`` bytes that is made of whole chunks, so that a part of one
+    may be missing at the end.
+    """
     return OwnPool(size, max(size - MOST_CHUNK_BYTES, size // 2 + 1))
 
 

@@ -86,10 +86,11 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 def lmcache_values(
     file: str | None, environment: Mapping[str, str], warnings: list[str] | None = None
 ) -> dict[str, Any]:
-    """Return every setting as LMCache has it, from a YAML text and the environment.
+    """Return every setting as LMCache has it, by name, from its YAML file and LMCACHE_...
+    variables.
 
-    file: None without one. warnings: LMCache's warnings of lost values are added. Raises
-    LMCache's own errors.
+    file: the file's text, None without one. warnings: a list to which LMCache's warnings of lost
+    values are added. Raises the errors with which LMCache ends.
     """
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
@@ -120,7 +121,9 @@ def lmcache_values(
 
 
 def _resolved(items: Any, warnings: list[str]) -> dict[str, Any]:
-    """Return the known settings by their own names; warn of the others."""
+    """Return the known settings among (key, value) pairs, with aliases under the names that LMCache
+    uses now; each other key is added to ``warnings``.
+    """
     values = {}
     for key, value in items:
         if key in _ALIASES or key in lmcache_settings():
@@ -131,7 +134,7 @@ def _resolved(items: Any, warnings: list[str]) -> dict[str, Any]:
 
 
 def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
-    """Convert a value as LMCache does: None, with a warning, if it cannot be converted."""
+    """Convert a value as LMCache does; None, with a warning added, if it cannot be converted."""
     if value is None:
         return None
     try:
@@ -174,7 +177,8 @@ def _validate(values: dict[str, Any]) -> None:
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
-    """Override one of LMCache's ``values`` with what the engine's JSON says as ``lmcache.<key>``.
+    """Set ``key`` of LMCache's ``values`` to what the engine's JSON says as ``lmcache.<key>``.
+
     An unknown key, or a value that LMCache cannot convert, changes nothing.
     """
     row = lmcache_settings().get(key)
@@ -245,7 +249,11 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``), all as
+    text.
+
+    raw: LMCache's extra_config, or the object in the file of MOONCAKE_CONFIG_PATH.
+    """
     bare, prefixed = {}, {}
     for key, value in raw.items():
         name = key.removeprefix("mooncake_")
@@ -260,7 +268,11 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
 ) -> Consumer:
-    """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
+    """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>`` of the
+    engine's JSON; other keys are passed over.
+
+    If a file or variable is not known, or LMCache refuses its settings, all of it is uncounted.
+    """
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
     variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
@@ -282,7 +294,7 @@ def read_lmcache(
 
 
 class _Takes(ConsumerParts):
-    """LMCache's values on their way to pools and clients."""
+    """The reading of one LMCache: its values become pools, clients and faults."""
 
     def __init__(
         self,
@@ -305,7 +317,7 @@ class _Takes(ConsumerParts):
         self.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
 
     def all(self) -> Consumer:
-        """Read all parts, and return them."""
+        """Read all parts, and return them as a Consumer."""
         values = self.values
         if values["remote_config_url"]:
             where = values["remote_config_url"]
@@ -402,7 +414,10 @@ class _Takes(ConsumerParts):
 
 
 def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, StoreProcess | None]:
-    """Return the error of a setup, or its store client; ``parts`` get what no number has."""
+    """Return ("", store client) of a setup, or (its error, None).
+
+    Memory of the setup that no number has is added to ``parts.uncounted``.
+    """
     if setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0"):
         parts.uncounted.append("the EGM pool of its store")  # of Mooncake 0.3.14
     problem, client = setup_client(setup)
@@ -415,7 +430,8 @@ def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, Stor
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
-    """Return the error of Mooncake's ``setup(dict)`` (0.3.9 on), or the client that it makes."""
+    """Return ("", client) as Mooncake's ``setup(dict)`` makes it (0.3.9 on), or (the error, None).
+    """
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None
@@ -477,7 +493,10 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
 
 
 def _l1_pool(flags: Mapping[str, Word], text: str, parts: ConsumerParts) -> list[WorkerPool]:
-    """Return the pool of the server's first level."""
+    """Return the pool of the server's first level (L1); [] if its size is refused.
+
+    flags: the last value of each, by name. text: of --l1-size-gb. Errors are added to ``parts``.
+    """
     size = attempt(lambda: int(float(text) * GIB))
     if isinstance(size, str):
         parts.refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")

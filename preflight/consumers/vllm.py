@@ -130,7 +130,9 @@ def _consumer(
     read_file: ReadFile,
     beside: Sequence[str] = (),
 ) -> Consumer:
-    """Read the engine's workers and connectors. beside: connectors that something else names."""
+    """Read the engine's workers and connectors. beside: names of connectors that stand outside of
+    vLLM's own arguments.
+    """
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
@@ -188,7 +190,8 @@ def read_dynamo_vllm(
 
 
 def _dynamos_connectors(argv: Sequence[Word]) -> list[str]:
-    """Return the words of ``--connector``, which takes several."""
+    """Return the connectors that ``--connector`` names, which takes several words; [] without it.
+    """
     names: list[str] = []
     taken = False
     for word in argv:
@@ -202,7 +205,7 @@ def _dynamos_connectors(argv: Sequence[Word]) -> list[str]:
 
 
 class _Connectors(ConsumerParts):
-    """--kv-transfer-config and --kv-offloading-size on their way to what each connector takes."""
+    """The reading of --kv-transfer-config and --kv-offloading-size: what each connector takes."""
 
     def __init__(
         self,
@@ -254,7 +257,11 @@ class _Connectors(ConsumerParts):
         self._connector(config)
 
     def _refuse(self, says: str, since: str = "", what: str = "", taken_by: str = "") -> None:
-        """Add an error; what: what of a release that does not end with it is not counted."""
+        """Add an error of the release that was read.
+
+        since, taken_by: as in ``RefusedBy``. what: memory that is not counted, if the release that
+        runs takes these words.
+        """
         self.refused_by.append(RefusedBy(RELEASE, says, since, since == READ_FROM, taken_by, what))
 
     def _config(self) -> dict[str, Any]:
@@ -312,7 +319,9 @@ class _Connectors(ConsumerParts):
         return {**config, **both}
 
     def _connector(self, config: dict[str, Any], child: bool = False) -> None:
-        """Read one connector by its name. child: of a MultiConnector."""
+        """Read one connector by its name, or add the error with which vLLM refuses it; one that is
+        not known is added to ``uncounted``. child: of a MultiConnector.
+        """
         name, role = config.get("kv_connector"), config.get("kv_role")
         extra = config.get("kv_connector_extra_config") or {}
         wrong, since, taken_by = "", READ_FROM, ""
@@ -379,7 +388,9 @@ class _Connectors(ConsumerParts):
                 self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
-        """Add a socket of every data-parallel engine here, in vLLM's socket folder."""
+        """Add a socket of each data-parallel engine here, in vLLM's socket folder; none if their
+        ranks are not known. name: the file's name, behind which the rank stands.
+        """
         base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
         names = ("data-parallel-rank", "data-parallel-start-rank")
         values = [self.arguments.setting(name_of).value for name_of in names]
@@ -391,8 +402,12 @@ class _Connectors(ConsumerParts):
         self.sockets += [f"{folder}/{name}{int(first) + rank}" for rank in range(engines)]
 
     def _store_config(self) -> tuple[StoreProcess, str]:
-        """Return the client of the file of MOONCAKE_CONFIG_PATH, and the tenant whose keys the
-        client sees; Unknown if there is no such file, or the connector refuses it."""
+        """Return the client that the file of MOONCAKE_CONFIG_PATH sets up, and the tenant whose
+        keys it sees.
+
+        The client's memory is Unknown, and the tenant "", if there is no such file, or it cannot be
+        read, or the connector refuses it.
+        """
         path, what = self.environment.get(STORE_PATH), "what MooncakeStoreConnector takes"
         if path is None or not path.text:  # by every release with such a connector
             unset = Unknown(f"The environment variable '{STORE_PATH}' is not set.")
@@ -553,7 +568,9 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 
 def store_config(text: str) -> dict[str, Any]:
-    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises the same errors."""
+    """Return the settings of a JSON file as vLLM's ``MooncakeStoreConfig.from_file`` reads them,
+    sizes in bytes; raises the errors that vLLM raises.
+    """
     config = json.loads(text)
     config = {key: config.get(key, default) for key, default in _STORE_DEFAULTS.items()}
     for key in ("global_segment_size", "local_buffer_size"):

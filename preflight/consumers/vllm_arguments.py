@@ -44,7 +44,10 @@ class VllmArguments(NamedTuple):
     unread: Unknown | None = None
 
     def setting(self, name: str, default: Any = None) -> SettingValue:
-        """Return the value of a flag, with its place; the default if it is missing."""
+        """Return the value of a flag, with its place; the default if it is missing.
+
+        If ``unread`` says that flags may be missing, a missing one is Unknown.
+        """
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
@@ -59,7 +62,10 @@ class VllmArguments(NamedTuple):
         return setting._replace(value=port)
 
     def number(self, name: str, default: int | Unknown) -> int | Unknown:
-        """Return a positive number; Unknown for anything else."""
+        """Return the value of a flag as a positive number, else the default if it is missing.
+
+        Unknown for a text that is no such number, or that is not known.
+        """
         value = self.setting(name, default).value
         if isinstance(value, str):
             try:
@@ -100,7 +106,11 @@ def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
 
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
-    """Return the engines on this host, the workers of each, and over how many hosts one runs."""
+    """Return the number of engines on this host, of each engine's workers here, and of hosts of one
+    engine.
+
+    If it cannot be told, the first two are Unknown and the last is 1.
+    """
     names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
     sizes = [arguments.number(name, 1) for name in (*(f"{size}-size" for size in names), "nnodes")]
     for value in sizes:
@@ -136,7 +146,11 @@ def model_of(arguments: VllmArguments) -> SettingValue:
 
 
 def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return this host's number among an engine's hosts (None: the only one), and the first."""
+    """Return this host's number among the hosts of an engine or launch, and the first host's
+    address.
+
+    None for a single host and for a number that is not known; "" if no address is written.
+    """
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"
@@ -164,7 +178,10 @@ _HUMAN = regex(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
 
 
 def vllm_size_bytes(value: Any) -> int:
-    """Return bytes as vLLM's ``_parse_size``: floats, b to gb. Raises TypeError as it does."""
+    """Return bytes as vLLM's ``_parse_size``: floats, and units from b to gb, powers of 1024.
+
+    Raises ValueError for any other text, and TypeError for a value that is no number or text.
+    """
     if isinstance(value, int):
         return value
     if not isinstance(value, str):
