@@ -61,9 +61,11 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
 
 
 def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
-    """Return the launch that is asked about: the one given, else the one in the capture.
+    """Return the launch that is asked about, and its options: the one given, else the one in the
+    capture.
 
-    None if there is neither. A launch that was read elsewhere is given as its record.
+    None if there is neither. A launch that was read elsewhere is given as its record. Raises
+    UsageError if it cannot be read, or if options are about a launch and there is none.
     """
     carried = _record_in(asked)
     recorded: Any = host.extras.get("launch") if carried is None else carried
@@ -109,7 +111,9 @@ def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
 
 def _record_in(asked: LaunchWords) -> dict[str, Any] | None:
-    """Return the record that is given as the launch; None for every other launch."""
+    """Return the record that is given as the launch; None for every other launch. Raises UsageError
+    for a record that breaks off.
+    """
     import json
 
     from preflight.launches.env_files import read_small_file
@@ -139,7 +143,8 @@ class Sized(NamedTuple):
 def size_and_needs(
     asked: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """Return a launch's sizing and needs, None without a launch. Raises UsageError.
+    """Return a launch's sizing and needs, None without a launch. Raises UsageError if it cannot be
+    read.
 
     files: filled with the texts read beside the launch, by the launch's names for them.
     """
@@ -174,7 +179,9 @@ def _least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
 
 
 def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
-    """Return a reader that also puts each file that it reads into ``files``."""
+    """Return a reader that also puts each file that it reads by a relative name into ``files``,
+    with its text or the reason that it has none.
+    """
 
     def reads(name: str) -> str | Unknown:
         text = read(name)
@@ -186,7 +193,9 @@ def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
 
 
 def size_within(asked: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
-    """Return ``size_and_needs``; Unknown after ``limit_seconds``: a file may be on a dead mount."""
+    """Return ``size_and_needs``; Unknown if a file, perhaps on a dead mount, is not read in
+    ``limit_seconds``. Raises UsageError as ``size_and_needs`` does.
+    """
     try:
         return within(limit_seconds, "the launch", lambda: size_and_needs(asked, host))
     except LateError:
@@ -194,7 +203,9 @@ def size_within(asked: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 
 
 def captured_installed(host: Host) -> Installed | None:
-    """Return the releases installed on a capture's machine; None for any other host."""
+    """Return the releases installed on a capture's machine; None for any other host, and for a
+    capture without them.
+    """
     recorded = host.extras.get("installed")
     if not isinstance(recorded, dict):
         return None
@@ -262,7 +273,9 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """Read the files beside the launch, by the launch's names for them. Raises UsageError."""
+    """Return the texts of the files beside the launch, by the launch's names for them. Raises
+    UsageError if ``sglang_version`` is no version.
+    """
     from preflight.processes.processes import understand
 
     texts: dict[str, str | Unknown] = {}

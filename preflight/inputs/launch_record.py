@@ -98,7 +98,7 @@ _OPEN_NAME = regex(
 
 @cache
 def _known_words() -> frozenset[str]:
-    """Return flags, keys and variables of all releases, all in one spelling.
+    """Return flags, keys and variables of all releases, without leading dashes and with _ for -.
 
     Those of other engines and of trainers that start SGLang stand in ``engine_words.txt``.
     """
@@ -123,7 +123,9 @@ def is_read(name: str) -> bool:
 
 
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables that programs read, secrets without their value."""
+    """Return the variables of ``environment`` that programs read; of a secret, ``(removed)`` stands
+    for the value.
+    """
     return {
         name: _value_of_variable(name, value)
         for name, value in sorted(environment.items())
@@ -134,9 +136,10 @@ def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
 def launch_record(
     launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, str | Unknown]
 ) -> Json:
-    """Return the launch as a record: as understood, with its options and files.
+    """Return the launch as a record of plain data: as understood, with its options and files.
 
-    files: texts read beside the launch, by the names that the launch has for them.
+    Private words and secrets are removed. files: texts read beside the launch, by the launch's
+    names for them.
     """
     commands = tuple(filter(None, map(_command, launch.reading.commands)))
     known = launch.reading._replace(commands=commands)
@@ -161,9 +164,10 @@ def launch_record(
 def launch_from(
     record: Mapping[str, Any], absolute: ReadFile
 ) -> tuple[WrittenLaunch, LaunchOptions]:
-    """Return the launch of a record. Raises ValueError, KeyError or TypeError for anything else.
+    """Return the launch of a record, and its options.
 
-    absolute: reads the files that the launch names by their absolute path.
+    absolute: reads the files that the launch names by their absolute path. Raises ValueError,
+    KeyError, TypeError or AttributeError for anything that is no record.
     """
     reading = _decode(record["reading"])
     if not isinstance(reading, Reading):
@@ -191,7 +195,10 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
 
 
 def _command(command: Command) -> Command | None:
-    """Return a command without private words; None if its program is not known."""
+    """Return a command without private words; None for a program that is not known.
+
+    Of one that may start an engine or a store, only the words that say so are kept.
+    """
     process_kind, arguments = classify(command)
     if process_kind is ProcessKind.OTHER:
         if not unknown_program(command):
@@ -225,7 +232,11 @@ def _command(command: Command) -> Command | None:
 
 
 def _value_of_variable(name: str, text: str) -> str:
-    """Return the value of a variable; "" for one of this program's that nothing reads."""
+    """Return the value of a variable as it is recorded: without what an address says of who asks.
+
+    ``(removed)`` stands for a secret, and for a Mooncake or SGLang variable that nothing reads; ""
+    stays.
+    """
     if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
         return REMOVED if text else ""
     text = clean_address(text)
@@ -241,7 +252,9 @@ def _nameless(run_as: RunAs) -> RunAs:
 
 
 def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool) -> Iterator[Word]:
-    """Yield the arguments; unknown flags and their values are removed."""
+    """Yield the arguments; unknown flags become ``--(removed)``, their values ``(removed)``.
+    positional: the first word is no flag, and is kept.
+    """
     takes = positional  # whether a known flag stands in front
     flag = ""
     for word in argv:
@@ -261,7 +274,10 @@ def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool
 
 
 def _is_known(flag: str, process_kind: ProcessKind) -> bool:
-    """Tell whether a flag is known to some program."""
+    """Tell whether a flag, or one that it begins, is known to some program.
+
+    Of programs whose flags are not listed here, whether it is spelt as a flag.
+    """
     name = _alike(flag).removeprefix("sglang_")
     if process_kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
@@ -273,7 +289,9 @@ def _is_known(flag: str, process_kind: ProcessKind) -> bool:
 
 
 def _value(flag: str, word: Word, process_kind: ProcessKind) -> Word:
-    """Return the value of a flag, without secrets."""
+    """Return the value of a flag as it is recorded: without secrets and unknown keys of JSON. Of
+    programs whose flags are not listed here, numbers, addresses and variables alone.
+    """
     text = word.text
     if is_secret(flag):
         return _gone(word)
@@ -299,7 +317,9 @@ def _wrapper(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def public_file(text: str) -> str:
-    """Return a file that a launch names, with the known settings alone."""
+    """Return the text of a file with the values of unknown and secret settings removed. JSON stays
+    JSON; any other text keeps its number of lines.
+    """
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False
@@ -316,7 +336,9 @@ def public_file(text: str) -> str:
 
 
 def public_json(text: str) -> str:
-    """Return JSON with the texts alone that stand at known keys; what is none is gone."""
+    """Return JSON in which each text at a key that is unknown or a secret is ``(removed)``, and so
+    is a secret number. A text that is no JSON is removed as a whole.
+    """
     try:
         return json.dumps(_public(json.loads(text), ""))
     except (ValueError, RecursionError):
@@ -324,7 +346,7 @@ def public_json(text: str) -> str:
 
 
 def _public(value: Any, key: str) -> Any:
-    """Return plain data with the values of known keys alone."""
+    """Return plain data with texts at known keys alone. key: that of ``value``; "" at the top."""
     if isinstance(value, Mapping):
         # A key that is made as names of settings are; any other may be somebody's word.
         made = regex(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}").fullmatch
@@ -393,7 +415,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(value: Any) -> Any:
-    """Build the records again."""
+    """Return the records, tuples and mappings that ``_encode`` has made plain data."""
     if isinstance(value, list):
         return tuple(_decode(item) for item in value)
     if not isinstance(value, dict):

@@ -49,7 +49,9 @@ def _plain(command: str) -> str:
 
 
 def host_words(root: Root) -> Callable[[str], str | None]:
-    """Return a function that gives the output of a command on the host; None: not known."""
+    """Return a function that gives the output of a command on the host; None if the host cannot be
+    asked for it.
+    """
 
     def words(command: str) -> str | None:
         """Return the output of one command."""
@@ -130,7 +132,9 @@ def read_launch(
 
 
 def _folder(name: str) -> str | None:
-    """Return the folder that is given as a launch, by itself or by what makes it one."""
+    """Return the folder that is given as a launch, by its name or by that of a kustomization in it;
+    None for anything else.
+    """
     if "\0" not in name and os.path.isdir(name):
         return name
     return os.path.dirname(name) or "." if os.path.basename(name) in _KUSTOMIZATIONS else None
@@ -139,7 +143,9 @@ def _folder(name: str) -> str | None:
 def _of_folder(
     name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
-    """Read the Compose file of a folder; a chart or kustomization has to be rendered first."""
+    """Read the Compose file of a folder. Raises SourceError for any other folder: a chart or
+    kustomization has to be rendered first.
+    """
     compose_files, over = (
         [path for file in names if os.path.isfile(path := os.path.join(folder, file))][:1]
         for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
@@ -190,7 +196,9 @@ def _script(launch: tuple[str, ...]) -> int | None:
 
 
 def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Return the sizing of ``launch`` on the host below ``root``. Raises UsageError as flags do."""
+    """Return the sizing of ``launch`` on the host below ``root``. Raises UsageError for a launch or
+    options that cannot be sized.
+    """
     sizing = size_launch(launch.reading, launch.name, options, root, launch.read_file)
     return with_regular_memory(sizing, options, root)
 
@@ -204,9 +212,9 @@ def options_of(asked: LaunchWords) -> LaunchOptions:
 def size_launch_words(
     asked: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
-    """Read a launch and size it. Raises UsageError if it cannot be read, or starts nothing.
+    """Read a launch and size it. Raises UsageError if it cannot be read, or has nothing to size.
 
-    available_bytes: a pool of huge pages in place of the kernel's.
+    available_bytes: a pool of huge pages in place of the kernel's; None for the kernel's.
     """
     launch = read_launch(asked.words, asked.env_files, environment, root)
     installed = installed_there(launch.reading, root)
@@ -242,9 +250,11 @@ def _reader(root: Root, folder: str) -> ReadFile:
 
 
 def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Judge the sizing by all memory of the launch too, in all and by NUMA node.
+    """Return the sizing, judged also by all memory on regular pages: of containers, in all, by NUMA
+    node.
 
-    Unchanged for another host (``available_bytes``), and if memory is not known.
+    Unchanged if it fails already, for another host (``available_bytes``), and if memory is not
+    known.
     """
     if sizing.status == "fails" or sizing.shown is None or options.available_bytes is not None:
         return sizing
@@ -277,7 +287,9 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
 
 
 def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
-    """Return the sizing as a failure, with the consequence of the check's page."""
+    """Return the sizing as a failure, with the consequence that the page of a check names.
+    judged_by: the check's id.
+    """
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
@@ -296,7 +308,9 @@ def _of_containers(needs: LaunchNeeds) -> str:
 
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
-    """Say which NUMA node has too little memory, as ``check`` judges; None if none has."""
+    """Say which NUMA node has too little memory, as ``check`` judges; None if none has, Unknown if
+    that is not known.
+    """
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
         return None
