@@ -30,7 +30,11 @@ _MOST_PORTS = 8
 def reading_text(
     reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
 ) -> str:
-    """Return the reading of a launch as text; verbosity: 1 every setting, 2 defaults too."""
+    """Return the reading of a launch as text for a person, in lines of at most ``width``.
+
+    paint: puts a colour around a text. verbosity: 0 the settings that tell most; 1 every written
+    setting and the notes; 2 defaults too. Below 0, the sentence and what was not read alone.
+    """
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[Understood]] = {}
@@ -59,7 +63,12 @@ def reading_text(
 
 
 def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Iterator[str]:
-    """Yield a line for each process; those that one line of a launch starts alike are joined."""
+    """Yield a line for each process of a group, and below it all its settings if ``verbosity`` is
+    above 0.
+
+    Processes that one line of the launch starts alike are joined. Other programs share one line at
+    the end.
+    """
     others = [process for process in processes if process.program == "other"]
     alike: dict[tuple[object, ...], list[Understood]] = {}
     for process in processes:
@@ -93,7 +102,10 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
 
 
 def _told(members: Sequence[Understood]) -> Iterator[str]:
-    """Yield the settings that tell most of a process; its ports together."""
+    """Yield the settings that tell most of a process, as "name value", then its ports.
+
+    members: processes that are alike but for their ports, which are told together.
+    """
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
@@ -116,7 +128,9 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
 
 
 def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
-    """Yield every setting, variable and release of a process, a line each."""
+    """Yield a line for each written setting, variable and release of a process, and for its image.
+    defaults: settings that nobody wrote too.
+    """
     settings = {**process.settings, **(process.defaults if defaults else {})}
     for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
@@ -138,7 +152,9 @@ def _shown(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return the answer of ``schemas/launch-v1.schema.json``; defaults: with unwritten ones."""
+    """Return the answer of ``schemas/launch-v1.schema.json``. defaults: with the settings that
+    nobody wrote.
+    """
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [

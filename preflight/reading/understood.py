@@ -44,10 +44,10 @@ class Value(NamedTuple):
 class Understood(NamedTuple):
     """One process of a launch.
 
-    program: as JSON names it; named: for a person. number: how many are started, Unknown if that
-    is not seen. group: the host, pod or container that it runs in. settings: those that were given
-    (``written`` names them), and what follows. defaults: what a server takes for the rest.
-    environment: the variables that the program reads.
+    program: as JSON names it; named: for a person. number: how many are started, Unknown if that is
+    not seen. group: the host, pod or container that it runs in. settings: those that were written
+    (``written`` names them), and those that follow, such as ports. defaults: what a server takes
+    for the rest. environment: the variables that the program reads.
     """
 
     program: str
@@ -67,7 +67,9 @@ class Understood(NamedTuple):
 
 
 class LaunchReading(NamedTuple):
-    """A launch as it was understood."""
+    """A launch as it was understood. sentence: all of it in one. unread: what was not read and may
+    count.
+    """
 
     name: str
     sentence: str
@@ -126,7 +128,9 @@ def understood(sizing: LaunchSizing, name: str) -> LaunchReading:
 def _launch_reading(
     name: str, reading: Reading, processes: Sequence[LaunchProcess], shown: Mapping[str, Input]
 ) -> LaunchReading:
-    """Return the reading of a launch, its processes in groups."""
+    """Return the reading of a launch, in the launch's order. shown: inputs of the sizing by name;
+    {} for a launch that was not sized.
+    """
     groups = host_groups(processes)
     group_of = {number: group for group in groups for number in group.only_here}
     return LaunchReading(
@@ -230,7 +234,9 @@ def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Hos
 
 
 def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
-    """Yield the settings that somebody wrote."""
+    """Yield (name, value) of the settings that somebody wrote; of an SGLang server's store, every
+    setting with ``store.`` in front.
+    """
     server = process.server
     if server is not None:
         for name, setting in server.arguments.written.items():
@@ -252,7 +258,9 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 
 def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
-    """Yield settings that follow from others: memory, and ports."""
+    """Yield (name, value) of what follows from the settings: a store client's memory, transport and
+    addresses, and the ports that are bound and published.
+    """
     store = process.store
     if store is not None and not isinstance(store.client, Unknown):
         client = store.client
@@ -297,7 +305,9 @@ def _known(name: str, value: object, origin: str) -> Value:
 
 
 def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
-    """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
+    """Yield (name, value) of ``--name value``, ``--name=value`` and switches, whose value is True,
+    of a program whose flags are not listed here.
+    """
     shown = clean_words([program, *(word.text for word in argv)])[1:]
     left = deque(word._replace(text=text) for word, text in zip(argv, shown, strict=True))
     while left:
@@ -315,7 +325,9 @@ def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
 
 
 def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | None:
-    """Return a launch's name and a sentence about it; None without a launch."""
+    """Return a launch's name and a sentence about it; None if there is neither a name nor a
+    process.
+    """
     return (source, sentence(processes)) if source or processes else None
 
 
@@ -347,7 +359,9 @@ _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether servers start that all certainly use neither HiCache nor Mooncake."""
+    """Tell whether a launch starts SGLang servers alone, and none of them may use HiCache or
+    Mooncake. Benchmarks and other programs are passed over.
+    """
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]
@@ -362,7 +376,7 @@ def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
 
 
 def _brief(process: LaunchProcess) -> str:
-    """Say in a few words which model or size a process has."""
+    """Say in a few words which model or size a process has; "" for a process without either."""
     server, store = process.server, process.store
     if server is not None:
         return ", ".join(_of_server(server, apart=behind_router(process) is not None))
@@ -399,7 +413,9 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
 
 
 def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
-    """Yield the settings that distinguish a server. apart: each replica is a server."""
+    """Yield the settings that distinguish a server. apart: each replica counts as a server, so that
+    dp is left out.
+    """
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"
