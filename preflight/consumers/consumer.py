@@ -146,8 +146,8 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield (release and what names it, release as which it was read) for the program and its
-        parts, if the launch names another release than was read.
+        """Yield (named, read) for the program and each of its parts, if the launch names another
+        release than the one that was read. named: a release and what names it.
         """
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
@@ -292,8 +292,9 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
 
 
 def chunked_pool(size: int) -> OwnPool:
-    """Return a pool of at most ``size`` bytes that is made of whole chunks, so that a part of one
-    may be missing at the end.
+    """Return a pool of whole chunks, which takes at most ``size`` bytes.
+
+    The least is ``size`` less the largest known chunk, but more than half of ``size``.
     """
     return OwnPool(size, max(size - MOST_CHUNK_BYTES, size // 2 + 1))
 

@@ -430,8 +430,7 @@ def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, Stor
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
-    """Return ("", client) as Mooncake's ``setup(dict)`` makes it (0.3.9 on), or (the error, None).
-    """
+    """Return ("", client) as Mooncake's ``setup(dict)`` makes it (0.3.9 on), else (error, None)."""
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None

@@ -190,8 +190,7 @@ def read_dynamo_vllm(
 
 
 def _dynamos_connectors(argv: Sequence[Word]) -> list[str]:
-    """Return the connectors that ``--connector`` names, which takes several words; [] without it.
-    """
+    """Return the connectors behind ``--connector``, which takes several words; [] without it."""
     names: list[str] = []
     taken = False
     for word in argv:

@@ -179,8 +179,8 @@ def _least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
 
 
 def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
-    """Return a reader that also puts each file that it reads by a relative name into ``files``,
-    with its text or the reason that it has none.
+    """Return a reader that also puts each file that it reads by a relative name into ``files``: its
+    text, or why there is none.
     """
 
     def reads(name: str) -> str | Unknown:

@@ -26,10 +26,9 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the limits, GPUs and devices that the launch gives the container of ``command``; None
-    without a container.
+    """Return the limits, GPUs and devices that the launch gives the container of ``command``.
 
-    A size that is not written, or cannot be read, is None in the record.
+    None without a container. In the record, a size that is not written or cannot be read is None.
     """
     settings = command.container
     if settings is None:
@@ -100,8 +99,8 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
     """Return the GPUs that a container is given; None if nothing tells, Unknown if a variable
     decides.
 
-    The first that tells counts: resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES (``variable``),
-    device files, the runtime.
+    The first source that tells counts: resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES
+    (``variable``), device files, the runtime.
     """
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
@@ -133,8 +132,8 @@ def set_limits(command: Command) -> tuple[SetLimit, ...]:
     """Return the resource limits that the launch sets for a process, in the order in which they
     apply.
 
-    The container's ``data`` and ``fsize`` ulimits come first, then those that scripts, units and
-    wrappers set.
+    The container's ``data`` and ``fsize`` ulimits come first, then the limits that scripts, units
+    and wrappers set.
     """
     origin = str(command.origin)
     in_order = []

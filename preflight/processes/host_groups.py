@@ -89,8 +89,8 @@ class TakenGroup(NamedTuple):
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     """Return the groups of processes that run on different hosts, or one after another on one host.
 
-    () if the whole launch is for this one host. A single group means that ssh takes all of it to
-    one other host. Groups are named "1", "2" and so on.
+    () if the whole launch is for one host, this one. A single group means that ssh takes every
+    process to one other host. Groups are named "1", "2" and so on.
     """
     hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
     shared = [process.number for process in processes if process.kind in _ANYWHERE]
@@ -203,8 +203,8 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
-    """Tell whether two pods ask for the same port of their node, on the same address or one of them
-    on all addresses.
+    """Tell whether two pods ask for the same port of their node at addresses that overlap: equal
+    ones, or one pod names none, which means all.
     """
     pairs = ((port, other) for port in some for other in others if port.port == other.port)
     return any(a.address == b.address or not (a.address and b.address) for a, b in pairs)
@@ -224,9 +224,10 @@ def _port(process: LaunchProcess) -> int:
 def _alternatives(
     processes: Sequence[LaunchProcess], shared: list[int], hosted: bool
 ) -> tuple[HostGroup, ...]:
-    """Return a group for each of several servers in the foreground that want the same port, as they
-    never run together. () if no port is wanted twice, or ``hosted``: some processes have a host
-    already.
+    """Return a group for each of several servers in the foreground that want the same port: they
+    never run together.
+
+    () if no port is wanted twice, or if ``hosted``: some processes have a host already.
     """
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
@@ -262,8 +263,10 @@ class Behind(NamedTuple):
 
     @property
     def same(self) -> str:
-        """Return what ``first`` and the next engine both take: "the same GPUs", "port N", or both
-        joined by "and". "" if they share nothing, or are not both engines in equal containers.
+        """Return the resources that ``first`` and the next engine both take: "the same GPUs", "port
+        N", or both joined by "and".
+
+        "" if they share nothing, or are not two engines in equal containers.
         """
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
@@ -304,9 +307,9 @@ def take_group(
     """Choose the host group that is checked on the host at ``root``; None if the launch has no
     groups.
 
-    asked: name, host or address of ``--host-group``. Without it, groups with an address of this
-    host count as one and are taken, else the first group with HiCache, else the first. Raises
-    UsageError if no group is called ``asked``.
+    asked: name, host or address of ``--host-group``. Without it, the groups with an address of this
+    host are taken as one; else the first group with HiCache; else the first. Raises UsageError if
+    no group is called ``asked``.
     """
     groups = host_groups(processes)
     if asked is not None:

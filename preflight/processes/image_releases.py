@@ -45,9 +45,7 @@ _PRODUCTS = {
 
 @cache
 def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
-    """Return the pair (release of vLLM, release of SGLang) that Dynamo's images contain, by
-    Dynamo's release.
-    """
+    """Return (release of vLLM, release of SGLang) in Dynamo's images, by the release of Dynamo."""
     with open(data_file("dynamo_releases.txt"), encoding="ascii") as file:
         rows = [line.split() for line in file if not line.startswith("#")]
     return {release: (vllm, sglang) for vllm, sglang, *releases in rows for release in releases}

@@ -140,10 +140,10 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
-    """Return where the devices of a store's own process are written, and the variable that names
-    them.
+    """Return where a store's own process has its devices from, and the variable that names the
+    devices.
 
-    The variable is "" if another source does; if nothing names devices, the origin is the process's
+    The variable is "" if anything else names them. If nothing does, the origin is the process's
     name.
     """
     for word in process.arguments:
@@ -179,11 +179,11 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices that one rank's engine between prefill and decode is given, over RDMA or
-    not.
+    """Return the devices that one rank's engine between prefill and decode is given, whatever the
+    transport.
 
-    None without ``server``, and for a server without an engine of Mooncake's or with the one for
-    Ascend. A server looks them up before it starts.
+    None without ``server``, for a server without an engine of Mooncake's, and for Ascend's. A
+    server looks its devices up before it starts.
     """
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None

@@ -168,7 +168,8 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
-    """Yield (name, flag, default) for each port of a Mooncake program, metadata server or router.
+    """Yield (name, flag, default) for each port of a Mooncake program, metadata server or router;
+    nothing for other programs.
     """
     if process.kind is ProcessKind.MASTER:
         rpc = "port" if value_of(process.arguments, "rpc_port") is None else "rpc_port"

@@ -279,8 +279,8 @@ def _consumer(
     read_file: ReadFile,
     named: Mapping[str, Named],
 ) -> Consumer:
-    """Return what a vLLM server, a Dynamo vLLM worker or an LMCache server takes, as their readers
-    say. named: releases that the launch or the host names, by product.
+    """Return the record of a vLLM server, a Dynamo vLLM worker or an LMCache server: the memory
+    that it takes. named: releases that the launch or the host names, by product.
     """
     if process_kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
@@ -431,13 +431,13 @@ def _arguments(
 def _without_dynamos(
     argv: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the words that ``dynamo.sglang`` hands on to SGLang, and why more may come from a
-    file.
+    """Return the words that ``dynamo.sglang`` hands on to SGLang, and None, or Unknown if a file
+    has more.
 
-    The second is None unless the disagg config is named. Dynamo's own flags (ai-dynamo 1.6.1:
-    --namespace, --endpoint, --dyn-...) are left out with their values: they are those that SGLang
-    does not have. So is a misspelled flag, which ends the worker. Dynamo's values of SGLang's flags
-    become SGLang's (sglang/args.py).
+    That file is the disagg config. Dynamo's own flags (ai-dynamo 1.6.1: --namespace, --endpoint,
+    --dyn-...) are left out with their values: they are those that SGLang does not have. So is a
+    misspelled flag, which ends the worker. Dynamo's values of SGLang's flags become SGLang's
+    (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]

@@ -74,8 +74,8 @@ _PORT_OF = {"master": "RPC port", "metadata-http": "metadata port"}
 def not_served(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, LaunchProcess, tuple[int, ...]]]:
-    """Yield each process that asks this host's master or metadata server at a port where nothing
-    listens.
+    """Yield each process that asks this host's master or metadata server where nothing of the
+    launch listens.
 
     With the service that it asks, the last master of the launch, and the ports at which its masters
     serve that. Nothing is yielded if a master's ports are not known, or something else may serve
@@ -116,10 +116,10 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, role: str
 ) -> str:
-    """Return a sentence on which ports a Compose service listens instead of ``port``; "" if
-    ``port`` may be right, or the service is not known.
+    """Return a sentence on which ports a Compose service listens instead of ``port``.
 
-    host: the service's name. role: the kind of service that is called, such as master.
+    host: the service's name. role: the kind of service that is called, such as master. "" if
+    ``port`` may be right, or the service is not known.
     """
     named = named_services(processes).get(host, ()) if host else ()
     ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]

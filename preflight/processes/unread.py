@@ -198,9 +198,10 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
-    """Yield the names that the launch leaves open and that memory depends on: the model, and a
-    store's devices and segment size. model_stated: the model's shape is given, so that the model's
-    name is left out.
+    """Yield the names that the launch leaves open and that memory depends on.
+
+    They are the model, and a store's devices and segment size. model_stated: the model's shape is
+    given, so that the model is left out.
     """
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
@@ -287,8 +288,10 @@ def _placeholders(
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:
-    """Return how many processes of this one the launch starts; Unknown behind a launcher or loop
-    that is not read, or a trainer whose engines cannot be counted.
+    """Return how many times the launch starts a process.
+
+    Unknown behind a launcher or loop that is not read, and for a trainer whose engines cannot be
+    counted.
     """
     for wrapper in process.command.wrappers:
         name = wrapper[0].rpartition("/")[2] if wrapper else ""
@@ -496,8 +499,9 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 
 @keep_last
 def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether a launch uses its Redis for Mooncake's metadata, which are few: some word or
-    variable of metadata has a redis:// address.
+    """Tell whether a launch uses its Redis for Mooncake's metadata, which are few.
+
+    It does if a word of a command, or a variable of metadata, has a redis:// address.
     """
     texts = (word.text for process in processes for word in process.command.words)
     environments = (matching(process.command.environment, _OF_METADATA) for process in processes)
@@ -562,8 +566,8 @@ def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, 
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
-    """Return ``options`` with the releases that the launch names, where no option gives one.
-    ``origins`` gets the place of each.
+    """Return ``options`` with the releases that the launch names, for products without a release in
+    them. ``origins`` gets the place of each.
     """
     named = {f"{product}_version": named for product, named in written_versions(reading).items()}
     named = {option: each for option, each in named.items() if getattr(options, option) is None}
@@ -575,8 +579,8 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
     """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
 
-    Images and labels count for a product only if all containers name it; for SGLang, those of
-    servers, if there are servers.
+    Images and labels count for a product only if those of every command name it; for SGLang, those
+    of its servers, if the launch has any.
     """
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]

@@ -171,7 +171,8 @@ class ValueRefusal(NamedTuple):
 
 @cache
 def refusal_rows() -> tuple[ValueRefusal, ...]:
-    """Return the rows of ``data/sglang_refusals.txt`` with their conditions, in the file's order.
+    """Return the rows of ``data/sglang_refusals.txt``, each with its condition, in the order of the
+    file.
     """
     with open(data_file("sglang_refusals.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split(" ", 3) for line in file if not line.startswith("#")]

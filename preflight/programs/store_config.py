@@ -52,8 +52,7 @@ def sglang_env_bool(text: str) -> bool:
 
 
 def sglang_env_int(text: str) -> int:
-    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError if it refuses the text.
-    """
+    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError for any other text."""
     try:
         return int(text)
     except ValueError:
@@ -175,8 +174,8 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that turns the text ``value`` into JSON of the type that its key has, such as
-    "5" into 5. None if the text is no such JSON.
+    """Return the edit that writes the text ``value`` as the JSON that its key takes, such as 5 for
+    "5". None if the text is no such JSON.
     """
     try:
         meant = json.loads(value)

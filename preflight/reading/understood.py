@@ -67,8 +67,8 @@ class Understood(NamedTuple):
 
 
 class LaunchReading(NamedTuple):
-    """A launch as it was understood. sentence: all of it in one. unread: what was not read and may
-    count.
+    """A launch as it was understood. sentence: all processes in brief. unread: what was not read
+    and may count.
     """
 
     name: str
@@ -359,7 +359,7 @@ _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether a launch starts SGLang servers alone, and none of them may use HiCache or
+    """Tell whether a launch starts SGLang servers alone, of which certainly none uses HiCache or
     Mooncake. Benchmarks and other programs are passed over.
     """
     started = [
