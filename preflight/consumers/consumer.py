@@ -300,7 +300,9 @@ def chunked_pool(size: int) -> OwnPool:
 
 
 def attempt(read: Callable[[], _Read]) -> _Read | str:
-    """Call ``read``, and return its value, or the words of its error: ``ValueError: …``."""
+    """Call ``read`` and return its value, or the error that a wrong value raises, in words:
+    ``ValueError: …``. Other errors, such as OSError, are raised.
+    """
     try:
         return read()
     except (

@@ -342,7 +342,7 @@ class _Takes(ConsumerParts):
         return not every and not worker_ids and bool(self.extra.get("save_only_first_rank", True))
 
     def _pools(self) -> None:
-        """Add the CPU pool."""
+        """Add the CPU pool of each worker, or the error with which LMCache ends."""
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
@@ -357,7 +357,9 @@ class _Takes(ConsumerParts):
             self.pools.append(WorkerPool(memory, first_if_mla=self._first_if_mla))
 
     def _remotes(self) -> None:
-        """Add the remote storage that the settings name."""
+        """Add the remote storage that the settings name: Mooncake's store as a client, other memory
+        as uncounted.
+        """
         for name in self.values["remote_storage_plugins"] or ():
             if str(name).split(".", 1)[0] == "mooncakestore":
                 self._store()
@@ -377,7 +379,9 @@ class _Takes(ConsumerParts):
             self.uncounted.append(f"what LMCache's remote cache {scheme}:// takes")
 
     def _store(self) -> None:
-        """Add the client of Mooncake's store."""
+        """Add the client of Mooncake's store, as extra_config or the file of MOONCAKE_CONFIG_PATH
+        sets it up. Of a setup that fails, add why.
+        """
         path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]
@@ -447,7 +451,8 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
 
 
 def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> Consumer:
-    """Read the memory of LMCache's own server. command: all its words.
+    """Read the memory of LMCache's own server. command: all its words. arguments: those behind its
+    program.
 
     ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the host;
     ``lmcache_server`` keeps all that its clients store, without a bound.

@@ -534,7 +534,10 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 
 
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
-    """Read the pinned host pool of Dynamo's KVBM: one of each engine, in units of 10^9 bytes."""
+    """Read the pinned host pool of Dynamo's KVBM, one for each engine, and KVBM's ports.
+
+    DYN_KVBM_CPU_CACHE_GB gives the pool's size in units of 10^9 bytes.
+    """
     sizes: dict[str, float] = {}
     parts = ConsumerParts()
     for tier in ("CPU", "DISK"):

@@ -77,7 +77,10 @@ class VllmArguments(NamedTuple):
 
 
 def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
-    """Read ``--a b``, ``--a=b`` and switches; ``--config FILE`` and ``--a.b c`` are not read."""
+    """Read ``--a b``, ``--a=b`` and switches, whose value is "true"; other words are passed over.
+
+    ``--config FILE`` and ``--a.b c`` are not read, which ``unread`` says.
+    """
     flags: dict[str, Word] = {}
     model = unread = None
     left = list(argv)

@@ -44,7 +44,10 @@ class Host(NamedTuple):
 
 
 def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
-    """Open a host. Raises UsageError if ``path`` is no host, or does not answer in time."""
+    """Open a host: this machine, a tree of files, a capture or a description.
+
+    Raises UsageError if ``path`` is none of these, or does not answer in ``limit_seconds``.
+    """
     try:
         root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
@@ -223,7 +226,7 @@ def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
 
 
 def _refuse_without_launch(asked: LaunchWords) -> None:
-    """Raise UsageError for any option about a launch; the caller has none."""
+    """Raise UsageError if an option about a launch is given; the caller has no launch."""
     named = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}
     for name in (name for name, value in asked._asdict().items() if value):
         usual = f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
@@ -232,11 +235,13 @@ def _refuse_without_launch(asked: LaunchWords) -> None:
 
 
 def recorded_launch(launch: LaunchWords) -> bytes | None:
-    """Return the record of a launch, which every command takes as a launch; None without one.
+    """Return the record of a launch as JSON, which every command takes as a launch; None without
+    one.
 
-    The launch is read where the command was typed, so that a mistake in it is reported once, and
-    without this machine's variables: those that it leaves open are each node's own, as are files
-    with an absolute name. Raises UsageError for anything else, and for one that is late.
+    The launch is read where the command was typed, so that a mistake in it is reported once. This
+    machine's variables do not count: those that the launch leaves open are each node's own, as are
+    files with an absolute name. The working folder is another one while it reads. Raises UsageError
+    if the launch cannot be read, or is late.
     """
     import json
 

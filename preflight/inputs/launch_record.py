@@ -371,7 +371,8 @@ def _left_open(word: Word) -> Word:
 
 
 def _answered(text: str, names: Collection[str]) -> str:
-    """Return a value with only the parts open that the host can answer; others become ``$(...)``.
+    """Return a value in which only the parts are open that the host can answer; every other one
+    becomes ``$(...)``.
 
     names: of variables, which a manifest writes as ``$(NAME)``.
     """
@@ -391,7 +392,11 @@ def _answered(text: str, names: Collection[str]) -> str:
 
 
 def _encode(value: Any) -> Any:
-    """Return a record as an object with one key, the record's name; other tuples as lists."""
+    """Return a value as plain data, without private parts.
+
+    A record becomes an object with one key, the record's name; other tuples become lists. An
+    Unknown loses its reason, and a note its words.
+    """
     if isinstance(value, str):
         return clean_address(value)
     if isinstance(value, Unknown):

@@ -100,10 +100,12 @@ def read_launch(
     root: Root,
     is_command: bool = False,
 ) -> WrittenLaunch:
-    """Read one file, or the words of a command. Raises UsageError if ``launch`` is neither.
+    """Read one file, or the words of a command. Raises UsageError if ``launch`` is neither, or
+    starts nothing that is known.
 
     One word that is the name of a program is a command too: mooncake_master needs no argument. A
     command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
+    env_files: of ``--env-file``. is_command: even one word is a command.
     """
     alone = len(launch) == 1 and not is_command and not is_program(launch[0])
     script = 0 if alone else _script(launch)
@@ -175,7 +177,9 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 
 
 def _script(launch: tuple[str, ...]) -> int | None:
-    """Return the index of the script that a shell's words run; None if they run no script here."""
+    """Return the index in ``launch`` of the script that it runs, by a shell or by itself; None if
+    it runs no script that is here.
+    """
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
         place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)
@@ -230,7 +234,11 @@ def size_launch_words(
 
 
 def _reader(root: Root, folder: str) -> ReadFile:
-    """Return a reader of a launch's files: absolute ones below the root, others beside it."""
+    """Return a reader of a launch's files: names that are not absolute beside the launch, others
+    below ``root``.
+
+    If ``root`` is not this machine, files in the launch's own folder are read here all the same.
+    """
 
     own_folder = os.path.abspath(folder or ".")
 

@@ -203,8 +203,9 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
-    """Tell whether two pods ask for the same port of their node at addresses that overlap: equal
-    ones, or one pod names none, which means all.
+    """Tell whether two pods ask for the same port of their node at addresses that overlap.
+
+    Addresses overlap if they are equal, or if one pod names none, which means all.
     """
     pairs = ((port, other) for port in some for other in others if port.port == other.port)
     return any(a.address == b.address or not (a.address and b.address) for a, b in pairs)

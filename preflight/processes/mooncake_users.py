@@ -104,7 +104,9 @@ def ssd_offload(process: LaunchProcess) -> Any:
 
 
 def store_protocol(process: LaunchProcess) -> str | Unknown | None:
-    """Return the transport of a store client: rdma, tcp, efa, ..; None if it is no client."""
+    """Return the transport of a store client: rdma, tcp, efa, ..; None if the process is no client,
+    Unknown if a variable or file decides.
+    """
     if process.server is not None or process.store is None:
         protocol: str | Unknown | None = _of_server(process, "protocol")
         return protocol
@@ -239,7 +241,9 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return a transport other than RDMA and TCP, or ""; its driver pins memory."""
+    """Return the transport of a process if it is neither RDMA nor TCP, such as efa or ascend; else
+    "". The driver of such a transport pins memory.
+    """
     server, protocol = process.server, store_protocol(process)
     store = None if server is None else server.store
     # In standalone storage a mooncake_client moves it, and a store with an error nothing.

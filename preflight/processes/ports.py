@@ -218,7 +218,9 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
-    """Return the port of a flag, its default, or Unknown if it is open."""
+    """Return the port that a flag gives, or ``default`` without the flag; the number is Unknown if
+    a variable decides it, or the text is no port. what: the port's name.
+    """
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

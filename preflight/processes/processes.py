@@ -460,7 +460,9 @@ def _without_dynamos(
 
 
 def _without_dynamos_values(argv: list[Word]) -> Iterator[Word]:
-    """Yield words with Dynamo's values of SGLang's flags replaced by SGLang's own."""
+    """Yield the words; a value that only Dynamo has for a flag of SGLang's is replaced by the value
+    that Dynamo hands on.
+    """
     flag = ""
     for word in argv:
         name, equals, attached = word.text.partition("=")

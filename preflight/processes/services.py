@@ -264,7 +264,9 @@ def _health(
 
 
 def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
-    """Yield the metadata server of a setting; none for P2PHANDSHAKE."""
+    """Yield the metadata servers that a setting names; nothing for P2PHANDSHAKE and for an empty
+    setting.
+    """
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return

@@ -59,7 +59,10 @@ def offload_of(process: LaunchProcess) -> Offload | None:
 
 
 def uses_uring(environment: Mapping[str, Word]) -> bool | Unknown:
-    """Return whether io_uring is on: only ``true`` and ``1`` are (TryParseBool, kTrueFalse)."""
+    """Return whether io_uring is on: only ``true`` and ``1`` turn it on (TryParseBool, kTrueFalse).
+
+    The first of two variables that is not empty counts; Unknown if its value is not known.
+    """
     for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
         word = environment.get(name)
         if word is None or word.text == "":
@@ -102,7 +105,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
 
 
 def _configurations(process: LaunchProcess) -> Iterator[tuple[str | Unknown, str]]:
-    """Yield the files without which the process ends at once, each with its origin."""
+    """Yield (path, origin) of each configuration file without which the process ends at once."""
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
         if word is not None and not may_be_absent(word, variable):

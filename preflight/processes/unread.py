@@ -224,9 +224,10 @@ def _understood(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
 
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the variables that arguments use and nothing sets, if they decide what is checked.
+    """Yield the variables that arguments use and nothing sets, if they decide something that is
+    checked.
 
-    Placeholders of a guide that were left in the launch too. Variables that a launcher or
+    Placeholders of a guide that are left in the launch follow. Variables that a launcher or
     Kubernetes sets for each process are left out.
     """
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
@@ -398,7 +399,9 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
 
 
 def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
-    """Return whether a note says already that a command's program is not read."""
+    """Tell whether a note says already that a command's program is not read. noted: (id, origin) of
+    the notes.
+    """
     program = command.words[0].text.rpartition("/")[2] if command.words else ""
     if command.container is not None and ("image-command", command.origin) in noted:
         return True
@@ -412,7 +415,9 @@ def _first(texts: Sequence[str], number: int) -> str:
 
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the variables of caches with memory of their own that no process is seen to load."""
+    """Yield one entry for each cache whose variables an engine has although no process loads that
+    cache: it may hold memory that is not counted.
+    """
     for kv_cache in _CACHES:
         if any(_loads(process, kv_cache) for process in processes):
             continue  # it is counted, or named there

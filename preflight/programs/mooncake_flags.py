@@ -57,7 +57,9 @@ class FlagTable(NamedTuple):
 
 @cache
 def flag_table() -> FlagTable:
-    """Return the flags that the programs of every known release list."""
+    """Return the flags of Mooncake's programs by program and name, and the releases whose flags are
+    known.
+    """
     programs: dict[str, dict[str, Flag]] = {}
     releases: tuple[str, ...] = ()
     with open(data_file("mooncake_flags.txt"), encoding="utf-8") as file:
@@ -208,11 +210,12 @@ def as_double(value: str) -> float | None:
 def with_config_file(
     arguments: tuple[Word, ...], read_file: ReadFile
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the flags with those of ``--config_path FILE`` in front: later ones win.
+    """Return the flags, with those of ``--config_path FILE`` in front, and None or why the file is
+    not read.
 
-    And why the file, YAML or JSON, is not read, if so. A key that is no flag is passed over, as the
-    master does (Mooncake 0.3.13 ``mooncake-store/src/master.cpp``: ``InitMasterConf`` reads the
-    file, then ``LoadConfigFromCmdline`` takes each flag that was given).
+    Later flags win. The file is YAML or JSON. A key that is no flag is passed over, as the master
+    does. In Mooncake 0.3.13 ``mooncake-store/src/master.cpp``, ``InitMasterConf`` reads the file,
+    then ``LoadConfigFromCmdline`` takes each flag that was given.
     """
     path = value_of(arguments, "config_path")
     if path is None or not path.text:

@@ -113,7 +113,9 @@ def _json_list(text: str) -> Any:
 
 
 def _cuda_graph_config(text: str) -> Any:
-    """Return a JSON object, refused in the words of SGLang's own converter."""
+    """Return a JSON object. Raises argparse.ArgumentTypeError for any other text, in the words of
+    SGLang's own converter.
+    """
     try:
         value = _json(text)
     except ValueError as error:
@@ -125,7 +127,11 @@ def _cuda_graph_config(text: str) -> Any:
 
 
 def _lora(text: str) -> Any:
-    """Return a path, ``name=path`` or a JSON object. Raises RefusedError as the action does."""
+    """Return the text of a path or ``name=path``, or a JSON object.
+
+    Raises RefusedError, as SGLang does, for a text in braces that is no JSON, or lacks lora_name or
+    lora_path.
+    """
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return text

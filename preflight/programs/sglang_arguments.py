@@ -379,7 +379,9 @@ def _setting(stored: _Stored) -> SettingValue:
 
 
 def _converter(type_name: str) -> Any:
-    """Return the type of an argument: a word with an unresolved variable becomes Unknown."""
+    """Return the function with which argparse converts an argument's text; a word with a variable
+    that is not set becomes Unknown. type_name: a key of CONVERTERS; any other is a plain text.
+    """
     convert, name = CONVERTERS.get(type_name, (str, type_name))
 
     def converted(text: str) -> Any:

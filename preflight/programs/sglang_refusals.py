@@ -203,7 +203,10 @@ def every_release_refuses(arguments: ParsedArguments) -> bool:
 
 
 def _holds(row: ValueRefusal, values: Values) -> bool:
-    """Return whether a row's condition holds; an unknown or missing value makes none hold."""
+    """Tell whether a row's condition holds; False if a value that it needs is unknown or missing.
+
+    A condition that divides by 0 holds, as SGLang then ends too.
+    """
     try:
         return bool(row.broken(values))
     except ZeroDivisionError:

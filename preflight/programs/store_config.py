@@ -297,7 +297,12 @@ def _from_file(
 
 
 def _partly(text: PartlyKnown) -> dict[str, Any] | None:
-    """Return a file's settings, with unknown values Unknown; None if all of it is unknown."""
+    """Return the settings of a file in which some text is not known; each value with such a text is
+    Unknown.
+
+    None if the text is no JSON, if a key is not known, or if no value shows which part is not
+    known.
+    """
     config = json_object(text.text)
     if isinstance(config, str) or any("$" in key for key in config):
         return None

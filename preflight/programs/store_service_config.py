@@ -249,7 +249,9 @@ def _option(name: str) -> str | None:
 
 
 def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
-    """Return the port of the service, and argparse's message if it is not a number."""
+    """Return (port, None); if the text is no number, Unknown and argparse's message. The port is
+    Unknown if a variable decides it.
+    """
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
@@ -313,7 +315,11 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
 
 
 def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
-    """Read one ``-D key=value`` as the C++ library does; return also its problem, or ""."""
+    """Return the value of one ``-D key=value`` as the C++ library reads it, and the problem with
+    it, or "".
+
+    A value that is not known, or a size that is refused, is Unknown.
+    """
     if word.unresolved:
         return unresolved(word), ""
     if key in _SIZES:

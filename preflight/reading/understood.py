@@ -146,7 +146,9 @@ def _launch_reading(
 
 
 def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield unread configuration files and unknown sizes, which sizing names itself."""
+    """Yield configuration files that were not read, and store sizes that are not known: sizing
+    names them itself, and ``unread`` does not.
+    """
     for process in processes:
         server = process.server
         facts: list[object] = [store.client for store in process.stores]
@@ -158,7 +160,9 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
-    """Return one process as it was understood."""
+    """Return one process as it was understood. shown: inputs of the sizing by name. group: the
+    place that it runs in, in words.
+    """
     command = process.command
     settings = dict(_given(process))
     environment = sorted(matching(command.environment, _READ))
