@@ -142,11 +142,11 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
-    """Return where a store's own process has its devices from, and the variable that names the
-    devices.
+    """Return where the devices of a store's own process are written, and MOONCAKE_DEVICE if that
+    variable names the devices, else "".
 
-    The variable is "" if anything else names them. If nothing does, the origin is the process's
-    name.
+    The place is the process's name if neither a flag, nor a setting of its engine, nor the variable
+    does.
     """
     for word in process.arguments:
         flag = word.flag.lstrip("-").replace("-", "_")

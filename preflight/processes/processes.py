@@ -381,10 +381,10 @@ def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
 
 
 def _prefixed(argv: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return SGLang's own words in a training script of THUDM/slime: ``--page-size 64`` for
-    ``--sglang-page-size 64`` (sglang_utils/arguments.py).
+    """Return SGLang's own words in a training script of THUDM/slime (sglang_utils/arguments.py).
 
-    () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing.
+    ``--sglang-page-size 64`` becomes ``--page-size 64``, and ``--hf-checkpoint`` becomes
+    ``--model-path``. () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing.
     """
     handed_on: list[Word] = []
     taken = False

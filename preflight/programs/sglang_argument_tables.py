@@ -30,7 +30,7 @@ def argument_table(version: str | None = None) -> ArgumentTable:
     """Return the arguments of the newest known release up to ``version``, else of the oldest known
     one.
 
-    None: of the newest known release. Raises ValueError if ``version`` is no version.
+    version: None for the newest known release. Raises ValueError if the text is no version.
     """
     known = _data()["versions"]
     if version is None:

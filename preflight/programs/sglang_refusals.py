@@ -171,9 +171,7 @@ class ValueRefusal(NamedTuple):
 
 @cache
 def refusal_rows() -> tuple[ValueRefusal, ...]:
-    """Return the rows of ``data/sglang_refusals.txt``, each with its condition, in the order of the
-    file.
-    """
+    """Return the rows of ``data/sglang_refusals.txt`` in their order, each with its condition."""
     with open(data_file("sglang_refusals.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split(" ", 3) for line in file if not line.startswith("#")]
     return tuple(

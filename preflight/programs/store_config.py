@@ -30,8 +30,8 @@ class Source(Enum):
 
 
 class ConfigKey(NamedTuple):
-    """A key of the JSON: its environment variable, its default, and how the variable's text is
-    read.
+    """A key of the JSON. variable: the one with the same meaning. default: if neither is set. read:
+    turns the variable's text into a value; ValueError means the default.
     """
 
     variable: str

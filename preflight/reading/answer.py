@@ -30,7 +30,7 @@ _MOST_PORTS = 8
 def reading_text(
     reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
 ) -> str:
-    """Return the reading of a launch as text for a person, in lines of at most ``width``.
+    """Return the reading of a launch as text for a person, wrapped at ``width`` columns.
 
     paint: puts a colour around a text. verbosity: 0 the settings that tell most; 1 every written
     setting and the notes; 2 defaults too. Below 0, the sentence and what was not read alone.
